@@ -35,8 +35,8 @@ class Counted:
     """What the sink tells of each key, read once and in order of each partition."""
 
     def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._consumer.assign({(SINK, partition): "earliest" for partition in range(PARTITIONS)})
+        self.consumer = consumer
+        self.consumer.assign({(SINK, partition): "earliest" for partition in range(PARTITIONS)})
         self.counts: dict[bytes, list[int]] = defaultdict(list)
 
     @property
@@ -47,7 +47,7 @@ class Counted:
         """Read until so many counts came."""
         deadline = time.monotonic() + PATIENCE_S
         while self.total < at_least:
-            for one in self._consumer.poll(0.2):
+            for one in self.consumer.poll(0.2):
                 self.counts[one.key or b""].append(int(one.value or b""))
             if time.monotonic() > deadline:
                 said = "\n".join(program.tail() for program in programs)
@@ -83,7 +83,7 @@ def play(broker: Running, folder: Path, rounds: int, seed: int) -> int:
         programs.append(Program("Counting", *where, *what, log=folder / f"{name}.log"))
     counted = Counted(Confluent().consumer(broker.bootstrap, isolation="read_committed"))
     try:
-        with closing(counted._consumer):
+        with closing(counted.consumer):
             for number in range(rounds):
                 send()
                 # in the middle of the work, of some of which nothing is known yet

@@ -28,7 +28,7 @@ class Quorum:
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.ports.items())
         self.ours = {node: self._our_node(root / str(node), node, voters) for node in (1, 2)}
         self.kafka = KafkaController(root / str(KAFKA_NODE), self.ports[KAFKA_NODE], voters)
-        self._threads = ThreadPoolExecutor(3)  # a child ends with the thread that started it
+        self.threads = ThreadPoolExecutor(3)  # a child ends with the thread that started it
 
     def _our_node(self, directory: Path, node: int, voters: str) -> KPyBroker:
         port = steady_port()
@@ -47,14 +47,14 @@ class Quorum:
     def start(self) -> None:
         """All three at once: none is ready before two of them are."""
         starts: list[Callable[[], object]] = [self.ours[1].start, self.ours[2].start, self.kafka.start]
-        for started in [self._threads.submit(start) for start in starts]:
+        for started in [self.threads.submit(start) for start in starts]:
             started.result()
 
     def close(self) -> None:
         for node in (*self.ours.values(), self.kafka):
             if node.running:
                 node.kill9()
-        self._threads.shutdown()
+        self.threads.shutdown()
 
     def status(self) -> dict[str, str]:
         """What `kafka-metadata-quorum describe --status` says, by its words; asked of a node that runs."""
@@ -132,7 +132,7 @@ def test_ours_and_kafka_vote_follow_and_lead_together(quorum: Quorum) -> None:
     quorum.make("second")
     for node in quorum.ours.values():
         if not node.running:
-            quorum._threads.submit(node.restart).result()
+            quorum.threads.submit(node.restart).result()
     quorum.until(lambda status: int(status["MaxFollowerLag"]) == 0)
     quorum.kafka.stop()
     quorum.until(lambda status: int(status["LeaderId"]) in quorum.ours)

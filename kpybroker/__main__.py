@@ -12,10 +12,8 @@ WINDOWS = (
 
 
 def main() -> None:
-    """Run the command line: exit code 0, 1 for what could not be done, 2 for arguments and settings; one line each.
-
-    130 after Ctrl-C, also while modules are imported.
-    """
+    """Run the command line. Exit code 0; 1 if the command failed; 2 for wrong arguments or settings; 130 after Ctrl-C,
+    also while modules are imported. Each error is one line."""
     try:
         _run()
     except KeyboardInterrupt:

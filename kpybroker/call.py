@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kpybroker.wire.response_templates import Acknowledged, Fetched, FetchedMany
 
 BROKER, CONTROLLER = "broker", "controller"
-"""The two sides of a node, by the words of `Listens`: clients come in at one, nodes of the quorum at the other."""
+"""The two sides of a node, named as in `Listens`: clients connect to one, nodes of the quorum to the other."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,18 +58,32 @@ class Reply:
     `parallel`: the next request of the connection may start meanwhile. Only an appended Produce allows that.
     """
 
-    __slots__ = ("_ready", "address", "done", "holds_frame", "response")
+    __slots__ = ("_ready", "address", "attached", "done", "holds_frame", "response")
 
     parallel = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, holds_frame: bool = False) -> None:
         self.address: Any = None
-        """What the connection needs to encode the response; not for handlers."""
+        """Api, version and correlation id: what the connection needs to encode the response."""
+        self.attached: Any = None
+        """What an interceptor of the server keeps with the reply until it is sent."""
         self.response: Any = None
         self.done = False
-        self.holds_frame = False
+        self.holds_frame = holds_frame
         """The bytes of this request must stay in the receive buffer while it is processed."""
         self._ready: Callable[[], None] | None = None
+
+    def address_to(self, api: Any, version: int, correlation_id: int) -> None:
+        """Set what the connection needs to encode the response."""
+        self.address = (api, version, correlation_id)
+
+    def attach(self, attached: Any) -> None:
+        """Keep something with the reply until it is sent."""
+        self.attached = attached
+
+    def replace(self, response: Any) -> None:
+        """Send another response than the one it was completed with."""
+        self.response = response
 
     def on_ready(self, ready: Callable[[], None] | None) -> None:
         """Call `ready` once when the answer is complete; for the connection."""
@@ -111,12 +125,16 @@ class TaskReply(Reply):
 
     __slots__ = ("followed", "parallel", "task")
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, holds_frame: bool = False) -> None:
+        super().__init__(holds_frame=holds_frame)
         self.parallel = False
         self.followed: Reply | None = None
         self.task: asyncio.Task[Any] | None = None
         """The task to cancel when the connection is closed; None if the work has to be finished anyway."""
+
+    def cancel_if_abandoned(self, task: asyncio.Task[Any]) -> None:
+        """The work need not be finished once the connection is closed."""
+        self.task = task
 
     def follow(self, other: Reply) -> None:
         """Complete with the answer of `other`, and be `parallel` if that is."""

@@ -1,9 +1,9 @@
-"""The three kinds of error, never mixed: a refusal, damage, a bug.
+"""The three kinds of error: a refusal, damage, a bug.
 
-A refusal is a `KafkaError` and is answered with its code. Damage takes a partition or a log directory offline while the
-rest serves on. A bug is an assertion. A frame that cannot be read is `MalformedFrame` and costs only its connection.
-
-Source of the codes: the Kafka protocol guide, "Error codes"; compared with the oracle by tests/test_errors.py.
+A refusal is a `KafkaError`, and is answered with its code. Damage takes a partition or a log directory offline; the
+rest of the broker goes on. A bug is an assertion. A frame that cannot be read is `MalformedFrame`, and closes only its
+connection. Source of the codes: the Kafka protocol guide, "Error codes"; tests/test_errors.py compares them with Apache
+Kafka.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes, by the names of the protocol guide."""
+    """Kafka's error codes, named as in the protocol guide."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -152,11 +152,12 @@ class ErrorCode(IntEnum):
 
 
 MESSAGE_MAX = 8_000
-"""Characters of a message, which may quote what is refused: a string in an answer has at most 32,767 bytes."""
+"""The most characters of a message, which may quote the refused value: a string in a response has at most 32,767 bytes.
+"""
 
 
 class KafkaError(Exception):
-    """A refusal: the request is answered with `code`, and with `message` where the API carries one."""
+    """A refusal: the request is answered with `code`, and with `message` if the API has a field for it."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         if message is not None and len(message) > MESSAGE_MAX:
@@ -165,19 +166,19 @@ class KafkaError(Exception):
         self.code = code
         self.message = message
         self.records: list[tuple[int, str]] = []
-        """The records within a batch that are to blame, and why (Produce v8+, KIP-467)."""
+        """The invalid records of a batch and their errors (Produce v8+, KIP-467)."""
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}" if self.message else self.code.name
 
 
 class Damage(Exception):
-    """Stored bytes or a disk cannot be trusted: what is damaged goes offline, the rest serves on."""
+    """Stored bytes or a disk cannot be trusted: the damaged part goes offline, the rest goes on."""
 
 
 class MalformedFrame(Exception):
-    """A frame that does not follow its schema: its sender loses the connection, nobody else anything."""
+    """A frame that does not follow its schema. It closes the connection that it came from, and affects no other."""
 
 
 class ConfigError(Exception):
-    """A setting, argument or data directory that cannot be used; the text names the cause and the way out."""
+    """A setting, argument or data directory that cannot be used; the text gives the cause and the remedy."""

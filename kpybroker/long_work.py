@@ -1,8 +1,8 @@
-"""Turns of the loop for requests of many elements: between two pieces of such work the loop serves all others.
+"""Turns of the loop for requests of many elements: between two pieces of such work, the loop serves all other requests.
 
 However many long requests there are, one turn of the loop runs one piece of one of them, in the order in which they
 asked; sockets are read and timers run before the next piece. So heartbeats, votes and small requests never wait for
-more than one piece, and long requests share the rest of the time.
+more than one piece, and long requests share the remaining time.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class LongWork:
     def turns(self) -> int:
         """How often a piece of work had its turn."""
         return self._turns.taken
+
+    @property
+    def queued(self) -> int:
+        """How many requests wait for a place."""
+        return len(self._queue)
 
     def park(self, elements: int) -> bool:
         """Count so many more elements as waiting, until `unpark`; False if there is no room."""

@@ -1,10 +1,10 @@
-"""Counters of one broker: plain numbers that the loop's own thread adds to."""
+"""Counters of one server: plain numbers, which only the loop's thread changes."""
 
 from __future__ import annotations
 
 
 class Metrics:
-    """What happened since the start. Times in milliseconds, sizes in bytes."""
+    """Counts since the start. Times in milliseconds, sizes in bytes."""
 
     __slots__ = (
         "bytes_received",
@@ -21,7 +21,7 @@ class Metrics:
     def __init__(self) -> None:
         self.bytes_received = 0
         self.bytes_sent = 0
-        """Of open connections, up to the server's last sweep."""
+        """Including open connections, as of the server's last sweep."""
         self.connections_accepted = 0
         self.connections_refused = 0
         self.connections_dropped = 0
@@ -30,3 +30,36 @@ class Metrics:
         self.frames_refused = 0
         self.worst_stall_ms = 0.0
         """The longest time that the loop was late for its own timer."""
+
+    def connection_accepted(self) -> None:
+        """Count a connection that was admitted."""
+        self.connections_accepted += 1
+
+    def connection_refused(self) -> None:
+        """Count a connection that was closed at once: a limit was reached, or the server stops."""
+        self.connections_refused += 1
+
+    def connection_dropped(self) -> None:
+        """Count a connection that was closed with replies unsent."""
+        self.connections_dropped += 1
+
+    def connection_throttled(self) -> None:
+        """Count a connection that its address opened too soon."""
+        self.connections_throttled += 1
+
+    def request_throttled(self) -> None:
+        """Count a request whose client was told to wait."""
+        self.requests_throttled += 1
+
+    def frame_refused(self) -> None:
+        """Count a frame that ended its connection."""
+        self.frames_refused += 1
+
+    def transferred(self, received: int, sent: int) -> None:
+        """Add bytes of requests and of replies."""
+        self.bytes_received += received
+        self.bytes_sent += sent
+
+    def loop_late(self, late_ms: float) -> None:
+        """The loop was late for its own timer."""
+        self.worst_stall_ms = max(self.worst_stall_ms, late_ms)

@@ -1,4 +1,4 @@
-"""Tasks of the quorum: one that ends in anything but its work is a bug, after which this node must not go on."""
+"""Background tasks: an exception in one is a bug, after which the node must not go on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def begin(work: Coroutine[Any, Any, None], what: str, fail: Callable[[str], None]) -> asyncio.Task[None]:
-    """Run it; `fail` is told what it raised, if it does."""
+    """Start a task; `fail` is called with the reason if it raises."""
 
     def ended(task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

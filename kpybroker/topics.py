@@ -7,7 +7,8 @@ TRANSACTION_TOPIC = "__transaction_state"
 SHARE_STATE_TOPIC = "__share_group_state"
 METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC, SHARE_STATE_TOPIC})
-"""The logs of coordinators. The partition of a group or a transactional id follows from its hash and their number."""
+"""The logs of coordinators. The partition of a group or transactional id is its hash modulo the number of partitions.
+"""
 
 TopicPartition = tuple[str, int]
 """Topic and partition index."""

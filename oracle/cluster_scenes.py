@@ -54,6 +54,7 @@ class ClusterScenes:
 
     def all(self) -> None:
         self.begin()
+        self.versions_at_controller()
         self.elections()
         self.reassignments()
         self.features()
@@ -72,6 +73,8 @@ class ClusterScenes:
             if told.topics[0].error_code == 0 and all(p.leader_id >= 0 for p in told.topics[0].partitions):
                 break
         self.cluster_id, self.topic_id = told.cluster_id, told.topics[0].topic_id
+
+    def versions_at_controller(self) -> None:
         named = api_versions.Request(client_software_name="golden", client_software_version="1")
         self.ask_controller("ApiVersions", 4, named, "at the controller")
 

@@ -2,43 +2,39 @@
 
 `python -m oracle.record` writes tests/golden/<api>.json, each a list of {version, request, response, note}; request and
 response are the messages without their headers, in hexadecimal. Topic ids, member ids and ports differ from one
-recording to the next, so record everything at once.
+recording to the next, so this rewrites every file: `--only DescribeProducers` plays what that API needs and writes its
+file alone.
 """
 
+import argparse
 import itertools
 import json
 import socket
 import struct
 from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kpybroker.wire.api import by_name
+from kpybroker.wire.api import API, Api, by_name
 from kpybroker.wire.codec.codec import build, parse
-from oracle.cluster_scenes import ClusterScenes
-from oracle.directory_scenes import DirectoryScenes
-from oracle.group_scenes import SETTINGS, GroupScenes
 from oracle.kafka import Kafka
-from oracle.marker_scenes import MarkerScenes
-from oracle.quorum_scenes import QuorumScenes
-from oracle.quota_scenes import QuotaScenes
-from oracle.scenes import Scenes
-from oracle.security_scenes import SecurityScenes
-from oracle.transaction_scenes import TransactionScenes
-from oracle.txn_offset_scenes import TxnOffsetScenes
-from oracle.voter_scenes import VoterScenes
+from oracle.plays import Play, apis_named, file_of, plays_of
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 API_VERSIONS = 18
 
+Exchange = dict[str, object]
+
 
 class Recorder:
-    """One connection, and everything that was said on it."""
+    """One connection, to a broker or to a controller's listener; what was said with a note goes to `said`, by file."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, said: dict[str, list[Exchange]], *, at_controller: bool = False) -> None:
         self._connection = socket.create_connection((host, port), timeout=30)
         self._numbers = itertools.count(1)
-        self.said: dict[str, list[dict[str, object]]] = defaultdict(list)
+        self._said = said
+        self._at_controller = at_controller
 
     def ask(self, name: str, version: int, request: Any, note: str = "") -> Any:
         """Send a request and return the response as an object; with a note, the exchange is kept."""
@@ -54,7 +50,7 @@ class Recorder:
         assert not tagged or answer[4] == 0, "no tags are expected in a response header"
         answer = answer[5:] if tagged else answer[4:]
         if note:
-            self.said[api.module].append(
+            self._said[file_of(api, at_controller=self._at_controller)].append(
                 {"version": version, "request": body.hex(), "response": answer.hex(), "note": note}
             )
         return parse(api.response, version, memoryview(answer))
@@ -72,56 +68,57 @@ class Recorder:
             found += piece
         return found
 
-    def write(self, directory: Path, *, append: bool = False) -> None:
-        """One file for each API; with `append`, behind what other scenes have recorded of it."""
-        directory.mkdir(parents=True, exist_ok=True)
-        for module, said in self.said.items():
-            file = directory / f"{module}.json"
-            before = json.loads(file.read_text()) if append and file.exists() else []
-            lines = ",\n".join(json.dumps(exchange) for exchange in [*before, *said])
-            file.write_text(f"[\n{lines}\n]\n")
+
+def record(plays: Sequence[Play]) -> dict[str, list[Exchange]]:
+    """Play on Apache Kafka; what was said, by file."""
+    said: dict[str, list[Exchange]] = defaultdict(list)
+    for play in plays:
+        with Kafka(properties=play.properties) as kafka:
+            host, _, port = kafka.bootstrap.rpartition(":")
+            broker = Recorder(host, int(port), said)
+            controller = Recorder(host, kafka.controller_port, said, at_controller=True)
+            play.perform(broker.ask, controller.ask)
+    return said
 
 
-def main() -> None:
-    """Start the oracle, play all scenes, write the vectors."""
-    with Kafka(properties={"offsets.topic.num.partitions": "4"}) as kafka:
-        recorder = _at(kafka, int(kafka.bootstrap.rpartition(":")[2]))
-        Scenes(recorder.ask).all()
-        MarkerScenes(recorder.ask).all()
-        TransactionScenes(recorder.ask).all()
-        TxnOffsetScenes(recorder.ask).all()
-        recorder.write(GOLDEN)
-    with Kafka() as kafka:
-        recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
-        ClusterScenes(recorder.ask, at_controller.ask).all()
-        QuotaScenes(recorder.ask).all()
-        SecurityScenes(recorder.ask).all()
-        at_controller.said["api_versions_at_controller"] = at_controller.said.pop("api_versions")
-        recorder.write(GOLDEN)
-        at_controller.write(GOLDEN)
-    with Kafka() as kafka:
-        recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
-        DirectoryScenes(recorder.ask, at_controller.ask).all()
-        del at_controller.said["api_versions"]
-        recorder.write(GOLDEN)
-        at_controller.write(GOLDEN)
-    with Kafka() as kafka:
-        recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
-        QuorumScenes(recorder.ask, at_controller.ask).all()
-        VoterScenes(recorder.ask, at_controller.ask).all()
-        recorder.write(GOLDEN)
-        at_controller.write(GOLDEN)
-    for name in ("consumer_group_heartbeat", "consumer_group_describe"):
-        (GOLDEN / f"{name}.json").unlink(missing_ok=True)
-    with Kafka(properties=SETTINGS) as kafka:
-        recorder = _at(kafka, int(kafka.bootstrap.rpartition(":")[2]))
-        GroupScenes(recorder.ask).all()
-        recorder.write(GOLDEN, append=True)
-    print(f"recorded in {GOLDEN}")
+def write(said: Mapping[str, list[Exchange]], apis: Collection[Api], directory: Path) -> list[str]:
+    """Write the files of these APIs, and leave all others as they are. Returns the names of those written."""
+    wanted = {file_of(api, at_controller=at_controller) for api in apis for at_controller in (False, True)}
+    written = sorted(wanted & set(said))
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in written:
+        lines = ",\n".join(json.dumps(exchange) for exchange in said[name])
+        (directory / f"{name}.json").write_text(f"[\n{lines}\n]\n")
+    return written
 
 
-def _at(kafka: Kafka, port: int) -> Recorder:
-    return Recorder(kafka.bootstrap.rpartition(":")[0], port)
+def unrecorded(said: Mapping[str, list[Exchange]], apis: Collection[Api]) -> list[str]:
+    """The APIs that no scene asked with a note."""
+    return sorted(api.name for api in apis if file_of(api, at_controller=False) not in said)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Start the oracle, play the scenes, write the vectors."""
+    parser = argparse.ArgumentParser(
+        prog="python -m oracle.record",
+        description="Record golden vectors of Apache Kafka in tests/golden: of all APIs, or of some.",
+        epilog="Needs Java 17 and Kafka's jars, which Maven fetches into .cache on the first use.",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="API",
+        help="write the files of these APIs alone, and leave the others as they are: DescribeProducers",
+    )
+    only = parser.parse_args(arguments).only
+    try:
+        apis = list(API) if only is None else apis_named(only)
+    except ValueError as unknown:
+        parser.error(str(unknown))
+    said = record(plays_of(apis))
+    print(f"recorded in {GOLDEN}: {', '.join(write(said, apis, GOLDEN))}")
+    if missing := unrecorded(said, apis):
+        raise SystemExit(f"no scene asks with a note for {', '.join(missing)}: add one in oracle/*_scenes.py")
 
 
 if __name__ == "__main__":

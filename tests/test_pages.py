@@ -19,7 +19,7 @@ from tests.cli.shell import kpybroker_process
 
 ROOT = pages.ROOT
 ALL: Any = get_command(app)
-LONG = ("docs/developing.md", "docs/testing.md")
+LONG = ("docs/developing.md", "docs/testing.md", "docs/tutorial.md")
 RUN_HERE = ("README.md", *LONG)
 RUN_ELSEWHERE = {
     "docs/archive.md": "compat_tests/test_archive_page.py",
@@ -49,7 +49,7 @@ def test_a_page_works_as_it_stands(page: str, tmp_path: Path) -> None:
         assert pages.is_shown(block.shown, printed), f"{page} shows\n{block.shown}\nand printed is\n{printed}"
 
 
-@pytest.mark.parametrize("page", ["docs/developing.md", "docs/spark.md", "docs/archive.md"])
+@pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/developing.md", "docs/spark.md", "docs/archive.md"])
 def test_a_page_has_topics_that_the_readme_has_not_filled(page: str) -> None:
     """Readers come from the readme, and their broker still has its records."""
     filled = set(re.findall(r"kpybroker produce (\w+)", text_of("README.md")))

@@ -23,12 +23,12 @@ from kpybroker.storage.repair import repairing
 from kpybroker.storage.repair.checking import (
     Checked,
     Finding,
-    Key,
     Marks,
     check_directory,
     check_partition,
     partitions_of,
 )
+from kpybroker.topics import TopicPartition
 from kpybroker.world import World
 from kpybroker.world.real import real_world
 
@@ -46,7 +46,7 @@ class Report(NamedTuple):
 
     directory: Checked
     marks: Marks
-    partitions: dict[Key, Checked]
+    partitions: dict[TopicPartition, Checked]
 
     def findings(self) -> list[Finding]:
         """All of them."""
@@ -154,7 +154,7 @@ def repair(directory: Path, topic: str | None, partition: int | None, *, does: b
         return bool(by_hand)
 
 
-def _mend(world: World, path: str, report: Report, mendable: dict[Key, Checked], aside: str) -> None:
+def _mend(world: World, path: str, report: Report, mendable: dict[TopicPartition, Checked], aside: str) -> None:
     repairing.set_aside(world, report.directory, aside)
     ends = {}
     for key, checked in mendable.items():

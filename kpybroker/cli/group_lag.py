@@ -72,17 +72,17 @@ def _in_parts(groups: Sequence[Overview]) -> Iterator[Sequence[Overview]]:
 async def _count_members(client: Client, node: int, groups: Sequence[Overview]) -> None:
     """A group that came, went or moved since it was listed keeps None."""
     by_name = {each.group: each for each in groups}
-    modern = [each.group for each in groups if each.kind.lower() == "consumer"]
-    classic = [each.group for each in groups if each.group not in modern]
+    consumer = [each.group for each in groups if each.kind.lower() == "consumer"]
+    classic = [each.group for each in groups if each.group not in consumer]
     if classic:
         told = await client.ask("DescribeGroups", describe_groups.Request(groups=classic), node=node)
         for row in told.groups:
             if not row.error_code:
                 by_name[row.group_id].members = len(row.members)
-    if modern:
+    if consumer:
         try:
             told = await client.ask(
-                "ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=modern), node=node
+                "ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=consumer), node=node
             )
         except MalformedFrame:  # a broker that does not serve it
             return

@@ -9,8 +9,8 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         "kpybroker.cluster.id",
         STRING,
         None,
-        doc="The cluster id of a new directory, 22 characters of base64. Without it, it is made of "
-        "controller.quorum.voters, so that all nodes of a new cluster have the same, or drawn where there are none.",
+        doc="The cluster id of a new directory, 22 characters of base64. By default it is derived from "
+        "controller.quorum.voters, so that all nodes of a new cluster have the same id; without voters it is random.",
     ),
     obeyed(
         "kpybroker.fsync",
@@ -23,46 +23,46 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         "kpybroker.http.host",
         STRING,
         "127.0.0.1",
-        doc="Where kpybroker.http.port listens; 0.0.0.0 for probes and scrapes from elsewhere.",
+        doc="Address that kpybroker.http.port listens on; 0.0.0.0 for probes and scrapes from other hosts.",
     ),
     obeyed(
         "kpybroker.http.port",
         INT,
         None,
         between(0, 65535),
-        doc="Serve /metrics, /healthz and /readyz over HTTP on this port, 0 for a free one. Nothing where not given.",
+        doc="Serve /metrics, /healthz and /readyz over HTTP on this port, 0 for a free one. Not served by default.",
     ),
     obeyed(
         "kpybroker.initial.controllers",
         STRING,
         None,
-        doc="Who votes at first where controller.quorum.voters is not set, as kafka-storage is told: standalone (this "
-        "controller alone), none (it follows the controllers of controller.quorum.bootstrap.servers, and may be "
-        "added later), or id@host:port:directory-id,... for several. Read when a directory is formatted; standalone "
-        "asks those controllers first, and refuses where they have a cluster. Without it standalone, or none where "
-        "controller.quorum.auto.join.enable is set.",
+        doc="The first voters if controller.quorum.voters is not set, as in kafka-storage format: standalone (this "
+        "controller alone), none (it follows the controllers of controller.quorum.bootstrap.servers, and may be added "
+        "later), or id@host:port:directory-id,... for several. Used when a directory is formatted; with standalone, "
+        "a node first asks those controllers, and does not start if they have a cluster. The default is standalone, "
+        "or none if controller.quorum.auto.join.enable is set.",
     ),
     obeyed(
         "kpybroker.max.open.files",
         INT,
         "512",
         at_least(16),
-        doc="Log segments kept open at once, in all log.dirs together; the one used least recently is closed first.",
+        doc="Log segments kept open at a time, in all log.dirs together; the least recently used is closed first.",
     ),
     obeyed(
         "kpybroker.max.partitions",
         INT,
         "100000",
         at_least(1),
-        doc="Partitions of the cluster; a CreateTopics or CreatePartitions beyond it is refused.",
+        doc="Maximum number of partitions in the cluster; a CreateTopics or CreatePartitions beyond it is refused.",
     ),
     obeyed(
         "kpybroker.record.validation",
         STRING,
         "full",
         one_of("full", "count"),
-        doc="full: every batch that is produced is opened and its records are checked, as by Apache Kafka. count: only "
-        "whether so many records can be in it, which takes less time; a faulty producer can then store batches that "
-        "no consumer can read, and at which consumers of the partition stop.",
+        doc="full: every produced batch is opened and its records are checked, as in Apache Kafka. count: the broker "
+        "only checks whether the batch can have that many records, which takes less time; a faulty producer can then "
+        "store batches that no consumer can read, and at which consumers of the partition stop.",
     ),
 )

@@ -12,38 +12,36 @@ from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_K
 
 INTRODUCTION = """# Configuration
 
-Made by `python -m kpybroker.config.reference > docs/configuration.md`; a test holds it against the code.
+`python -m kpybroker.config.reference > docs/configuration.md` generates this page; a test compares it with the code.
 
-Names, types, defaults and ranges are those of Apache Kafka 4.3, and settings with the prefix `kpybroker.` are our own.
-Broker settings are given in a property file (`kpybroker serve --config`) or on the command line (`--set name=value`);
-a name that is mistyped is refused, and so are settings that contradict each other, as in Kafka. Those that are
-*cluster-wide* or *per-broker* can also be changed while the broker runs (`kafka-configs`, IncrementalAlterConfigs),
-those of throttles (`*.throttled.rate`, `replica.alter.log.dirs.io.*`) only then; per-broker ones of listeners and TLS
-take effect at the next start.
-Topic settings are given when a topic is created, or changed later, and take effect at once.
+Names, types, defaults and ranges are those of Apache Kafka 4.3; settings with the prefix `kpybroker.` are our own. Set
+broker settings in a property file (`kpybroker serve --config`) or on the command line (`--set name=value`). The broker
+refuses unknown names and, as Kafka does, settings that contradict each other. *Cluster-wide* and *per-broker* settings
+can also be changed while the broker runs (`kafka-configs`, IncrementalAlterConfigs); throttles (`*.throttled.rate`,
+`replica.alter.log.dirs.io.*`) can only be set in this way. Per-broker settings of listeners and TLS take effect at the
+next start. Topic settings are set when a topic is created, or changed later, and take effect at once.
 """
 MAPPED = """
-## Settings that another one stands for
+## Replaced by another setting
 
-Each of these is kept by another setting, which promises as much or more; a line at the start says so.
+For each of these, the broker uses another setting, which guarantees as much or more, and logs this at startup.
 """
 REFUSED = """
 ## Refused
 
-These ask for protection that this broker does not give: a start with one of them fails, and so does a change. A
-value that repeats the default, or is empty, is taken. Where one is in the metadata already, from Apache Kafka, the node
-starts, and says so in an ERROR line.
+These ask for a protection that this broker does not provide: a node does not start with one of them, and a change is
+refused. An empty value, or one that equals the default, is accepted. If one is already in the metadata, from Apache
+Kafka, the node starts and logs an ERROR line.
 """
 HARMLESS = """
 ## Accepted without effect
 
-These are known, checked, kept and shown, so that property files and tools work. They change nothing
-here: what they are about is not served, or does not exist in this broker, and nothing is less safe without it.
-One warning names all that are set.
+The broker validates, stores and shows these, so that property files and tools work, but they change nothing: this
+broker does not have what they configure, and nothing is less safe without it. One warning at startup lists all of them
+that are set.
 
-Names of other software are passed over, as in Apache Kafka, and one warning names them: those that begin with `com`,
-`confluent`, `cruise`, `io`, `org`, `rlmm`, `rsm` or `strimzi`. Any other unknown name is taken for a mistake and
-refused.
+As in Apache Kafka, settings of other software are ignored, and one warning lists them: those whose names begin with
+`com`, `confluent`, `cruise`, `io`, `org`, `rlmm`, `rsm` or `strimzi`. Any other unknown name is refused as a mistake.
 """
 
 

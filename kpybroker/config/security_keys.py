@@ -39,9 +39,9 @@ NO_PROTOCOLS = (
     "use PLAINTEXT, and listen only on 127.0.0.1 or on a network where every client may do everything"
 )
 NO_PROTOCOL = f"brokers speak PLAINTEXT to each other; {TRUSTED}"
-ONLY_TLS = "Says how TLS works; a listener with TLS is refused."
-ONLY_SASL = "Says how SASL works; a listener with SASL is refused."
-NO_TOKENS = "There are no delegation tokens here: nobody can create one, or come in with one."
+ONLY_TLS = "Configures TLS; a listener with TLS is refused."
+ONLY_SASL = "Configures SASL; a listener with SASL is refused."
+NO_TOKENS = "Delegation tokens are not served: no client can create one or authenticate with one."
 NO_PROVIDERS = "Adds Java classes for cryptography; none is used here."
 
 SECURITY_KEYS: tuple[ConfigKey, ...] = (

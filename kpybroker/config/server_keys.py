@@ -37,7 +37,7 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
         "connections.max.idle.ms",
         LONG,
         "600000",
-        doc="Also for replies of which nothing is read, and for half a frame that gets less than 1 KB a second.",
+        doc="Also if the client reads none of its responses, or sends a frame at less than 1 KB per second.",
     ),
     harmless("delete.records.purgatory.purge.interval.requests", INT, "1"),
     obeyed("fetch.max.bytes", INT, "57671680", at_least(1024)),
@@ -59,8 +59,8 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
         "2147483647",
         at_least(0),
         CLUSTER_WIDE,
-        doc="More are closed, where Kafka lets them wait; nodes of the cluster are let in. Controllers' listeners "
-        "count apart. listener.name.<listener>.max.connections limits one listener.",
+        doc="Further connections are closed (Kafka makes them wait), except those of nodes of the cluster. "
+        "Controllers' listeners are counted separately. listener.name.<listener>.max.connections limits one listener.",
     ),
     obeyed("max.connections.per.ip", INT, "2147483647", at_least(0), CLUSTER_WIDE),
     obeyed(
@@ -69,7 +69,7 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
         "",
         HostCounts(),
         CLUSTER_WIDE,
-        doc="Names other than localhost are not looked up.",
+        doc="Names other than localhost are not resolved.",
     ),
     obeyed("max.incremental.fetch.session.cache.slots", INT, "1000", at_least(0)),
     obeyed("max.request.partition.size.limit", INT, "2000", at_least(1)),
@@ -84,8 +84,8 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
         "queued.max.request.bytes",
         LONG,
         "-1",
-        doc="Counts receive buffers, which grow as frames come; 512 MB where there is no limit. Once others wait, "
-        "a connection whose frame would take more than 30 s is closed.",
+        doc="Counts receive buffers, which grow as frames arrive; without a limit, 512 MB. Once others wait, a "
+        "connection whose frame would take more than 30 s is closed.",
     ),
     harmless("queued.max.requests", INT, "500", at_least(1)),
     obeyed("quota.window.num", INT, "11", at_least(1)),
@@ -100,7 +100,7 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         "104857600",
         at_least(1),
-        doc="Requests that carry no records have 32 MB at most.",
+        doc="Requests without records may have at most 32 MB.",
     ),
     harmless("socket.send.buffer.bytes", INT, "102400"),
 )

@@ -13,8 +13,10 @@ from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
 from kpybroker.controller.log_dirs import lose_directories
 from kpybroker.controller.sessions import Sessions
-from kpybroker.controller.state import NO_LEADER, BrokerRegistration, ControllerState, PartitionState, TopicState
+from kpybroker.controller.state import ControllerState, TopicState
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.brokers import BrokerImage
+from kpybroker.metadata.topics import NO_LEADER, PartitionImage
 from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
 from kpybroker.wire.stored import metadata as stored
 
@@ -37,11 +39,11 @@ class Lost(NamedTuple):
     directories: frozenset[bytes]
     instead: bytes | None
 
-    def has(self, partition: PartitionState, node_id: int) -> bool:
+    def has(self, partition: PartitionImage, node_id: int) -> bool:
         """The partition's replica was in one of these."""
         return node_id in partition.replicas and directory_in(partition, node_id) in self.directories
 
-    def replaced(self, partition: PartitionState, node_id: int) -> tuple[bytes, ...] | None:
+    def replaced(self, partition: PartitionImage, node_id: int) -> tuple[bytes, ...] | None:
         """The directories of a partition that `has`, as they are now; None where they stay as they are."""
         if self.instead is None:
             return None
@@ -89,7 +91,7 @@ def register_broker(
     return [record, *leave(state, rules, command.node_id, stopped_cleanly=clean, lost=lost)], next_offset
 
 
-def _lost_directories(known: BrokerRegistration | None, command: RegisterBroker) -> Lost | None:
+def _lost_directories(known: BrokerImage | None, command: RegisterBroker) -> Lost | None:
     """What the broker had and has not any more (KIP-858); where no directory is left, what it has not placed, too."""
     if known is None:
         return None
@@ -127,7 +129,7 @@ def _check_directories(state: ControllerState, command: RegisterBroker) -> None:
             )
 
 
-def registered(state: ControllerState, node_id: int, epoch: int) -> BrokerRegistration:
+def registered(state: ControllerState, node_id: int, epoch: int) -> BrokerImage:
     """The registration with this epoch. Raises STALE_BROKER_EPOCH."""
     broker = state.brokers.get(node_id)
     if broker is None or broker.epoch != epoch:
@@ -163,7 +165,7 @@ def fence(state: ControllerState, rules: Rules, node_id: int) -> list[Any]:
     return [_fenced(node_id, state.brokers[node_id]), *leave(state, rules, node_id)]
 
 
-def _fenced(node_id: int, broker: BrokerRegistration) -> stored.BrokerRegistrationChangeRecord:
+def _fenced(node_id: int, broker: BrokerImage) -> stored.BrokerRegistrationChangeRecord:
     return stored.BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, fenced=FENCE)
 
 
@@ -177,7 +179,7 @@ class Leaving:
     def __init__(self, state: ControllerState, node_id: int) -> None:
         self.node_id = node_id
         self._epoch = state.brokers[node_id].epoch
-        self._topics = list(reversed(state.topics))
+        self._topics = list(state.topics)[::-1]
         self._is_new = True
 
     def step(self, state: ControllerState, rules: Rules) -> tuple[list[Any], bool]:
@@ -214,7 +216,7 @@ def _shut_down(
     rules: Rules,
     sessions: Sessions,
     command: BrokerHeartbeat,
-    broker: BrokerRegistration,
+    broker: BrokerImage,
     next_offset: int,
 ) -> tuple[list[Any], BrokerState]:
     """Leadership moves first; the broker may go when all who lead now know that they do."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from kpybroker.controller.scram_commands import AlterUserScramCredentials
 from kpybroker.errors import ErrorCode
 from kpybroker.machine.contract import Tick
+from kpybroker.metadata.brokers import BrokerEndpoint
 
 ZERO_UUID = bytes(16)
 NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
@@ -45,15 +46,6 @@ class AlterOp(IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
-
-
-class BrokerEndpoint(NamedTuple):
-    """Where a broker can be reached. `security_protocol` by Kafka's codes: 0 is PLAINTEXT."""
-
-    name: str
-    host: str
-    port: int
-    security_protocol: int = 0
 
 
 class RegisterBroker(NamedTuple):

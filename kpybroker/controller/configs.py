@@ -90,7 +90,7 @@ def _alter(
             if asked[kind, name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             _check_resource(state, kind, name)
-            current = state.settings(kind, name)
+            current = state.config(kind, name)
             wanted = change_of(resource)(current)
             if state.features.get(ELR_FEATURE, 0):
                 _check_min_isr(resource, current, wanted)

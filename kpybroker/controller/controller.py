@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kpybroker.config import BrokerConfig
 from kpybroker.controller.commands import Command
 from kpybroker.controller.machine import ControllerMachine
+from kpybroker.controller.presence import Presence
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import StateLog, Stored
 from kpybroker.machine.runner import Runner
+from kpybroker.metadata.brokers import BrokerImage
 from kpybroker.storage.dirs.directory import folds_case
 from kpybroker.world import World
 
@@ -75,7 +77,7 @@ class Controller:
         self._runner: Runner | None = None
         self._epoch = -1
         self._loading: asyncio.Task[None] | None = None
-        self._on_term: list[Callable[[], None]] = []
+        self.presence = Presence(world.network, self, config.node_id)
         self._stopped = False
 
     @property
@@ -90,9 +92,10 @@ class Controller:
         assert isinstance(self._runner.machine, ControllerMachine)
         return self._runner.machine
 
-    def on_term(self, callback: Callable[[], None]) -> None:
-        """Call when a term has begun: from then on commands are taken."""
-        self._on_term.append(callback)
+    @property
+    def brokers(self) -> Mapping[int, BrokerImage]:
+        """The registered brokers by node id, while `is_active`."""
+        return self.machine.state.brokers
 
     async def load(self) -> None:
         """Follow the quorum from now on. Where this node is active already, commands are taken when this returns."""
@@ -116,6 +119,7 @@ class Controller:
     def stop(self, error: KafkaError) -> None:
         """Refuse everybody, for good."""
         self._stopped = True
+        self.presence.stop()
         self._end_term(error)
 
     def _follow(self) -> None:
@@ -151,8 +155,7 @@ class Controller:
     async def _load(self, runner: Runner) -> None:
         await runner.load()
         if runner is self._runner and runner.ready:
-            for callback in self._on_term:
-                callback()
+            self.presence.begin_term()
 
     def _end_term(self, error: KafkaError) -> None:
         runner, self._runner, self._term = self._runner, None, None

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kpybroker.controller.state import BrokerRegistration, ControllerState, PartitionState
+from kpybroker.controller.state import ControllerState
+from kpybroker.metadata.brokers import BrokerImage
+from kpybroker.metadata.topics import PartitionImage
 from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED
 
 
-def is_online(broker: BrokerRegistration, directory: bytes) -> bool:
+def is_online(broker: BrokerImage, directory: bytes) -> bool:
     """A replica there can be served, as far as is known."""
     if directory in (MIGRATING, UNASSIGNED):
         return True
     return directory != LOST and (not broker.log_dirs or directory in broker.log_dirs)
 
 
-def directory_in(partition: PartitionState, node_id: int) -> bytes:
+def directory_in(partition: PartitionImage, node_id: int) -> bytes:
     """Where a replica is, as the partition says; UNASSIGNED where it does not."""
     known = dict(zip(partition.replicas, partition.directories, strict=False))
     return known.get(node_id, UNASSIGNED)
@@ -27,7 +29,7 @@ def first_directory(state: ControllerState, node_id: int) -> bytes:
     return broker.log_dirs[0] if broker is not None and len(broker.log_dirs) == 1 else UNASSIGNED
 
 
-def directories_for(state: ControllerState, now: PartitionState, replicas: Sequence[int]) -> list[bytes]:
+def directories_for(state: ControllerState, now: PartitionImage, replicas: Sequence[int]) -> list[bytes]:
     """The directories of these replicas: known ones stay."""
     known = dict(zip(now.replicas, now.directories, strict=False))
     return [known.get(node_id) or first_directory(state, node_id) for node_id in replicas]

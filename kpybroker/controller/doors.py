@@ -21,7 +21,7 @@ def check_doors(
 
     `config` has the cluster's present settings in it, `host` is the address of who asks.
     """
-    current = state.settings(ResourceType.BROKER, name)
+    current = state.config(ResourceType.BROKER, name)
     new = {key: value for key, value in wanted.items() if current.get(key) != value}
     if not new:
         return

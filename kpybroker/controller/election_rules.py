@@ -27,4 +27,4 @@ class Rules:
         return self._settings(topic).unclean_leader_election_enable
 
     def _settings(self, topic: str) -> LogSettings:
-        return self.config.log_settings(self._state.settings(ResourceType.TOPIC, topic))
+        return self.config.log_settings(self._state.config(ResourceType.TOPIC, topic))

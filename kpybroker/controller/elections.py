@@ -8,8 +8,10 @@ from typing import Any
 from kpybroker.controller.commands import ElectionType, ElectLeaders, PartitionResult
 from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
-from kpybroker.controller.state import NO_LEADER, ControllerState, PartitionState
+from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.topics import NO_LEADER, PartitionImage
+from kpybroker.topics import TopicPartition
 
 BALANCED_AT_ONCE_MAX = 1000
 """Kafka's limit of leaders that go home in one step."""
@@ -22,7 +24,7 @@ def elect_leaders(
     if command.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {command.election_type}.")
     preferred = command.election_type == ElectionType.PREFERRED
-    records: dict[tuple[str, int], Any] = {}
+    records: dict[TopicPartition, Any] = {}
     results = []
     for topic, index in asked_partitions(state, command.partitions):
         try:
@@ -38,7 +40,7 @@ def elect_leaders(
 
 def asked_partitions(
     state: ControllerState, asked: tuple[tuple[str, tuple[int, ...]], ...] | None
-) -> Iterator[tuple[str, int]]:
+) -> Iterator[TopicPartition]:
     """(topic, index) of those that are asked for, or of all there are."""
     if asked is None:
         for topic in state.topics.values():
@@ -67,7 +69,7 @@ def _elect(state: ControllerState, rules: Rules, name: str, index: int, *, prefe
     return record
 
 
-def _has_leader(state: ControllerState, partition: PartitionState) -> bool:
+def _has_leader(state: ControllerState, partition: PartitionImage) -> bool:
     return partition.leader != NO_LEADER and state.active(partition.leader)
 
 

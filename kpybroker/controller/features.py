@@ -73,7 +73,7 @@ def _switch_elr(state: ControllerState, config: BrokerConfig, level: int) -> lis
     if not level:
         return [stored.ClearElrRecord()]
     records: list[Any] = []
-    if MIN_ISR not in state.settings(ResourceType.BROKER, ""):
+    if MIN_ISR not in state.config(ResourceType.BROKER, ""):
         value = config.text(MIN_ISR)
         records.append(
             stored.ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=MIN_ISR, value=value)

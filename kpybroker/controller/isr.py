@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from kpybroker.controller.brokers import registered
 from kpybroker.controller.commands import AlterPartition, IsrResult, ProposedIsr
 from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.leadership import RECOVERED, RECOVERING, Election, PartitionChange, Wanted
-from kpybroker.controller.state import ControllerState, PartitionState
+from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.topics import PartitionImage
 
 
 def alter_partition(state: ControllerState, rules: Rules, command: AlterPartition) -> tuple[list[Any], list[IsrResult]]:
@@ -52,10 +52,7 @@ def _decide(state: ControllerState, rules: Rules, node_id: int, proposal: Propos
         election=Election.UNCLEAN if rules.unclean(name) else Election.ONLINE,
     )
     record = change.record(proposal.partition, wanted)
-    after = partition
-    if record is not None:
-        after = copy.copy(partition)
-        after.take(record)
+    after = partition if record is None else partition.changed(record)
     return record, IsrResult(
         proposal.topic_id,
         proposal.partition,
@@ -69,7 +66,7 @@ def _decide(state: ControllerState, rules: Rules, node_id: int, proposal: Propos
     )
 
 
-def _check_epochs(partition: PartitionState, node_id: int, proposal: ProposedIsr) -> None:
+def _check_epochs(partition: PartitionImage, node_id: int, proposal: ProposedIsr) -> None:
     if proposal.leader_epoch > partition.leader_epoch or proposal.partition_epoch > partition.partition_epoch:
         raise KafkaError(ErrorCode.NOT_CONTROLLER)  # somebody else has gone on from here
     if proposal.leader_epoch < partition.leader_epoch:
@@ -80,7 +77,7 @@ def _check_epochs(partition: PartitionState, node_id: int, proposal: ProposedIsr
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION)
 
 
-def _check_members(state: ControllerState, partition: PartitionState, node_id: int, proposal: ProposedIsr) -> None:
+def _check_members(state: ControllerState, partition: PartitionImage, node_id: int, proposal: ProposedIsr) -> None:
     members = [member for member, _ in proposal.isr]
     if len(set(members)) < len(members) or not set(members) <= set(partition.replicas) or node_id not in members:
         raise KafkaError(ErrorCode.INVALID_REQUEST)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from kpybroker.controller.directories import directories_for, is_online
 from kpybroker.controller.election_rules import Rules
-from kpybroker.controller.state import NO_LEADER, NO_LEADER_CHANGE, ControllerState, PartitionState, TopicState
+from kpybroker.controller.state import ControllerState, TopicState
+from kpybroker.metadata.topics import NO_LEADER, NO_LEADER_CHANGE, PartitionImage
 from kpybroker.wire.directory_ids import UNASSIGNED
 from kpybroker.wire.stored import metadata as stored
 
@@ -98,7 +99,7 @@ class PartitionChange:
             self._note_eligible(now, target, wanted)
         return self._difference(index, now, target, wanted.directories)
 
-    def _eligible(self, now: PartitionState, target: _Target, lost_its_log: int | None) -> tuple[int, ...]:
+    def _eligible(self, now: PartitionImage, target: _Target, lost_its_log: int | None) -> tuple[int, ...]:
         """Those who had everything that was acknowledged while too few were in sync, and are not in sync any more."""
         if len(target.isr) >= min(self._min_isr, len(target.replicas)):
             return ()
@@ -110,7 +111,7 @@ class PartitionChange:
             and node_id != lost_its_log
         )
 
-    def _note_eligible(self, now: PartitionState, target: _Target, wanted: Wanted) -> None:
+    def _note_eligible(self, now: PartitionImage, target: _Target, wanted: Wanted) -> None:
         target.elr = self._eligible(now, target, wanted.lost_its_log)
         if len(target.isr) >= min(self._min_isr, len(target.replicas)):
             target.last_known = ()
@@ -121,7 +122,7 @@ class PartitionChange:
                 has_it = wanted.directories is None or last != wanted.lost_its_log
                 target.last_known = (last,) if has_it else ()
 
-    def _online(self, now: PartitionState, target: _Target) -> frozenset[int]:
+    def _online(self, now: PartitionImage, target: _Target) -> frozenset[int]:
         """The replicas that may lead: of live brokers, in directories that these have."""
         places = dict(zip(now.replicas, target.directories, strict=False))
         brokers = self._state.brokers
@@ -131,7 +132,7 @@ class PartitionChange:
             if self._live(node_id) and is_online(brokers[node_id], places.get(node_id, UNASSIGNED))
         )
 
-    def _elect(self, now: PartitionState, target: _Target, election: Election, online: frozenset[int]) -> bool:
+    def _elect(self, now: PartitionImage, target: _Target, election: Election, online: frozenset[int]) -> bool:
         """Whether nothing acknowledged can be lost by it."""
         chosen = self._clean_leader(now, target, election, online)
         if chosen is not None:
@@ -149,7 +150,7 @@ class PartitionChange:
         return False
 
     def _clean_leader(
-        self, now: PartitionState, target: _Target, election: Election, online: frozenset[int]
+        self, now: PartitionImage, target: _Target, election: Election, online: frozenset[int]
     ) -> int | None:
         in_sync = [node_id for node_id in target.replicas if node_id in target.isr and node_id in online]
         if election is Election.PREFERRED and in_sync and in_sync[0] == target.replicas[0]:
@@ -171,7 +172,7 @@ class PartitionChange:
         return None
 
     def _difference(
-        self, index: int, now: PartitionState, target: _Target, moved: tuple[bytes, ...] | None
+        self, index: int, now: PartitionImage, target: _Target, moved: tuple[bytes, ...] | None
     ) -> Any | None:
         record = stored.PartitionChangeRecord(partition_id=index, topic_id=self._topic.topic_id)
         if target.isr != now.isr:

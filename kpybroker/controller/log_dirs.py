@@ -8,8 +8,10 @@ from kpybroker.controller.commands import AssignReplicas
 from kpybroker.controller.directories import directory_in, is_online
 from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
-from kpybroker.controller.state import BrokerRegistration, ControllerState, PartitionState
+from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.brokers import BrokerImage
+from kpybroker.metadata.topics import PartitionImage
 from kpybroker.wire.directory_ids import LOST, MIGRATING
 from kpybroker.wire.stored import metadata as stored
 
@@ -41,7 +43,7 @@ def _assign(
     state: ControllerState,
     rules: Rules,
     node_id: int,
-    broker: BrokerRegistration,
+    broker: BrokerImage,
     directory: bytes,
     topic_id: bytes,
     index: int,
@@ -63,7 +65,7 @@ def _assign(
     return PartitionChange(state, rules, topic, state.active).record(index, wanted)
 
 
-def _with(partition: PartitionState, node_id: int, directory: bytes) -> tuple[bytes, ...] | None:
+def _with(partition: PartitionImage, node_id: int, directory: bytes) -> tuple[bytes, ...] | None:
     """The partition's directories with another one for this replica; None where it is there already."""
     if directory_in(partition, node_id) == directory:
         return None

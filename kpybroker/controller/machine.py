@@ -92,7 +92,7 @@ class ControllerMachine:
 
     def _decide(self, command: Command, now_ms: int) -> tuple[list[Any], Any]:
         state = self.state
-        self.config = self.config.with_dynamic(state.settings(asked.ResourceType.BROKER, ""), {})
+        self.config = self.config.with_dynamic(state.config(asked.ResourceType.BROKER, ""), {})
         rules = Rules(self.config, state)
         match command:
             case asked.CreateTopics():
@@ -136,7 +136,7 @@ class ControllerMachine:
 
     def apply(self, record: Stored) -> None:
         """Take in one metadata record, which is `message`."""
-        self.state.apply(record.message)
+        self.state.replay(record.message)
 
     def deadline_ms(self) -> int | None:
         """The end of the first session, or the next time to look at who leads what; at once for the next step."""

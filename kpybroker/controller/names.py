@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from kpybroker.errors import ErrorCode, KafkaError
+
 NAME_LENGTH_MAX = 249
 LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
@@ -22,3 +24,10 @@ def invalid_topic_name(name: str) -> str | None:
             "other than ASCII alphanumerics, '.', '_' and '-'"
         )
     return None
+
+
+def check_topic_name(name: str) -> None:
+    """Raises INVALID_TOPIC_EXCEPTION."""
+    why = invalid_topic_name(name)
+    if why is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)

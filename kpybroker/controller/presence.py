@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
-from kpybroker.controller.commands import BrokerEndpoint, BrokerLost
-from kpybroker.controller.controller import Controller
-from kpybroker.world import World
+from kpybroker.controller.commands import BrokerLost, Command
+from kpybroker.metadata.brokers import BrokerEndpoint, BrokerImage
+from kpybroker.world import Network
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +34,23 @@ class Incarnation(NamedTuple):
     epoch: int
 
 
+class BrokerRegistry(Protocol):
+    """The controller, as far as it is needed here."""
+
+    @property
+    def is_active(self) -> bool: ...
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerImage]: ...
+
+    def tell(self, command: Command) -> None: ...
+
+
 class Presence:
     """Looks for brokers whose connection ended, while this node is the active controller."""
 
-    def __init__(self, world: World, controller: Controller, node_id: int) -> None:
-        self._network = world.network
+    def __init__(self, network: Network, controller: BrokerRegistry, node_id: int) -> None:
+        self._network = network
         self._controller = controller
         self._node_id = node_id
         self._connections: dict[int, Incarnation] = {}
@@ -45,7 +58,6 @@ class Presence:
         self._checks: dict[Incarnation, asyncio.Task[None]] = {}
         self._next_fencing = 0.0
         """Not before this time of the loop."""
-        controller.on_term(self._begin_term)
 
     def heard(self, connection: int, node_id: int, epoch: int) -> None:
         """A heartbeat came on a connection."""
@@ -64,9 +76,9 @@ class Presence:
         for task in self._checks.values():
             task.cancel()
 
-    def _begin_term(self) -> None:
+    def begin_term(self) -> None:
         """A new controller has seen no connection close: it looks once for everybody who should be there."""
-        for node_id, broker in self._controller.machine.state.brokers.items():
+        for node_id, broker in self._controller.brokers.items():
             if not broker.fenced and node_id != self._node_id:
                 self._look_for(Incarnation(node_id, broker.epoch))
 
@@ -94,7 +106,7 @@ class Presence:
         """Where a broker that is still taken to live should listen; None where there is nothing left to notice."""
         if not self._controller.is_active:
             return None
-        broker = self._controller.machine.state.brokers.get(who.node_id)
+        broker = self._controller.brokers.get(who.node_id)
         if broker is None or broker.epoch != who.epoch or broker.fenced or who in self._connections.values():
             return None
         return broker.endpoints[0] if broker.endpoints else None

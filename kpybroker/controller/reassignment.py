@@ -19,8 +19,9 @@ from kpybroker.controller.commands import (
 from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.elections import asked_partitions
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
-from kpybroker.controller.state import ControllerState, PartitionState
+from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.topics import PartitionImage
 
 
 def alter_reassignments(
@@ -62,7 +63,7 @@ def _move(state: ControllerState, rules: Rules, asked: Reassignment, may_change_
 
 
 def _check_target(
-    state: ControllerState, partition: PartitionState, replicas: tuple[int, ...], may_change_factor: bool
+    state: ControllerState, partition: PartitionImage, replicas: tuple[int, ...], may_change_factor: bool
 ) -> None:
     if not replicas:
         raise _wrong("The manual partition assignment includes an empty replica list.")
@@ -82,7 +83,7 @@ def _check_target(
         )
 
 
-def _towards(partition: PartitionState, target: tuple[int, ...]) -> Wanted:
+def _towards(partition: PartitionImage, target: tuple[int, ...]) -> Wanted:
     """From wherever the partition is: who was being added and is not wanted any more goes at once."""
     before = tuple(node_id for node_id in partition.replicas if node_id not in partition.adding_replicas)
     removing = tuple(node_id for node_id in before if node_id not in target)
@@ -95,7 +96,7 @@ def _towards(partition: PartitionState, target: tuple[int, ...]) -> Wanted:
     )
 
 
-def _call_off(rules: Rules, topic: str, partition: PartitionState) -> Wanted:
+def _call_off(rules: Rules, topic: str, partition: PartitionImage) -> Wanted:
     """Back to the replicas that were there before."""
     if not (partition.adding_replicas or partition.removing_replicas):
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
@@ -112,7 +113,7 @@ def _call_off(rules: Rules, topic: str, partition: PartitionState) -> Wanted:
     )
 
 
-def _staying(partition: PartitionState, replicas: tuple[int, ...], *, may_lose: bool = False) -> tuple[int, ...]:
+def _staying(partition: PartitionImage, replicas: tuple[int, ...], *, may_lose: bool = False) -> tuple[int, ...]:
     """The in-sync set without those who go; somebody who has everything must stay."""
     complete = partition.isr or partition.eligible_leader_replicas
     if complete and not may_lose and not any(node_id in replicas for node_id in complete):

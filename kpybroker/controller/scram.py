@@ -28,6 +28,7 @@ def alter_user_scram_credentials(
     made: dict[str, Any] = {}
     refused: dict[str, ScramResult] = {}
     new: set[str] = set()
+    kept = sum(map(len, state.scram_credentials.values()))
     changes: tuple[ScramDeletion | ScramUpsertion, ...] = (*command.deletions, *command.upsertions)
     for change in changes:
         user = change.user
@@ -43,8 +44,8 @@ def alter_user_scram_credentials(
             if isinstance(change, ScramDeletion):
                 made[user] = _deleted(state, change)
                 continue
-            is_new = (user, change.mechanism) not in state.scram_credentials
-            if is_new and len(state.scram_credentials) + len(new) >= CREDENTIALS_MAX:
+            is_new = change.mechanism not in state.scram_credentials.get(user, {})
+            if is_new and kept + len(new) >= CREDENTIALS_MAX:
                 raise KafkaError(ErrorCode.POLICY_VIOLATION, f"At most {CREDENTIALS_MAX} SCRAM credentials are kept.")
             made[user] = _upserted(change)
             if is_new:
@@ -56,7 +57,7 @@ def alter_user_scram_credentials(
 
 def _deleted(state: ControllerState, change: ScramDeletion) -> stored.RemoveUserScramCredentialRecord:
     _mechanism(change)
-    if (change.user, change.mechanism) not in state.scram_credentials:
+    if change.mechanism not in state.scram_credentials.get(change.user, {}):
         raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
     return stored.RemoveUserScramCredentialRecord(name=change.user, mechanism=change.mechanism)
 

@@ -9,9 +9,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from kpybroker.config import BrokerConfig
-from kpybroker.errors import ConfigError, ErrorCode, KafkaError
-from kpybroker.groups.consumer.assignors import ASSIGNORS, CLASSES
+from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import DropTopics, EndTransaction, ListGroups
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
@@ -28,52 +26,13 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 BACKGROUND_TIMEOUT_MS = 60_000
-BATCH_HEADER_BYTES = 61
 _place = lru_cache(maxsize=10_000)(partition_of)
-
-
-def settings_of(config: BrokerConfig) -> GroupSettings:
-    """What groups read of the configuration."""
-    return GroupSettings(
-        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
-        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
-        group_max_size=config.group_max_size,
-        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
-        consumer_assignors=_assignors(config.group_consumer_assignors),
-        consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
-        consumer_min_session_timeout_ms=config.group_consumer_min_session_timeout_ms,
-        consumer_max_session_timeout_ms=config.group_consumer_max_session_timeout_ms,
-        consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
-        consumer_min_heartbeat_interval_ms=config.group_consumer_min_heartbeat_interval_ms,
-        consumer_max_heartbeat_interval_ms=config.group_consumer_max_heartbeat_interval_ms,
-        consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
-        consumer_min_assignment_interval_ms=config.group_consumer_min_assignment_interval_ms,
-        consumer_max_assignment_interval_ms=config.group_consumer_max_assignment_interval_ms,
-        consumer_max_size=config.group_consumer_max_size,
-        may_upgrade=config.group_consumer_migration_policy.upper() in ("UPGRADE", "BIDIRECTIONAL"),
-        may_downgrade=config.group_consumer_migration_policy.upper() in ("DOWNGRADE", "BIDIRECTIONAL"),
-        max_batch_bytes=config.log_settings().max_message_bytes - BATCH_HEADER_BYTES,
-    )
-
-
-def _assignors(named: tuple[str, ...]) -> tuple[str, ...]:
-    """By their short names. Raises ConfigError."""
-    known = tuple(CLASSES.get(name, name) for name in named)
-    for name in known:
-        if name not in ASSIGNORS:
-            raise ConfigError(f"group.consumer.assignors: {name!r} is not known; there are {', '.join(ASSIGNORS)}")
-    if not known:
-        raise ConfigError("group.consumer.assignors: name at least one of " + ", ".join(ASSIGNORS))
-    return known
 
 
 class GroupCoordinator:
     """Finds the machine of a group.
 
-    - partitions: tells how many `__consumer_offsets` has, or will have.
+    - partitions: returns the number of partitions that `__consumer_offsets` has, or will have.
     - image: the metadata, for the topics that consumer groups subscribe to.
     """
 
@@ -90,47 +49,47 @@ class GroupCoordinator:
         self._partitions = partitions
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleted_meanwhile: dict[int, dict[str, bytes]] = {}
-        """Topics deleted while a partition was loading, by that partition."""
+        """Topics that were deleted while a partition was loading, by that partition."""
         self.led = LedPartitions(OFFSETS_TOPIC, world, self._machine, check_record, self._loaded)
 
     def partition_for(self, group_id: str) -> int:
-        """The partition of `__consumer_offsets` that keeps a group, as Kafka chooses it."""
+        """The partition of `__consumer_offsets` for a group, chosen as Kafka does."""
         return _place(group_id, self._partitions())
 
     def runner(self, group_id: str, *, may_be_empty: bool = False) -> Runner:
-        """Who answers for a group. Offsets may be kept without a group id, as in Kafka: `may_be_empty`.
+        """The Runner of a group's partition. An empty group id is allowed for offsets only, as in Kafka:
+        `may_be_empty`.
 
-        Raises: INVALID_GROUP_ID; NOT_COORDINATOR where another broker does; COORDINATOR_LOAD_IN_PROGRESS while its
-        partition is replayed; COORDINATOR_NOT_AVAILABLE where that failed.
+        Raises INVALID_GROUP_ID; NOT_COORDINATOR if another broker leads the partition; COORDINATOR_LOAD_IN_PROGRESS
+        while it is loaded; COORDINATOR_NOT_AVAILABLE if that failed.
         """
         if not group_id and not may_be_empty:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group needs an id")
         return self.led.runner(self.partition_for(group_id))
 
     def configure(self, settings: GroupSettings) -> None:
-        """Settings were changed while the broker runs; those that can be are of consumer groups."""
+        """The settings have changed while the broker runs; only settings of consumer groups may."""
         self._settings = settings
         for led in self.led:
-            led.machine.modern.configure(settings)
+            led.machine.configure(settings)
 
     # -- leadership -----------------------------------------------------------------------------------------------
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
-        """Replay a partition and answer for its groups. An epoch not above the known one changes nothing."""
+        """Load a partition and coordinate its groups. An epoch that is not above the known one changes nothing."""
         self.led.become_leader(partition, state_log, epoch)
 
     def _machine(self, _partition: int, _epoch: int) -> GroupMachine:
         return GroupMachine(self._settings, self.new_member_id, self._image)
 
     def _loaded(self, partition: int, led: LedPartition[GroupMachine]) -> None:
-        loaded = len(led.machine.stored) + len(led.machine.modern.stored)
-        log.info("loaded %d groups from %s-%d", loaded, OFFSETS_TOPIC, partition)
+        log.info("loaded %d groups from %s-%d", led.machine.stored_count, OFFSETS_TOPIC, partition)
         deleted = self._deleted_meanwhile.pop(partition, None)
         if deleted:
             self._start_drop(led, deleted)
 
     def resign(self, partition: int) -> None:
-        """Another broker leads, or the partition is gone: all that wait are told NOT_COORDINATOR."""
+        """Another broker leads the partition, or it was deleted: refuse all waiting requests with NOT_COORDINATOR."""
         self.led.resign(partition)
         self._deleted_meanwhile.pop(partition, None)
 
@@ -140,11 +99,11 @@ class GroupCoordinator:
         self._deleted_meanwhile.clear()
 
     async def loaded(self) -> None:
-        """Wait until every partition led now has been replayed, or has failed to."""
+        """Wait until every partition that is led now has been loaded, or has failed to load."""
         await self.led.loaded()
 
     def end_transaction(self, partition: int, marker: Marker, timeout_ms: int) -> asyncio.Future[None]:
-        """Write a marker; what is returned is done when it has committed, or refused.
+        """Write a marker. The returned future is done when the marker has committed or was refused.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
         """
@@ -165,7 +124,8 @@ class GroupCoordinator:
     # -- all partitions -------------------------------------------------------------------------------------------
 
     async def list(self, command: ListGroups, timeout_ms: int) -> list[Any]:
-        """The groups of every partition led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being replayed."""
+        """The groups of every partition that is led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being
+        loaded."""
         found: list[Any] = []
         for led in self.led:
             if led.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -175,7 +135,7 @@ class GroupCoordinator:
         return found
 
     def on_topics_deleted(self, topics: Mapping[str, bytes]) -> None:
-        """Forget, in the background, what was committed for topics that are no more (name -> the id they had)."""
+        """Delete, in the background, the offsets of deleted topics (name -> the id they had)."""
         for partition, led in self.led.items():
             if led.refusal is None:
                 self._start_drop(led, topics)

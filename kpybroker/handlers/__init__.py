@@ -19,7 +19,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.wire.api import Api
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 def handler_of(api: Api) -> ModuleType:

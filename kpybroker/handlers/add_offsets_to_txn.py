@@ -15,17 +15,17 @@ from kpybroker.transactions.transaction import V1
 from kpybroker.wire.rpc.add_offsets_to_txn import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 FENCED_SINCE = 2
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """Answer once the group's partition of `__consumer_offsets` belongs to the transaction."""
-    place = (OFFSETS_TOPIC, broker.groups.partition_for(request.group_id))
+    place = (OFFSETS_TOPIC, broker.coordinators.groups.partition_for(request.group_id))
     command = AddPartitions(request.transactional_id, request.producer_id, request.producer_epoch, [place], V1)
     try:
-        await broker.transactions.add(command, broker.config.request_timeout_ms)
+        await broker.coordinators.transactions.add(command, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         code = refusal.code
         if code is ErrorCode.PRODUCER_FENCED and call.version < FENCED_SINCE:

@@ -28,7 +28,7 @@ from kpybroker.wire.rpc.add_partitions_to_txn import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 FENCED_SINCE = 2
 MANY_SINCE = 4
@@ -61,7 +61,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 async def _add(broker: Broker, call: Call, command: AddPartitions) -> ErrorCode:
     try:
-        await broker.transactions.add(command, broker.config.request_timeout_ms)
+        await broker.coordinators.transactions.add(command, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         if refusal.code is ErrorCode.PRODUCER_FENCED and call.version < FENCED_SINCE:
             return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -80,7 +80,7 @@ async def _of_brokers(broker: Broker, asked: Sequence[AddPartitionsToTxnTransact
 
 async def _of_broker(broker: Broker, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
     places = _places(asked.topics)
-    codes = _unfit(broker, places, may_be_internal=True) or await broker.transactions_client.answer(
+    codes = _unfit(broker, places, may_be_internal=True) or await broker.coordinators.transactions_client.answer(
         asked.transactional_id, asked.producer_id, asked.producer_epoch, places, add=not asked.verify_only
     )
     return AddPartitionsToTxnResult(
@@ -101,7 +101,7 @@ def _unfit(broker: Broker, places: list[TopicPartition], *, may_be_internal: boo
     for place in places:
         if place[0] in INTERNAL_TOPICS and not may_be_internal:
             codes[place] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif not has_partition(broker.image, *place):
+        elif not has_partition(broker.metadata.image, *place):
             codes[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not codes:
         return {}

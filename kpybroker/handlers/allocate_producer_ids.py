@@ -9,7 +9,7 @@ from kpybroker.controller.commands import AllocateProducerIds
 from kpybroker.wire.rpc.allocate_producer_ids import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 TIMEOUT_MS = 10_000
 

@@ -15,7 +15,7 @@ from kpybroker.serving.fair_loop import decided
 from kpybroker.wire.rpc.alter_client_quotas import EntityData, EntryData, EntryDataReply, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:

@@ -18,7 +18,7 @@ from kpybroker.serving.fair_loop import SLICE, Turns, decided, slices
 from kpybroker.wire.rpc.alter_configs import AlterConfigsResource, AlterConfigsResourceResponse, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 T = TypeVar("T")
 

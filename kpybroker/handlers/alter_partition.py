@@ -19,7 +19,7 @@ from kpybroker.wire.rpc.alter_partition import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 TIMEOUT_MS = 10_000
 ANY_EPOCH = -1

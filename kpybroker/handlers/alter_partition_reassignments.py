@@ -18,7 +18,7 @@ from kpybroker.wire.rpc.alter_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:

@@ -15,7 +15,7 @@ from kpybroker.wire.rpc.alter_replica_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
@@ -46,7 +46,7 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 def _altered(broker: Broker, topic: str, index: int, path: str) -> ErrorCode:
     try:
-        broker.replicas.moves.alter(topic, index, path)
+        broker.replication.replicas.moves.alter(topic, index, path)
     except KafkaError as refusal:
         return refusal.code
     return ErrorCode.NONE

@@ -10,7 +10,7 @@ from kpybroker.errors import KafkaError
 from kpybroker.wire.rpc.alter_user_scram_credentials import AlterUserScramCredentialsResult, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:

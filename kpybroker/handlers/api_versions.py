@@ -15,7 +15,7 @@ from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc.api_versions import ApiVersion, FinalizedFeatureKey, Request, Response, SupportedFeatureKey
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -26,8 +26,8 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return Response(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-    features = broker.supported_features
-    levels = {**broker.image.features, "kraft.version": broker.quorum.kraft_version}
+    features = broker.membership.supported_features
+    levels = {**broker.metadata.image.features, "kraft.version": broker.quorum.kraft_version}
     return Response(
         api_keys=[
             ApiVersion(
@@ -43,7 +43,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
             for name, (low, high) in features.items()
             if low > 0 or call.version >= 4
         ],
-        finalized_features_epoch=broker.image.offset,
+        finalized_features_epoch=broker.metadata.image.offset,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in levels.items()

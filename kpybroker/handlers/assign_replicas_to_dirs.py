@@ -16,7 +16,7 @@ from kpybroker.wire.rpc.assign_replicas_to_dirs import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 TIMEOUT_MS = 10_000
 

@@ -12,7 +12,7 @@ from kpybroker.controller.commands import BrokerHeartbeat
 from kpybroker.wire.rpc.broker_heartbeat import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 TIMEOUT_MS = 5000
 
@@ -29,5 +29,5 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     )
     told = await broker.controller.ask(command, TIMEOUT_MS)
     if call.connection:
-        broker.presence.heard(call.connection, request.broker_id, request.broker_epoch)
+        broker.controller.presence.heard(call.connection, request.broker_id, request.broker_epoch)
     return Response(is_caught_up=told.caught_up, is_fenced=told.fenced, should_shut_down=told.should_shut_down)

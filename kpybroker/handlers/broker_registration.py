@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
-from kpybroker.controller.commands import BrokerEndpoint, RegisterBroker
+from kpybroker.controller.commands import RegisterBroker
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.brokers import BrokerEndpoint
 from kpybroker.wire.rpc.broker_registration import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 TIMEOUT_MS = 10_000
 NO_CONNECTION = 0
@@ -22,7 +23,7 @@ NO_CONNECTION = 0
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """The broker's epoch. Raises INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION, ..."""
-    if request.cluster_id != broker.cluster_id:
+    if request.cluster_id != broker.storage.cluster_id:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
     if request.is_migrating_zk_broker or request.broker_id < 0 or not request.listeners:
         raise KafkaError(ErrorCode.INVALID_REQUEST)

@@ -16,7 +16,7 @@ from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.consumer_group_describe import DescribedGroup, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -44,7 +44,7 @@ def _refused(group_id: str, refusal: KafkaError) -> DescribedGroup:
 async def _describe(broker: Broker, group_id: str) -> DescribedGroup:
     try:
         check_served(broker)
-        runner = broker.groups.runner(group_id)
+        runner = broker.coordinators.groups.runner(group_id)
         described: DescribedGroup = await runner.ask(DescribeConsumerGroup(group_id), broker.config.request_timeout_ms)
     except KafkaError as refusal:
         return _refused(group_id, refusal)

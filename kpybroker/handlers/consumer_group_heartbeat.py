@@ -14,7 +14,7 @@ from kpybroker.metadata.image import GROUP_FEATURE
 from kpybroker.wire.rpc.consumer_group_heartbeat import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 OWN_IDS_SINCE = 1
 PROTOCOL = "consumer"
@@ -25,11 +25,11 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     try:
         check_served(broker)
         if not request.member_id and request.member_epoch == 0 and call.version < OWN_IDS_SINCE:
-            request.member_id = broker.groups.new_member_id()
+            request.member_id = broker.coordinators.groups.new_member_id()
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
         command = ConsumerHeartbeat(request, call.client_id or "", f"/{call.host}")
-        runner = broker.groups.runner(request.group_id)
+        runner = broker.coordinators.groups.runner(request.group_id)
         response: Response = await runner.ask(command, broker.config.offsets_commit_timeout_ms)
     except KafkaError as refusal:
         return Response(error_code=refusal.code, error_message=refusal.message)
@@ -38,7 +38,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 def check_served(broker: Broker) -> None:
     """Raises UNSUPPORTED_VERSION if the cluster or this broker does not serve the consumer protocol."""
-    if not broker.image.features.get(GROUP_FEATURE, 0):
+    if not broker.metadata.image.features.get(GROUP_FEATURE, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The feature {GROUP_FEATURE} is 0 in this cluster.")
     if PROTOCOL not in broker.config.group_coordinator_rebalance_protocols:
         raise KafkaError(

@@ -9,7 +9,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.rpc.create_delegation_token import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 USER, ANONYMOUS = "User", "ANONYMOUS"
 

@@ -21,13 +21,13 @@ from kpybroker.wire.rpc.create_partitions import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     ends_s = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     turns = Turns(broker.long_work)
-    quota = mutations(broker, call, "CreatePartitions")
+    quota = mutations(broker, call)
     asked: Sequence[CreatePartitionsTopic] = request.topics
     if len(asked) > SLICE:
         asked = await at_most_twice(turns, asked, lambda topic: topic.name)
@@ -54,7 +54,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 def _check_number(broker: Broker, asked: Sequence[CreatePartitionsTopic]) -> None:
     """Check all topics together: the controller sees one slice at a time. Raises POLICY_VIOLATION."""
-    there = broker.image.topics
+    there = broker.metadata.image.topics
     wanted = sum(max(each.count - len(there[each.name].partitions), 0) for each in asked if each.name in there)
     if wanted > NEW_PARTITIONS_PER_REQUEST_MAX:
         raise too_many_partitions()

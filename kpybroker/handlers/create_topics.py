@@ -22,14 +22,14 @@ from kpybroker.wire.rpc.create_topics import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.config import BrokerConfig
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     ends_s = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     turns = Turns(broker.long_work)
-    quota = mutations(broker, call, "CreateTopics")
+    quota = mutations(broker, call)
     asked: Sequence[CreatableTopic] = request.topics
     if len(asked) > SLICE:
         asked = await at_most_twice(turns, asked, lambda topic: topic.name)

@@ -11,7 +11,7 @@ from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.delete_groups import DeletableGroupResult, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -20,7 +20,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     async for group_id in Turns(broker.long_work).over(dict.fromkeys(request.groups_names)):
         code = ErrorCode.NONE
         try:
-            runner = broker.groups.runner(group_id, may_be_empty=True)
+            runner = broker.coordinators.groups.runner(group_id, may_be_empty=True)
             while await runner.ask(DeleteGroup(group_id), broker.config.offsets_commit_timeout_ms):
                 pass  # the offsets of a large group are deleted in steps
         except KafkaError as refusal:

@@ -16,7 +16,7 @@ from kpybroker.wire.rpc.delete_records import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 TO_HIGH_WATERMARK = -1
 
@@ -54,7 +54,7 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 async def _delete(broker: Broker, topic: str, ask: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     try:
-        partition = broker.hosting.leads(topic, ask.partition_index)
+        partition = broker.replication.hosting.leads(topic, ask.partition_index)
         storage = partition.log
         if partition.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}.")
@@ -65,7 +65,7 @@ async def _delete(broker: Broker, topic: str, ask: DeleteRecordsPartition) -> De
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if offset > storage.start:
             storage.advance_start(offset)
-            await broker.log_dirs.start_written(storage)
+            await broker.storage.log_dirs.start_written(storage)
     except Damage as damage:
         partition.fail(str(damage))
         code = ErrorCode.KAFKA_STORAGE_ERROR

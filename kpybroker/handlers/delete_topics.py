@@ -13,12 +13,12 @@ from kpybroker.serving.mutation_quota import mutations
 from kpybroker.wire.rpc.delete_topics import DeletableTopicResult, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     turns = Turns(broker.long_work)
-    quota = mutations(broker, call, "DeleteTopics")
+    quota = mutations(broker, call)
     asked: Sequence[tuple[str | None, bytes]] = _asked(request)
     if len(asked) > SLICE:
         asked = await at_most_twice(turns, asked, lambda each: each)

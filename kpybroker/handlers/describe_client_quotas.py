@@ -22,7 +22,7 @@ from kpybroker.wire.rpc.describe_client_quotas import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 HOW = {EXACT: "EXACT", DEFAULT: "DEFAULT", ANY: "SPECIFIED"}
@@ -37,7 +37,7 @@ def handle(broker: Broker, _call: Call, request: Request) -> Response:
                 entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
                 values=[ValueData(key=key, value=value) for key, value in values.items()],
             )
-            for entity, values in broker.image.quotas.items()
+            for entity, values in broker.metadata.image.quotas.items()
             if _passes(entity, wanted, strict=request.strict)
         ],
     )

@@ -10,7 +10,7 @@ from kpybroker.serving.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKE
 from kpybroker.wire.rpc.describe_cluster import DescribeClusterBroker, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 BROKERS = 1
 CONTROLLERS = 2
@@ -28,7 +28,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
     if request.endpoint_type == CONTROLLERS:
         return Response(
             endpoint_type=CONTROLLERS,
-            cluster_id=broker.cluster_id,
+            cluster_id=broker.storage.cluster_id,
             controller_id=broker.quorum.leader_id,
             brokers=_controllers(broker, call.listener),
             cluster_authorized_operations=operations,
@@ -41,8 +41,8 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
         )
     return Response(
         endpoint_type=BROKERS,
-        cluster_id=broker.cluster_id,
-        controller_id=broker.any_live_broker(),
+        cluster_id=broker.storage.cluster_id,
+        controller_id=broker.metadata.any_live_broker(),
         brokers=_brokers(broker, call.listener, request.include_fenced_brokers),
         cluster_authorized_operations=operations,
     )
@@ -61,7 +61,7 @@ def _controllers(broker: Broker, listener: str) -> list[DescribeClusterBroker]:
 def _brokers(broker: Broker, listener: str, include_fenced: bool) -> list[DescribeClusterBroker]:
     return [
         DescribeClusterBroker(broker_id=known.id, host=host, port=port, rack=known.rack, is_fenced=known.fenced)
-        for known in broker.image.brokers.values()
+        for known in broker.metadata.image.brokers.values()
         for name, host, port, _ in known.endpoints
         if name == listener and (include_fenced or not known.fenced)
     ]

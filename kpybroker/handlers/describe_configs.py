@@ -35,7 +35,7 @@ from kpybroker.wire.rpc.describe_configs import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
@@ -63,7 +63,7 @@ def _refused(resource: DescribeConfigsResource, refusal: KafkaError) -> Describe
 
 def layers(broker: Broker) -> BrokerLayers:
     """The sources of this broker's settings."""
-    image = broker.image
+    image = broker.metadata.image
     return BrokerLayers(
         broker.config,
         image.config(ResourceType.BROKER, str(broker.node_id)),
@@ -85,7 +85,7 @@ def _answer(broker: Broker, resource: DescribeConfigsResource, request: Request)
 
 
 def _describe(broker: Broker, kind: int, name: str) -> Sequence[Described]:
-    image = broker.image
+    image = broker.metadata.image
     match kind:
         case ResourceType.TOPIC:
             reason = invalid_topic_name(name)

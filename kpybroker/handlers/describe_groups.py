@@ -17,7 +17,7 @@ from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_groups import DescribedGroup, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 GROUP_ID_NOT_FOUND_SINCE = 6
 
@@ -43,7 +43,7 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 async def _describe(broker: Broker, call: Call, group_id: str) -> DescribedGroup:
     described: DescribedGroup
     try:
-        runner = broker.groups.runner(group_id, may_be_empty=True)
+        runner = broker.coordinators.groups.runner(group_id, may_be_empty=True)
         described = await runner.ask(DescribeGroup(group_id), broker.config.request_timeout_ms)
     except KafkaError as refusal:
         unknown = refusal.code is ErrorCode.GROUP_ID_NOT_FOUND

@@ -17,7 +17,7 @@ from kpybroker.wire.rpc.describe_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
@@ -25,7 +25,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     wanted: dict[str, frozenset[int]] | None = None
     if request.topics is not None:
         wanted = {topic.topic: frozenset(topic.partitions) async for topic in turns.through(request.topics)}
-    disk, log_dirs = broker.world.disk, broker.log_dirs
+    disk, log_dirs = broker.world.disk, broker.storage.log_dirs
     results = {path: DescribeLogDirsResult(log_dir=path, topics=[]) for path in log_dirs.paths}
     for path, result in results.items():
         try:
@@ -45,12 +45,12 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
             results[path].topics.append(topics[path, topic])
         topics[path, topic].partitions.append(row)
 
-    async for partition in turns.through(list(broker.hosting)):
+    async for partition in turns.through(list(broker.replication.hosting)):
         directory = log_dirs.of(partition.log)
         if directory is not None:
             lag = max(partition.log.high_watermark - partition.log.end, 0)
             tell(directory.path, partition.topic, _row(partition.index, partition.log, lag))
-    for move in broker.replicas.moves:
+    for move in broker.replication.replicas.moves:
         of, lag = move.partition, move.partition.log.end - move.future.end
         tell(move.target.path, of.topic, _row(of.index, move.future, lag, is_future=True))
     return Response(results=list(results.values()))

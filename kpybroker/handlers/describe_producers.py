@@ -11,7 +11,7 @@ from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_producers import PartitionResponse, ProducerState, Request, Response, TopicResponse
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -45,7 +45,7 @@ def _refused(index: int, refusal: KafkaError) -> PartitionResponse:
 
 def _answer(broker: Broker, topic: str, index: int) -> PartitionResponse:
     try:
-        partition = broker.hosting.leads(topic, index)
+        partition = broker.replication.hosting.leads(topic, index)
     except KafkaError as refusal:
         return _refused(index, refusal)
     return PartitionResponse(

@@ -10,7 +10,7 @@ from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc.describe_quorum import PartitionDataReply, Request, Response, TopicDataReply
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:

@@ -10,6 +10,7 @@ from heapq import merge
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
+from kpybroker.controller.names import check_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.serving.authorized_operations import TOPIC_OPERATIONS
 from kpybroker.serving.fair_loop import Turns
@@ -23,7 +24,7 @@ from kpybroker.wire.rpc.describe_topic_partitions import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.metadata.image import PartitionImage
 
 SORTED_A_TURN = 5000
@@ -41,7 +42,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's partition index is negative")
         if request.topics and all(topic.name != cursor.topic_name for topic in request.topics):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor is at a topic that is not asked for")
-    asked = [topic.name for topic in request.topics] if request.topics else list(broker.image.topics)
+    asked = [topic.name for topic in request.topics] if request.topics else list(broker.metadata.image.topics)
     response = Response(topics=[])
     async for name in _sorted(broker, asked, "" if cursor is None else cursor.topic_name):
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
@@ -51,7 +52,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         topic = _topic(broker, name, first, limit)
         response.topics.append(topic)
         limit -= len(topic.partitions)
-        image = broker.image.topic(name)
+        image = broker.metadata.image.topic(name)
         reached = first + len(topic.partitions)
         if image is not None and reached < len(image.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=reached)
@@ -85,11 +86,11 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 
 def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPartitionsResponseTopic:
-    image = broker.image.topic(name)
+    image = broker.metadata.image.topic(name)
     if image is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            broker.check_topic_name(name)
+            check_topic_name(name)
         except KafkaError as refusal:
             code = refusal.code
         return DescribeTopicPartitionsResponseTopic(
@@ -99,7 +100,7 @@ def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPa
             partitions=[],
             topic_authorized_operations=TOPIC_OPERATIONS,
         )
-    live = broker.image.live_brokers()
+    live = broker.metadata.image.live_brokers()
     return DescribeTopicPartitionsResponseTopic(
         name=name,
         topic_id=image.id,

@@ -11,7 +11,7 @@ from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_transactions import Request, Response, TopicData, TransactionState
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
@@ -35,7 +35,7 @@ def _refused(transactional_id: str, refusal: KafkaError) -> TransactionState:
 
 async def _describe(broker: Broker, transactional_id: str) -> TransactionState:
     try:
-        found = await broker.transactions.describe(transactional_id, broker.config.request_timeout_ms)
+        found = await broker.coordinators.transactions.describe(transactional_id, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         return _refused(transactional_id, refusal)
     topics: dict[str, list[int]] = defaultdict(list)

@@ -15,12 +15,12 @@ from kpybroker.wire.rpc.describe_user_scram_credentials import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """One row for each user in the request; if it names none, for each user with a credential."""
-    credentials = broker.image.scram_credentials
+    credentials = broker.metadata.image.scram_credentials
     asked = [each.name for each in request.users or ()]
     named = dict.fromkeys(asked or credentials, 0)
     for user in asked:

@@ -12,12 +12,12 @@ from kpybroker.serving.fair_loop import partitions_in_slices
 from kpybroker.wire.rpc.elect_leaders import PartitionResult, ReplicaElectionResult, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """The result for each partition; if all were asked for, only for those that needed an election."""
-    there = ((topic.name, range(len(topic.partitions))) for topic in broker.image.topics.values())
+    there = ((topic.name, range(len(topic.partitions))) for topic in broker.metadata.image.topics.values())
     named = request.topic_partitions
     asked = there if named is None else ((each.topic, each.partitions) for each in named)
     response = Response(replica_election_results=[])

@@ -11,7 +11,7 @@ from kpybroker.transactions.transaction import V1, V2
 from kpybroker.wire.rpc.end_txn import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 FENCED_SINCE = 2
 BUMPS_SINCE = 5
@@ -27,7 +27,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         V2 if call.version >= BUMPS_SINCE else V1,
     )
     try:
-        producer_id, epoch = await broker.transactions.end(command, broker.config.request_timeout_ms)
+        producer_id, epoch = await broker.coordinators.transactions.end(command, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         code = refusal.code
         if code is ErrorCode.PRODUCER_FENCED and call.version < FENCED_SINCE:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers import answer
-from kpybroker.wire.api import Api, Listens, RunsOn, by_key
+from kpybroker.wire.api import by_key
 from kpybroker.wire.codec.codec import build_in_turns, parse_in_turns
 from kpybroker.wire.frame import parse_request_header, response_head
 from kpybroker.wire.rpc.envelope import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -27,7 +27,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         raise KafkaError(ErrorCode.NOT_CONTROLLER)
     header, body_at = parse_request_header(request.request_data)
     api = by_key.get(header.api_key)
-    if api is None or not forwardable(api) or not api.min <= header.api_version <= api.max:
+    if api is None or not api.is_forwarded or not api.min <= header.api_version <= api.max:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     version = header.api_version
     work = broker.long_work
@@ -41,11 +41,6 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     assert not isinstance(told, Encoded)
     body = await work.through(build_in_turns(told, version))
     return Response(response_data=response_head(header.correlation_id, api, version) + body)
-
-
-def forwardable(api: Api) -> bool:
-    """Whether every node accepts the request and forwards it to the active controller."""
-    return api.runs_on is RunsOn.CONTROLLER and api.listens is Listens.BOTH
 
 
 def _host(address: bytes) -> str:

@@ -9,7 +9,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.rpc.expire_delegation_token import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 def handle(_broker: Broker, _call: Call, _request: Request) -> Response:

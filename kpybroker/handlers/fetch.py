@@ -19,7 +19,7 @@ from kpybroker.serving.fetch.single import fetch_one
 from kpybroker.wire.rpc.fetch import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 WANTS_AT_ONCE = 1000
 """Partitions that one Fetch looks at in one go, which takes some five milliseconds; it looks at more in turns."""

@@ -16,7 +16,7 @@ from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kpybroker.wire.rpc.find_coordinator import Coordinator, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 
@@ -63,19 +63,19 @@ def _refusal(key_type: int) -> KafkaError | None:
 
 async def _coordinator_of(broker: Broker, call: Call, key_type: int, key: str) -> tuple[int, str, int]:
     kept_in = KEPT_IN[key_type]
-    coordinator = broker.groups if key_type == GROUP else broker.transactions
-    topic = broker.image.topic(kept_in)
+    coordinator = broker.coordinators.groups if key_type == GROUP else broker.coordinators.transactions
+    topic = broker.metadata.image.topic(kept_in)
     if topic is None:
         try:
-            await broker.create_internal_topic(kept_in)
+            await broker.topic_creation.internal(kept_in)
         except KafkaError as refusal:
             log.warning("%s cannot be created: %s", kept_in, refusal)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, refusal.message) from refusal
         await coordinator.loaded()  # otherwise the client's next requests would be refused until then
-        topic = broker.image.topic(kept_in)
+        topic = broker.metadata.image.topic(kept_in)
     if topic is not None:
         leader = topic.partitions[coordinator.partition_for(key)].leader
-        for node_id, host, port, _ in broker.endpoints(call.listener):
+        for node_id, host, port, _ in broker.metadata.endpoints(call.listener):
             if node_id == leader:
                 return node_id, host, port
     raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the partition that keeps it has no leader")

@@ -10,14 +10,14 @@ from kpybroker.groups.ground.commands import Heartbeat
 from kpybroker.wire.rpc.heartbeat import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """Never waits for a rebalance."""
     command = Heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
     try:
-        code = await broker.groups.runner(request.group_id).ask(command, broker.config.request_timeout_ms)
+        code = await broker.coordinators.groups.runner(request.group_id).ask(command, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         code = refusal.code
     return Response(error_code=code)

@@ -28,7 +28,7 @@ from kpybroker.wire.rpc.incremental_alter_configs import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:

@@ -14,7 +14,7 @@ from kpybroker.transactions.commands import InitProducerId
 from kpybroker.wire.rpc.init_producer_id import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 FENCED_SINCE = 4
 
@@ -23,13 +23,13 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """A new id with epoch 0; for a transactional id, the next epoch of its producer."""
     try:
         if request.transactional_id is None:
-            return Response(producer_id=await broker.next_producer_id(), producer_epoch=0)
+            return Response(producer_id=await broker.coordinators.producer_ids.next(), producer_epoch=0)
         command = InitProducerId(
             request.transactional_id,
             request.transaction_timeout_ms,
             _expected(request.producer_id, request.producer_epoch),
         )
-        producer_id, epoch = await broker.transactions.begin(command, broker.config.request_timeout_ms)
+        producer_id, epoch = await broker.coordinators.transactions.begin(command, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         code = refusal.code
         if code is ErrorCode.PRODUCER_FENCED and call.version < FENCED_SINCE:

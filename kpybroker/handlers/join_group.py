@@ -16,7 +16,7 @@ from kpybroker.groups.ground.parked_reply import ParkedReply
 from kpybroker.wire.rpc.join_group import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 MEMBER_ID_FIRST_SINCE = 4
 NULL_PROTOCOL_SINCE = 7
@@ -34,7 +34,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
     )
     respond = partial(_respond, call.version, request.member_id)
     try:
-        parked = ParkedReply(broker.groups.runner(request.group_id), respond)
+        parked = ParkedReply(broker.coordinators.groups.runner(request.group_id), respond)
         answered: Response | Reply = parked.ask(command, broker.config.offsets_commit_timeout_ms)
     except KafkaError as refusal:
         return respond(refusal)

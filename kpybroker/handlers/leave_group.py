@@ -13,7 +13,7 @@ from kpybroker.serving.fair_loop import slices
 from kpybroker.wire.rpc.leave_group import MemberIdentity, MemberResponse, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 MANY_SINCE = 3
 
@@ -28,7 +28,9 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
             if codes:
                 await broker.long_work.turn()
             command = Leave(request.group_id, list(some))
-            codes += await broker.groups.runner(request.group_id).ask(command, broker.config.request_timeout_ms)
+            codes += await broker.coordinators.groups.runner(request.group_id).ask(
+                command, broker.config.request_timeout_ms
+            )
     except KafkaError as refusal:
         return Response(error_code=refusal.code)
     if not many:

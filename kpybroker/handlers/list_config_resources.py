@@ -11,7 +11,7 @@ from kpybroker.errors import ErrorCode
 from kpybroker.wire.rpc.list_config_resources import ConfigResource, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 LISTED = (
     ResourceType.GROUP,
@@ -36,7 +36,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def _names(broker: Broker, kind: int) -> list[str]:
-    image = broker.image
+    image = broker.metadata.image
     if kind == ResourceType.TOPIC:
         return list(image.topics)
     if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):

@@ -13,7 +13,7 @@ from kpybroker.groups.ground.commands import ListGroups
 from kpybroker.wire.rpc.list_groups import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -23,6 +23,6 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         frozenset(each.lower() for each in request.types_filter),
     )
     try:
-        return Response(groups=await broker.groups.list(command, broker.config.request_timeout_ms))
+        return Response(groups=await broker.coordinators.groups.list(command, broker.config.request_timeout_ms))
     except KafkaError as refusal:
         return Response(error_code=refusal.code)

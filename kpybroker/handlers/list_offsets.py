@@ -21,7 +21,7 @@ from kpybroker.wire.rpc.list_offsets import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
@@ -65,7 +65,7 @@ async def _answer(
     broker: Broker, call: Call, request: Request, topic: str, ask: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     try:
-        partition = broker.hosting.leads(topic, ask.partition_index)
+        partition = broker.replication.hosting.leads(topic, ask.partition_index)
         partition.check_epoch(ask.current_leader_epoch)
         timestamp, offset, epoch = await _look_up(broker, partition, call, request, ask.timestamp)
     except KafkaError as refusal:
@@ -99,7 +99,7 @@ async def _look_up(
         return -1, storage.last_stable if committed else storage.high_watermark, partition.leader_epoch
     end = storage.last_stable if committed else storage.high_watermark
     begin = partial(storage.looking_up, None if timestamp == MAX_TIMESTAMP else timestamp)
-    found = await broker.log_dirs.sliced_work.run(begin)
+    found = await broker.storage.log_dirs.sliced_work.run(begin)
     if found is None:
         return -1, -1, -1
     offset, found_timestamp, epoch = found

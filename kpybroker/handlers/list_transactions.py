@@ -16,7 +16,7 @@ from kpybroker.wire.rpc.list_transactions import Request, Response
 from kpybroker.wire.rpc.list_transactions import TransactionState as ListedTransaction
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 STATES = {state.word: state for state in TransactionState}
 
@@ -30,7 +30,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     command = ListAll(states, frozenset(request.producer_id_filters), request.duration_filter)
     try:
         fits = compiled(request.transactional_id_pattern).fullmatch if request.transactional_id_pattern else None
-        found = await broker.transactions.list(command, broker.config.request_timeout_ms)
+        found = await broker.coordinators.transactions.list(command, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         return Response(error_code=refusal.code)
     return Response(

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Encoded
+from kpybroker.controller.names import check_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.serving.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from kpybroker.serving.fair_loop import Turns
@@ -26,7 +27,7 @@ from kpybroker.wire.rpc.metadata import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.metadata.image import Image, TopicImage
 
 Asked = tuple[str | None, bytes]
@@ -48,17 +49,17 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
             if topic.topic_id != ZERO_UUID:
                 topic.name = None  # the Java client sends an id with an empty name
         if request.allow_auto_topic_creation:
-            missing = [t.name for t in asked if t.name is not None and t.name not in broker.image.topics]
+            missing = [t.name for t in asked if t.name is not None and t.name not in broker.metadata.image.topics]
             if missing:
-                await broker.auto_create(missing)
+                await broker.topic_creation.wanted(missing)
     names: tuple[Asked, ...] | None = None if wants_all else tuple(dict.fromkeys((t.name, t.topic_id) for t in asked))
-    departed = broker.departed()
+    departed = broker.metadata.departed()
     key: tuple[object, ...] = (call.version, names, request.include_topic_authorized_operations)
     key += (request.include_cluster_authorized_operations, call.listener, departed)
     keeps = len(asked) <= KEPT_TOPICS_MAX
-    found = broker.answers.get(key) if keeps else None
+    found = broker.metadata.answers.get(key) if keeps else None
     if found is None:
-        image = broker.image
+        image = broker.metadata.image
         if len(image.topics if names is None else names) <= TOPICS_AT_ONCE:
             work = _describe(broker, image, call, request, names, departed, turns)
             found = Encoded(build(await work, call.version))
@@ -66,7 +67,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
             return await _described(broker, image, call, request, names, departed)
         else:  # equal requests that come meanwhile wait for the same response
             found = asyncio.ensure_future(_described(broker, image, call, request, names, departed))
-        broker.answers[key] = found
+        broker.metadata.answers[key] = found
     return found if isinstance(found, Encoded) else await asyncio.shield(found)
 
 
@@ -104,13 +105,14 @@ async def _describe(
             topics.append(_asked(broker, image, name, topic_id, operations, call.version))
             turns.add(len(topics[-1].partitions))
     # never empty: librdkafka forgets brokers that are not named, and may never recover from an empty list
-    brokers = broker.endpoints(call.listener, departed) or broker.endpoints(call.listener, (broker.node_id,))
+    endpoints = broker.metadata.endpoints
+    brokers = endpoints(call.listener, departed) or endpoints(call.listener, (broker.node_id,))
     return Response(
         brokers=[
             MetadataResponseBroker(node_id=node, host=host, port=port, rack=rack) for node, host, port, rack in brokers
         ],
-        cluster_id=broker.cluster_id,
-        controller_id=broker.any_live_broker(),
+        cluster_id=broker.storage.cluster_id,
+        controller_id=broker.metadata.any_live_broker(),
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
@@ -134,7 +136,7 @@ def _asked(
         return _topic(topic, image.live_brokers(), operations)
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
-        broker.check_topic_name(name)
+        check_topic_name(name)
     except KafkaError as refusal:
         code = refusal.code
     return MetadataResponseTopic(

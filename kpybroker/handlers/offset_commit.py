@@ -22,7 +22,7 @@ from kpybroker.wire.rpc.offset_commit import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.metadata.image import TopicImage
 
 GROUP_ID_NOT_FOUND_SINCE = 9
@@ -40,7 +40,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     topics = []
     turns = Turns(broker.long_work)
     async for topic in turns.through(request.topics):
-        image = broker.image.topic_by_id(topic.topic_id) if by_id else broker.image.topic(topic.name)
+        image = broker.metadata.image.topic_by_id(topic.topic_id) if by_id else broker.metadata.image.topic(topic.name)
         told = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
         for some in slices(topic.partitions):
             answered, commits, accepted = _sort(some, image, by_id)
@@ -90,7 +90,7 @@ async def _commit(
         knows_group_id_not_found=call.version >= GROUP_ID_NOT_FOUND_SINCE,
     )
     try:
-        runner = broker.groups.runner(request.group_id, may_be_empty=True)
+        runner = broker.coordinators.groups.runner(request.group_id, may_be_empty=True)
         codes = await runner.ask(command, broker.config.offsets_commit_timeout_ms)
     except KafkaError as refusal:
         codes = [refusal.code] * len(answers)

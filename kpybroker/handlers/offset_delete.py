@@ -16,7 +16,7 @@ from kpybroker.wire.rpc.offset_delete import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -24,14 +24,16 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     known: dict[str, set[int]] = {}
     turns = Turns(broker.long_work)
     async for topic in turns.through(request.topics):
-        image = broker.image.topic(topic.name)
+        image = broker.metadata.image.topic(topic.name)
         there = range(0 if image is None else len(image.partitions))
         known.setdefault(topic.name, set()).update(
             each.partition_index for each in topic.partitions if each.partition_index in there
         )
     command = DeleteOffsets(request.group_id, [(topic, sorted(partitions)) for topic, partitions in known.items()])
     try:
-        subscribed = await broker.groups.runner(request.group_id).ask(command, broker.config.offsets_commit_timeout_ms)
+        subscribed = await broker.coordinators.groups.runner(request.group_id).ask(
+            command, broker.config.offsets_commit_timeout_ms
+        )
     except KafkaError as refusal:
         return Response(error_code=refusal.code)
 

@@ -29,7 +29,7 @@ from kpybroker.wire.rpc.offset_fetch import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.groups.offsets.offsets import Shown
 
 TOP_LEVEL_ERROR_SINCE = 2
@@ -64,7 +64,7 @@ async def _group(
     answer = OffsetFetchResponseGroup(group_id=asked.group_id)
     who = asked.group_id, asked.member_id, asked.member_epoch
     try:
-        runner = broker.groups.runner(asked.group_id, may_be_empty=True)
+        runner = broker.coordinators.groups.runner(asked.group_id, may_be_empty=True)
         if asked.topics is None:
             command = FetchOffsets(who[0], None, *who[1:], require_stable)
             found = await runner.ask(command, broker.config.request_timeout_ms)
@@ -126,7 +126,7 @@ async def _name_once(topics: Iterable[OffsetFetchRequestTopics], turns: Turns) -
 def _name(broker: Broker, asked: OffsetFetchRequestTopics, by_id: bool) -> str | None:
     if not by_id:
         return asked.name
-    topic = broker.image.topic_by_id(asked.topic_id)
+    topic = broker.metadata.image.topic_by_id(asked.topic_id)
     return None if topic is None else topic.name
 
 
@@ -134,7 +134,7 @@ def _topic(
     broker: Broker, name: str, offsets: list[tuple[int, Shown]], *, all_asked: bool = False
 ) -> OffsetFetchResponseTopics:
     """Offsets of the topic that has this name now; without a list of partitions, missing ones are left out."""
-    image = broker.image.topic(name)
+    image = broker.metadata.image.topic(name)
     topic_id = NO_TOPIC_ID if image is None else image.id
     partitions = []
     for partition, committed in offsets:

@@ -19,7 +19,7 @@ from kpybroker.wire.rpc.offset_for_leader_epoch import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -55,7 +55,7 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 def _answer(broker: Broker, topic: str, ask: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
     try:
-        partition = broker.hosting.leads(topic, ask.partition)
+        partition = broker.replication.hosting.leads(topic, ask.partition)
         partition.check_epoch(ask.current_leader_epoch)
     except KafkaError as refusal:
         return EpochEndOffset(partition=ask.partition, error_code=refusal.code)

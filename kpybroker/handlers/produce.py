@@ -15,7 +15,7 @@ from kpybroker.serving.produce.single import append_one
 from kpybroker.wire.rpc.produce import Request, TopicProduceData
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 AT_ONCE_BYTES = 8 * 1024 * 1024
 """Batches of several partitions are checked and written in one go up to this size, which takes some 15 ms."""

@@ -14,7 +14,7 @@ from kpybroker.groups.ground.parked_reply import ParkedReply
 from kpybroker.wire.rpc.sync_group import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 PROTOCOL_REQUIRED_SINCE = 5
 
@@ -24,7 +24,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
     if call.version >= PROTOCOL_REQUIRED_SINCE and (not request.protocol_type or not request.protocol_name):
         return Response(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     try:
-        parked = ParkedReply(broker.groups.runner(request.group_id), _respond)
+        parked = ParkedReply(broker.coordinators.groups.runner(request.group_id), _respond)
         answered: Response | Reply = parked.ask(Sync(request), broker.config.offsets_commit_timeout_ms)
     except KafkaError as refusal:
         return _respond(refusal)

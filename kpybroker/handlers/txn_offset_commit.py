@@ -14,7 +14,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import CommitOffsets, PartitionCommit
 from kpybroker.serving.fair_loop import SLICE, Turns, slices
 from kpybroker.storage.producers.transactions import NOT_NEEDED
-from kpybroker.topics import OFFSETS_TOPIC
+from kpybroker.topics import OFFSETS_TOPIC, TopicPartition
 from kpybroker.wire.rpc.txn_offset_commit import (
     Request,
     Response,
@@ -23,7 +23,7 @@ from kpybroker.wire.rpc.txn_offset_commit import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 NO_RETENTION = -1
 LOADING_SINCE = 2
@@ -41,7 +41,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     response = Response()
     turns = Turns(broker.long_work)
     async for topic in turns.over(request.topics):
-        image = broker.image.topic(topic.name)
+        image = broker.metadata.image.topic(topic.name)
         partitions = 0 if image is None else len(image.partitions)
         told = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
         response.topics.append(told)
@@ -87,10 +87,12 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 async def _commit(broker: Broker, call: Call, request: Request, known: list[Known]) -> list[ErrorCode]:
     """Raises KafkaError."""
-    broker.groups.runner(request.group_id)  # not the coordinator of the group: do not ask that of the transaction
-    place = (OFFSETS_TOPIC, broker.groups.partition_for(request.group_id))
+    broker.coordinators.groups.runner(
+        request.group_id
+    )  # not the coordinator of the group: do not ask that of the transaction
+    place = (OFFSETS_TOPIC, broker.coordinators.groups.partition_for(request.group_id))
     who = request.producer_id, request.producer_epoch
-    producers = broker.hosting.leads(*place).log.producers
+    producers = broker.replication.hosting.leads(*place).log.producers
     adds = call.version >= ADDS_SINCE
     verified = producers.verify(*who, 0, broker.world.wall_ms(), bumps=adds)
     if not adds and not broker.config.transaction_partition_verification_enable:
@@ -100,8 +102,8 @@ async def _commit(broker: Broker, call: Call, request: Request, known: list[Know
         if adds and producers.is_void(verified):  # see `serving/produce/transactional.py`
             verified = producers.verify(*who, 0, broker.world.wall_ms(), bumps=adds)
             await _ask(broker, request, place, adds=adds)
-    runner = broker.groups.runner(request.group_id)
-    producers = broker.hosting.leads(*place).log.producers
+    runner = broker.coordinators.groups.runner(request.group_id)
+    producers = broker.replication.hosting.leads(*place).log.producers
     producers.require_transaction(*who, verified)
     producers.check_epoch(*who)
     codes: list[ErrorCode] = []
@@ -135,9 +137,9 @@ def _in_slices(known: list[Known]) -> Iterator[list[Known]]:
         yield piece
 
 
-async def _ask(broker: Broker, request: Request, place: tuple[str, int], *, adds: bool) -> None:
+async def _ask(broker: Broker, request: Request, place: TopicPartition, *, adds: bool) -> None:
     who = request.producer_id, request.producer_epoch
-    told = await broker.transactions_client.verify(request.transactional_id, *who, [place], add=adds)
+    told = await broker.coordinators.transactions_client.verify(request.transactional_id, *who, [place], add=adds)
     if told[place]:
         raise KafkaError(told[place])
 

@@ -9,7 +9,7 @@ from kpybroker.controller.commands import UnregisterBroker
 from kpybroker.wire.rpc.unregister_broker import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 TIMEOUT_MS = 30_000
 

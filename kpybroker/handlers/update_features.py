@@ -14,7 +14,7 @@ from kpybroker.controller.features import OF_THE_QUORUM
 from kpybroker.wire.rpc.update_features import Request, Response, UpdatableFeatureResult
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:

@@ -8,7 +8,7 @@ from kpybroker.call import Call
 from kpybroker.wire.rpc.update_raft_voter import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:

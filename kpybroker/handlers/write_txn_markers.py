@@ -18,12 +18,12 @@ from kpybroker.wire.rpc.write_txn_markers import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """An error code for each partition of each marker."""
-    return await broker.write_markers(request)
+    return await broker.coordinators.txn_markers.write(request)
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

@@ -1,8 +1,8 @@
-"""Machines: replicated state as a log plus a pure decision, and the one Runner that runs them all.
+"""Machines: replicated state as a log and a pure decision function, run by one Runner.
 
-A `Machine` looks (`decide`), changes (`apply`) and says when to be woken (`deadline_ms`). The `Runner` makes each
-command one atomic step: decide, append, apply, and lets the answers leave once everything they rest on has committed.
-The controller, the groups, the transactions and the share groups differ only in their machine and their log.
+A `Machine` reads its state (`decide`), changes it (`apply`), and says when its next timer is due (`deadline_ms`). The
+`Runner` executes each command as one atomic step: decide, append, apply. It releases the answers when everything that
+they depend on has committed. The controller, groups and transactions differ only in their machine and their log.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, NamedTuple, Protocol
 from kpybroker.wire.records.markers import Marker
 
 Answer = Any
-"""What a command is answered with: a value, or a `KafkaError` that is raised where the command was asked."""
+"""The result of a command: a value, or a `KafkaError` that is raised to the caller."""
 
 
 class Stored:
     """One record of a state log.
 
-    `transaction` is None; or (producer id, epoch), and the record counts once that has committed; or the Marker that
-    ends one, and then there is no key. Other control records never reach a machine. `offset` is -1 until the log has
-    given one. For the controller `message` is the metadata record, always, and the quorum frames it into `value` where
-    that is still None. Elsewhere `message` is the machine's own, to spare itself reading what it has just written;
-    replayed records have none.
+    `transaction` is None; or (producer id, epoch): the record takes effect when that transaction commits; or the Marker
+    that ends one, and then there is no key. Other control records do not reach a machine. `offset` is -1 until the log
+    has assigned one. For the controller, `message` is always the metadata record, and the quorum encodes it into
+    `value` if that is None. For other machines, `message` is the decoded value of a record that was just written, which
+    spares them parsing it; replayed records have none.
     """
 
     __slots__ = ("key", "message", "offset", "timestamp_ms", "transaction", "value")
@@ -65,9 +65,9 @@ class Stored:
 
 
 class Ticket:
-    """Stands for one caller. A machine may keep it, and answer it in the Outcome of a later command: once, not twice.
+    """Stands for one caller. A machine may keep it and answer it in the Outcome of a later command, but only once.
 
-    A ticket is decided when a machine has answered it, and settled when the answer has been given to the caller.
+    A ticket is decided when a machine has answered it, and settled when the caller has got the answer.
     """
 
     __slots__ = ("_done", "_is_decided", "_timeout_ms", "_timer", "answer", "is_abandoned", "is_settled")
@@ -91,18 +91,18 @@ class Ticket:
         self._done = done
 
     def decide(self) -> None:
-        """A machine has answered it."""
+        """The machine has answered this ticket."""
         assert not self._is_decided, "a ticket was answered twice"
         self._is_decided = True
 
     def hold(self, answer: Answer, expire: Callable[[Ticket], None]) -> None:
-        """Keep the answer until its records have committed; after the ticket's timeout, if any, call `expire`."""
+        """Keep the answer until its records have committed. After the timeout of the ticket, if any, call `expire`."""
         self.answer = answer
         if self._timeout_ms > 0:
             self._timer = asyncio.get_running_loop().call_later(self._timeout_ms / 1000, expire, self)
 
     def settle(self, answer: Answer) -> None:
-        """Give the caller this answer, unless it has one."""
+        """Give the caller this answer, unless it already has one."""
         if self.is_settled:
             return
         self.answer = answer
@@ -112,7 +112,7 @@ class Ticket:
             self._done(answer)
 
     def void(self) -> None:
-        """Its decision failed. The machine may have kept it nevertheless, and may answer it in vain."""
+        """The decision failed. The machine may have kept the ticket, and may answer it, without effect."""
         self._is_decided, self.is_abandoned = False, True
 
     def abandon(self) -> None:
@@ -140,16 +140,16 @@ class Outcome:
 
 
 class Tick:
-    """The command that says "it is time": given once after a replay, and then when `deadline_ms` has come."""
+    """The command for the passing of time: given once after a replay, and then whenever `deadline_ms` has come."""
 
     __slots__ = ()
 
 
 class Moment(NamedTuple):
-    """When a step happens, by two clocks, in milliseconds.
+    """The time of a step by two clocks, in milliseconds.
 
-    Time-outs run on `steady_ms`, which only goes forward and means nothing to another process. `wall_ms`, since the
-    epoch, is for what is stored or told: the wall clock may be set back or forward at any time.
+    Timeouts use `steady_ms`, which never goes backward and cannot be compared with another process's. Times that are
+    stored or sent use `wall_ms`, since the epoch, which may jump at any time.
     """
 
     steady_ms: int

@@ -1,4 +1,5 @@
-"""What coordinators share: the log in the words that their clients know, and machines that come and go with a reign."""
+"""What coordinators share: their log, with the errors that their clients know, and machines that start and stop with
+the leadership of a partition."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Machine)
 
 AGAIN_S, AGAIN_MAX_S = 1.0, 60.0
-"""How long a partition rests whose machine has broken off: a bug may be met again at once."""
+"""How long a partition waits after its machine failed, since the same bug may occur again at once."""
 
 TOLD_LIMIT = 10
-"""Records that cannot be read and are named by their offset, in one replay."""
+"""How many unreadable records a replay logs with their offsets."""
 
 IN_CLIENTS_WORDS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -33,14 +34,14 @@ IN_CLIENTS_WORDS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""As Kafka's coordinators translate them; other codes stay."""
+"""The translation by Kafka's coordinators; other codes are not translated."""
 
 
 class CoordinatorLog:
-    """A StateLog over another one. Damage, too, is a refusal here: the partition says for itself that it is offline.
+    """A StateLog on top of another one. Damage becomes a refusal: the partition itself reports that it is offline.
 
     - name: of the partition.
-    - check: raises Damage where a record cannot be replayed.
+    - check: raises Damage if a record cannot be replayed.
     """
 
     __slots__ = ("_check", "_log", "_name", "is_checked")
@@ -50,7 +51,7 @@ class CoordinatorLog:
         self._name = name
         self._check = check
         self.is_checked = False
-        """Each record is checked before it is replayed, and passed over where it cannot be."""
+        """Check each record before its replay, and skip it if it cannot be replayed."""
 
     @property
     def end(self) -> int:
@@ -100,7 +101,7 @@ class CoordinatorLog:
 
 
 class LedPartition(Generic[M]):
-    """A partition this broker leads: its machine, and whether it has been replayed."""
+    """A partition that this broker leads: its machine, and whether that has been loaded."""
 
     __slots__ = ("again_s", "epoch", "loading", "log", "machine", "refusal", "runner", "timer")
 
@@ -111,7 +112,7 @@ class LedPartition(Generic[M]):
         self.runner: Runner
         self.again_s = AGAIN_S
         self.timer: asyncio.TimerHandle | None = None
-        """Until it is replayed again, after a bug."""
+        """When the partition is loaded again after a bug."""
         self.loading: asyncio.Task[None] | None = None
         self.refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         """The answer to requests until the machine is loaded."""
@@ -120,14 +121,13 @@ class LedPartition(Generic[M]):
 class LedPartitions(Generic[M]):
     """The partitions of one topic that this broker leads, with a machine for each.
 
-    - make: a new machine for a partition and the epoch of the reign.
-    - check: raises Damage where a machine could not replay a record.
-    - on_loaded: told once a machine has been replayed.
+    - make: creates a machine for a partition and a leader epoch.
+    - check: raises Damage if a machine could not replay a record.
+    - on_loaded: called when a machine has been loaded.
 
-    Records that cannot be read are passed over, and named: they cost what they say, and not all that is in their
-    partition. They are looked for once a replay has met one.
-
-    A machine with a bug takes its partition out, and nothing else: it is replayed again after a pause, which doubles.
+    Unreadable records are skipped and logged: only their own content is lost. All records are checked only after a
+    replay has met an unreadable one. A machine with a bug takes only its own partition out of service, which is loaded
+    again after a pause that doubles each time.
     """
 
     def __init__(
@@ -145,18 +145,18 @@ class LedPartitions(Generic[M]):
         self._on_loaded = on_loaded
         self._led: dict[int, LedPartition[M]] = {}
         self._turn = asyncio.Lock()
-        """Replays run one at a time; fifty at once would each take a slice of every turn of the loop."""
+        """Replays run one at a time: fifty at once would each take a part of every turn of the loop."""
 
     def __iter__(self) -> Iterator[LedPartition[M]]:
         return iter(list(self._led.values()))
 
     def items(self) -> list[tuple[int, LedPartition[M]]]:
-        """(partition, its reign), of all."""
+        """(partition, its machine) of all partitions."""
         return list(self._led.items())
 
     def runner(self, partition: int) -> Runner:
-        """Who answers. Raises: NOT_COORDINATOR where another broker does; COORDINATOR_LOAD_IN_PROGRESS while its
-        partition is replayed; COORDINATOR_NOT_AVAILABLE where that failed."""
+        """The Runner of a partition. Raises NOT_COORDINATOR if another broker leads it; COORDINATOR_LOAD_IN_PROGRESS
+        while it is loaded; COORDINATOR_NOT_AVAILABLE if that failed."""
         led = self._led.get(partition)
         if led is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
@@ -165,7 +165,7 @@ class LedPartitions(Generic[M]):
         return led.runner
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
-        """Replay a partition and answer for it. An epoch not above the known one changes nothing."""
+        """Load a partition and take commands for it. An epoch that is not above the known one changes nothing."""
         known = self._led.get(partition)
         if known is not None:
             if epoch <= known.epoch:
@@ -246,13 +246,13 @@ class LedPartitions(Generic[M]):
             self.resign(partition)
 
     async def loaded(self) -> None:
-        """Wait until every partition led now has been replayed, or has failed to."""
+        """Wait until every partition that is led now has been loaded, or has failed to load."""
         loading: list[asyncio.Task[Any]] = [led.loading for led in self._led.values() if led.loading is not None]
         if loading:
             await asyncio.wait(loading)
 
 
 def _is_told(loading: asyncio.Task[None]) -> None:
-    """A bug in a replay: the Runner has logged it, so the loop need not."""
+    """The Runner has logged a bug in a replay, so the loop need not."""
     if not loading.cancelled():
         loading.exception()

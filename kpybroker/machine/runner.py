@@ -1,4 +1,4 @@
-"""The one Runner that runs all machines: each command is one atomic step, and answers leave once they are committed."""
+"""Runs machines: each command is one atomic step, and its answer is released when it is committed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ WAITERS_LIMIT = 200_000
 class Runner:
     """Runs one Machine on one StateLog, from `load` to `stop`.
 
-    - loading_code: what commands are refused with until `load` is done.
-    - late_code: what a command is refused with whose answer was decided but not committed in time. The state stays.
-    - on_bug: called with whatever a machine raised other than KafkaError, but for a decision that somebody asked for;
-      the state is then not to be trusted, and the Runner has stopped.
+    - loading_code: refuses commands until `load` is done.
+    - late_code: refuses a command whose answer was decided but not committed in time; the state keeps its changes.
+    - on_bug: called with any exception of a machine but KafkaError, unless a caller waits for that decision. The state
+      cannot be trusted then, and the Runner has stopped.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Runner:
         return self._refusal is None
 
     async def load(self) -> None:
-        """Replay the log into the machine, then take commands; the first is a Tick. Raises Damage from the log."""
+        """Replay the log into the machine, then take commands; the first is a Tick. Raises the log's Damage."""
         async for records in self.log.replay():
             if self._stopped:
                 return
@@ -74,8 +74,8 @@ class Runner:
     async def ask(self, command: Any, timeout_ms: int) -> Any:
         """Decide a command and wait for its answer. Raises KafkaError: the machine's refusal, or the Runner's.
 
-        Does not suspend where the answer may leave at once. The timeout covers the wait for the commit; how long a
-        ticket may stay parked in the machine is the machine's own business.
+        It does not suspend if the answer can be released at once. The timeout covers the wait for the commit; the
+        machine itself limits how long a ticket is parked.
         """
         ticket = self._begin(command, timeout_ms)
         if ticket.is_settled:
@@ -92,10 +92,10 @@ class Runner:
         return answer
 
     def submit(self, command: Any, timeout_ms: int, done: Callable[[Answer], None]) -> Ticket | None:
-        """As `ask`, for those who have no coroutine: `done` is called with the answer, a KafkaError included.
+        """Like `ask`, without a coroutine: calls `done` with the answer, which may be a KafkaError.
 
-        At once where the answer may leave at once, and then None is returned; else from the loop, unless the ticket
-        is abandoned before. Raises KafkaError: the Runner's.
+        If the answer can be released at once, `done` is called at once, and None is returned. Otherwise it is called
+        from the loop, unless the ticket is abandoned before. Raises the Runner's KafkaError.
         """
         ticket = self._begin(command, timeout_ms)
         if ticket.is_settled:
@@ -119,7 +119,7 @@ class Runner:
         self._asking[ticket] = None
 
     def _leave_soon(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
-        """Not inside the step that answered: what `done` brings on may ask the machine again."""
+        """Not within the current step: `done` may give the machine another command."""
         asyncio.get_running_loop().call_soon(self._leave, ticket, done, answer)
 
     def _leave(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
@@ -135,12 +135,12 @@ class Runner:
             del self._asking[ticket]
 
     def tell(self, command: Any) -> None:
-        """Decide a command without an asker; nothing happens while loading or after a stop."""
+        """Decide a command that has no caller; nothing happens while loading or after a stop."""
         if self._refusal is None:
             self._run(Ticket(0), command)
 
     def stop(self, error: KafkaError) -> None:
-        """Refuse everybody who waits, and everybody who comes later. The machine is dropped by whoever stops it."""
+        """Refuse all commands that wait, and all that follow. The owner drops the machine."""
         if self._stopped:
             return
         self._stopped = True
@@ -153,7 +153,7 @@ class Runner:
             ticket.settle(KafkaError(error.code, error.message))
 
     def _run(self, ticket: Ticket, command: Any, *, is_asked: bool = False) -> None:
-        """One atomic step. Not a coroutine: nothing may come between decide and apply."""
+        """One atomic step. Not a coroutine: nothing may run between decide and apply."""
         assert not self._running, "a machine was asked from inside its own step"
         self._running = True
         sound = False
@@ -220,7 +220,7 @@ class Runner:
                 self._break_off(sys.exception())
 
     def _break_off(self, bug: BaseException | None) -> None:
-        """A machine may refuse; whatever else it raises is a bug, after which its state is a guess."""
+        """Any exception of a machine but KafkaError is a bug, after which its state cannot be trusted."""
         self.stop(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a bug stopped this state machine"))
         if self._on_bug is not None and bug is not None:
             self._on_bug(bug)
@@ -231,7 +231,8 @@ class Runner:
             ticket.hold(answer, self._expire)
 
     def _release(self) -> None:
-        """The log's commit moved: what rests on committed records only may leave, in the order it was decided."""
+        """The log's commit offset has advanced: release the answers that depend on committed records only, in the order
+        in which they were decided."""
         committed = self.log.committed
         while self._held and self._held[0][0] <= committed:
             for ticket, answer in self._held.popleft()[1]:
@@ -241,7 +242,7 @@ class Runner:
         ticket.settle(KafkaError(self._late_code, "decided, but not committed in time"))
 
     def _arm(self) -> None:
-        """Set the timer for the machine's deadline. A timer set for earlier stays: it looks again when it fires."""
+        """Set the timer for the machine's deadline. An earlier timer stays, and checks again when it fires."""
         deadline_ms = self.machine.deadline_ms()
         if deadline_ms is None:
             return

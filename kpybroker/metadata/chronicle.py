@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from kpybroker.config.effect import BROKER, newly_set
 from kpybroker.config.key import Effect
-from kpybroker.metadata.image import Image
-from kpybroker.metadata.parts import BrokerImage, PartitionImage
+from kpybroker.metadata.image import BrokerImage, Image, PartitionImage
 
 CHRONICLE = "kpybroker.cluster"
 log = logging.getLogger(CHRONICLE)

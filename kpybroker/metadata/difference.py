@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.metadata.image import Image
-from kpybroker.metadata.parts import Changes
+from kpybroker.metadata.image import Changes, Image
 
 
 def with_changes(before: Image, after: Image) -> Image:

@@ -1,158 +1,137 @@
-"""The parts an Image is made of: topics, partitions, brokers, each made from its metadata record and back (KIP-631)."""
+"""All parts of the metadata. To add a kind of record, add a Part here: its own file says what it is (`part.py`)."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from kpybroker.errors import Damage
+from kpybroker.metadata.brokers import BROKERS, CONTROLLERS, BrokerImage
+from kpybroker.metadata.cluster import CONFIGS, FEATURES, NEXT_PRODUCER_ID, Resource
+from kpybroker.metadata.kept import KEPT
+from kpybroker.metadata.part import Item, Key, Metadata, Part, Value
+from kpybroker.metadata.quotas import QUOTAS, Quotas
+from kpybroker.metadata.scram import SCRAM_CREDENTIALS, ScramCredentials
+from kpybroker.metadata.topics import TOPIC_NAMES, TOPICS
 from kpybroker.wire.stored import metadata as stored
 
-
-class PartitionImage(NamedTuple):
-    """One partition: leader, leader epoch, replicas, in-sync replicas. `leader` is -1 if there is none."""
-
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    directories: tuple[bytes, ...] = ()
-    removing_replicas: tuple[int, ...] = ()
-    adding_replicas: tuple[int, ...] = ()
-    leader_recovery_state: int = 0
-    eligible_leader_replicas: tuple[int, ...] = ()
-    last_known_elr: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, record: stored.PartitionRecord) -> PartitionImage:
-        return cls(
-            record.leader,
-            record.leader_epoch,
-            record.partition_epoch,
-            tuple(record.replicas),
-            tuple(record.isr),
-            tuple(record.directories),
-            tuple(record.removing_replicas),
-            tuple(record.adding_replicas),
-            record.leader_recovery_state,
-            tuple(record.eligible_leader_replicas or ()),
-            tuple(record.last_known_elr or ()),
-        )
-
-    def changed(self, record: stored.PartitionChangeRecord) -> PartitionImage:
-        """After a change; a leader named in it starts a new leader epoch, even where it is the same one."""
-        new: dict[str, Any] = {"partition_epoch": self.partition_epoch + 1}
-        for name in _CHANGEABLE:
-            value = getattr(record, name)
-            if value is not None:
-                new[name] = tuple(value)
-        if record.leader_recovery_state != -1:
-            new["leader_recovery_state"] = record.leader_recovery_state
-        if record.leader != -2:
-            new.update(leader=record.leader, leader_epoch=self.leader_epoch + 1)
-        return self._replace(**new)
-
-    def record(self, topic_id: bytes, index: int) -> stored.PartitionRecord:
-        return stored.PartitionRecord(
-            partition_id=index,
-            topic_id=topic_id,
-            replicas=list(self.replicas),
-            isr=list(self.isr),
-            removing_replicas=list(self.removing_replicas),
-            adding_replicas=list(self.adding_replicas),
-            leader=self.leader,
-            leader_recovery_state=self.leader_recovery_state,
-            leader_epoch=self.leader_epoch,
-            partition_epoch=self.partition_epoch,
-            directories=list(self.directories),
-            eligible_leader_replicas=list(self.eligible_leader_replicas) or None,
-            last_known_elr=list(self.last_known_elr) or None,
-        )
-
-
-_CHANGEABLE = (
-    "isr",
-    "replicas",
-    "removing_replicas",
-    "adding_replicas",
-    "directories",
-    "eligible_leader_replicas",
-    "last_known_elr",
+PARTS: tuple[Part[Any], ...] = (
+    FEATURES,
+    CONTROLLERS,
+    BROKERS,
+    TOPIC_NAMES,
+    TOPICS,
+    CONFIGS,
+    QUOTAS,
+    SCRAM_CREDENTIALS,
+    NEXT_PRODUCER_ID,
+    KEPT,
 )
+"""In the order of a snapshot."""
 
 
-class TopicImage(NamedTuple):
-    """One topic; partitions by index."""
-
-    name: str
-    id: bytes
-    partitions: tuple[PartitionImage, ...]
+def _nothing(metadata: Metadata, record: Any) -> None:
+    """NoOpRecord and what is left of migrations from ZooKeeper: there is nothing to remember."""
 
 
-class BrokerImage(NamedTuple):
-    """One registered broker; `epoch` is its registration record's offset. Endpoints: (name, host, port, protocol)."""
+CHANGES: Mapping[type[Any], Callable[[Metadata, Any], None]] = {
+    stored.NoOpRecord: _nothing,
+    stored.ZkMigrationStateRecord: _nothing,
+    **{kind: change for part in PARTS for kind, change in part.changes.items()},
+}
 
-    id: int
-    epoch: int
-    incarnation_id: bytes
-    endpoints: tuple[tuple[str, str, int, int], ...]
-    features: tuple[tuple[str, int, int], ...]
-    rack: str | None
-    fenced: bool
-    in_controlled_shutdown: bool
-    log_dirs: tuple[bytes, ...]
-    cordoned_log_dirs: tuple[bytes, ...] | None = None
 
-    @classmethod
-    def of(cls, record: stored.RegisterBrokerRecord) -> BrokerImage:
-        return cls(
-            record.broker_id,
-            record.broker_epoch,
-            record.incarnation_id,
-            tuple((e.name, e.host, e.port, e.security_protocol) for e in record.end_points),
-            tuple((f.name, f.min_supported_version, f.max_supported_version) for f in record.features),
-            record.rack,
-            record.fenced,
-            record.in_controlled_shutdown,
-            tuple(record.log_dirs),
-            None if record.cordoned_log_dirs is None else tuple(record.cordoned_log_dirs),
+class Content:
+    """The value of every part, as an attribute with the part's name. Those that others read are named here for mypy;
+    `Part.of` gives any of them with its type."""
+
+    __slots__ = ("open_transaction", *(part.name for part in PARTS))
+
+    brokers: Mapping[int, BrokerImage]
+    configs: Mapping[Resource, Mapping[str, str]]
+    """The settings that a resource has of its own."""
+    controllers: Mapping[int, stored.RegisterControllerRecord]
+    features: Mapping[str, int]
+    names: Mapping[bytes, str]
+    """Topic id -> name."""
+    next_producer_id: int
+    quotas: Quotas
+    """By entity, the values that are set."""
+    scram_credentials: ScramCredentials
+    open_transaction: Sequence[Any] | None
+    """The records of a metadata transaction that has not ended (KIP-868)."""
+
+    def __init__(self, before: Content | None = None) -> None:
+        for part in PARTS:
+            setattr(self, part.name, part.empty if before is None else part.of(before))
+        self.open_transaction = None if before is None else before.open_transaction
+
+    def config(self, resource_type: int, name: str) -> Mapping[str, str]:
+        """The settings a resource has of its own, by name; empty where it has none."""
+        return self.configs.get((resource_type, name), {})
+
+    def __eq__(self, other: object) -> bool:
+        """Same content, wherever it was reached."""
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return self.open_transaction == other.open_transaction and all(
+            part.of(self) == part.of(other) for part in PARTS
         )
 
-    def changed(self, record: stored.BrokerRegistrationChangeRecord) -> BrokerImage:
-        new: dict[str, Any] = {}
-        if record.fenced:
-            new["fenced"] = record.fenced == 1
-        if record.in_controlled_shutdown:
-            new["in_controlled_shutdown"] = True
-        if record.log_dirs:
-            new["log_dirs"] = tuple(record.log_dirs)
-        if record.cordoned_log_dirs is not None:
-            new["cordoned_log_dirs"] = tuple(record.cordoned_log_dirs)
-        return self._replace(**new)
-
-    def record(self) -> stored.RegisterBrokerRecord:
-        return stored.RegisterBrokerRecord(
-            broker_id=self.id,
-            incarnation_id=self.incarnation_id,
-            broker_epoch=self.epoch,
-            end_points=[
-                stored.BrokerEndpoint(name=name, host=host, port=port, security_protocol=protocol)
-                for name, host, port, protocol in self.endpoints
-            ],
-            features=[
-                stored.BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
-                for name, low, high in self.features
-            ],
-            rack=self.rack,
-            fenced=self.fenced,
-            in_controlled_shutdown=self.in_controlled_shutdown,
-            log_dirs=list(self.log_dirs),
-            cordoned_log_dirs=None if self.cordoned_log_dirs is None else list(self.cordoned_log_dirs),
-        )
+    __hash__ = None  # type: ignore[assignment]  # compared by content, never a key
 
 
-class Changes(NamedTuple):
-    """What differs from the Image before. Topics by name; a topic made anew under its name is in both."""
+class Replaying(Content, Metadata):
+    """Metadata that records change, one after the other. A mapping is copied when the first record touches it."""
 
-    removed: tuple[TopicImage, ...] = ()
-    topics: tuple[str, ...] = ()
-    configs: tuple[tuple[int, str], ...] = ()
+    __slots__ = ("_own",)
+
+    open_transaction: list[Any] | None
+
+    def __init__(self, before: Content | None = None) -> None:
+        super().__init__(before)
+        self._own: set[str] = set()
+        if self.open_transaction is not None:
+            self.open_transaction = list(self.open_transaction)
+
+    def replay(self, record: Any) -> None:
+        """Apply a record, or keep it until its transaction ends (KIP-868).
+
+        Raises Damage where it cannot follow what was there, or is of a kind that this version does not know.
+        """
+        kind = type(record)
+        if kind is stored.BeginTransactionRecord:
+            self.open_transaction = []
+        elif kind is stored.AbortTransactionRecord:
+            self.open_transaction = None
+        elif kind is stored.EndTransactionRecord:
+            held, self.open_transaction = self.open_transaction or [], None
+            for inner in held:
+                self._change(inner)
+        elif self.open_transaction is not None:
+            self.open_transaction.append(record)
+        else:
+            self._change(record)
+
+    def _change(self, record: Any) -> None:
+        change = CHANGES.get(type(record))
+        if change is None:
+            raise Damage(f"the metadata log has a {type(record).__name__}, which this version does not know")
+        try:
+            change(self, record)
+        except LookupError as missing:
+            raise Damage(f"the metadata log has a {record} about what is not there ({missing})") from missing
+
+    def changing(self, part: Part[Mapping[Key, Item]]) -> dict[Key, Item]:
+        name = part.name
+        if name not in self._own:
+            self._own.add(name)
+            setattr(self, name, dict(part.of(self)))
+        found: dict[Key, Item] = getattr(self, name)
+        return found
+
+    def put(self, part: Part[Value], value: Value) -> None:
+        setattr(self, part.name, value)
+
+    def settings_changed(self, resource: Resource) -> None:
+        pass

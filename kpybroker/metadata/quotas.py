@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from kpybroker.metadata.part import Metadata, Part
 from kpybroker.wire.stored import metadata as stored
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
@@ -42,9 +43,8 @@ def record_of(entity: Entity, key: str, value: float | None) -> stored.ClientQuo
     return stored.ClientQuotaRecord(entity=parts, key=key, value=value or 0.0, remove=value is None)
 
 
-def changed(quotas: dict[Entity, Any], record: stored.ClientQuotaRecord) -> None:
-    """Take a record into a mapping of its own; the mappings in it are left as they are."""
-    entity = entity_of_record(record)
+def _change(metadata: Metadata, record: stored.ClientQuotaRecord) -> None:
+    quotas, entity = metadata.changing(QUOTAS), entity_of_record(record)
     values = {key: value for key, value in quotas.get(entity, {}).items() if key != record.key}
     if not record.remove:
         values[record.key] = record.value
@@ -52,6 +52,13 @@ def changed(quotas: dict[Entity, Any], record: stored.ClientQuotaRecord) -> None
         quotas[entity] = values
     else:
         quotas.pop(entity, None)
+
+
+def _records(quotas: Quotas) -> Iterator[Any]:
+    return (record_of(entity, key, value) for entity, values in quotas.items() for key, value in values.items())
+
+
+QUOTAS: Part[Quotas] = Part("quotas", NO_QUOTAS, {stored.ClientQuotaRecord: _change}, _records)
 
 
 def why_unusable_quota(key: str, value: float) -> str | None:

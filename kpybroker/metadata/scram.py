@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from kpybroker.metadata.part import Metadata, Part
 from kpybroker.security.scram import ScramCredential
 from kpybroker.wire.stored import metadata as stored
 
@@ -19,16 +20,32 @@ def record_of(user: str, mechanism: int, credential: ScramCredential) -> stored.
     return stored.UserScramCredentialRecord(name=user, mechanism=mechanism, **credential._asdict())
 
 
-def changed(
-    credentials: dict[str, Any], record: stored.UserScramCredentialRecord | stored.RemoveUserScramCredentialRecord
+def _change(
+    metadata: Metadata, record: stored.UserScramCredentialRecord | stored.RemoveUserScramCredentialRecord
 ) -> None:
-    """Take a record into a mapping of its own; the mappings in it are left as they are."""
-    rest = dict(credentials.get(record.name, {}))
+    credentials = metadata.changing(SCRAM_CREDENTIALS)
+    of_user = dict(credentials.get(record.name, {}))
     if isinstance(record, stored.UserScramCredentialRecord):
-        rest[record.mechanism] = ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
+        of_user[record.mechanism] = ScramCredential(
+            record.salt, record.stored_key, record.server_key, record.iterations
+        )
     else:
-        rest.pop(record.mechanism, None)
-    if rest:
-        credentials[record.name] = rest
+        of_user.pop(record.mechanism, None)
+    if of_user:
+        credentials[record.name] = of_user
     else:
         credentials.pop(record.name, None)
+
+
+def _records(credentials: ScramCredentials) -> Iterator[Any]:
+    return (
+        record_of(user, mechanism, each) for user, of_user in credentials.items() for mechanism, each in of_user.items()
+    )
+
+
+SCRAM_CREDENTIALS: Part[ScramCredentials] = Part(
+    "scram_credentials",
+    NO_CREDENTIALS,
+    {stored.UserScramCredentialRecord: _change, stored.RemoveUserScramCredentialRecord: _change},
+    _records,
+)

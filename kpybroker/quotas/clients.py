@@ -1,4 +1,4 @@
-"""The quotas that are in force on this node, and what its clients have done of them."""
+"""The client quotas in force on this node, and the clients' usage."""
 
 from __future__ import annotations
 
@@ -20,39 +20,38 @@ from kpybroker.metadata.quotas import (
 from kpybroker.quotas.limits import ANONYMOUS, Applying, applying, of_address
 from kpybroker.quotas.meters import Meters
 from kpybroker.quotas.rate import Permits, Rate, Windows
-
-STRICT_FROM = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
-"""The first version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+from kpybroker.wire.api import Api
 
 
 class ClientQuotas:
-    """Client quotas and their use. Every client is ANONYMOUS: nobody logs in. `now_ms` is the loop's clock."""
+    """Client quotas and their use. Every client is ANONYMOUS, since there is no authentication. `now_ms` is the loop's
+    clock."""
 
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self.windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
         of_controller = Windows(config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000)
         self.fetch_max_bytes = config.fetch_max_bytes
-        """What a Fetch may bring now."""
+        """The most bytes that a Fetch may return now."""
         self._fetch_max_bytes = config.fetch_max_bytes
         self.now_ms = now_ms
         self._quotas = NO_QUOTAS
         self._limits: dict[str, dict[Entity, float]] = {}
-        """By key."""
+        """By quota key."""
         self._rates: Meters[Rate] = Meters(partial(Rate, self.windows))
         self._permits: Meters[Permits] = Meters(partial(Permits, of_controller))
         self._on_change: Callable[[], None] = lambda: None
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call when other quotas are in force."""
+        """Call when the quotas change."""
         self._on_change = callback
 
     def limit_fetches(self, most_bytes: int | None) -> None:
-        """Let a Fetch bring no more than this, or, with None, what fetch.max.bytes allows."""
+        """Limit the bytes of a Fetch response further; None: to fetch.max.bytes only."""
         allowed = self._fetch_max_bytes
         self.fetch_max_bytes = allowed if most_bytes is None else min(most_bytes, allowed)
 
     def follow(self, quotas: Quotas) -> None:
-        """These are in force from now on. What was done already counts on."""
+        """Put quotas into force. Earlier usage still counts."""
         if quotas is self._quotas:
             return
         self._quotas = quotas
@@ -64,7 +63,7 @@ class ClientQuotas:
 
     @property
     def of_requests(self) -> bool:
-        """Some client has a quota for what it asks."""
+        """Whether any client has a quota other than for connections."""
         return bool(self._limits.keys() - {CONNECTION_CREATION_RATE})
 
     def has(self, key: str) -> bool:
@@ -72,7 +71,7 @@ class ClientQuotas:
         return key in self._limits
 
     def charge(self, key: str, client_id: str | None, value: float) -> int:
-        """A client has done so much; for how many milliseconds it must do nothing more."""
+        """Record a client's usage; returns for how many milliseconds it must wait."""
         found = self._applying(key, client_id)
         if found is None:
             return 0
@@ -83,24 +82,22 @@ class ClientQuotas:
         return min(wait_ms, self.windows.size_ms) if key == REQUEST_PERCENTAGE else wait_ms
 
     def take_back(self, key: str, client_id: str | None, value: float) -> None:
-        """What was charged has not been done after all."""
+        """Cancel usage that was recorded but did not happen."""
         found = self._applying(key, client_id)
         if found is not None:
             now_ms = self.now_ms()
             self._rates.at((key, found.user, found.client_id), now_ms).record(-value, now_ms)
 
     def most_at_once(self, key: str, client_id: str | None) -> float | None:
-        """What a client may do that has done nothing for a while, without being made to wait; None for no end."""
+        """How much an idle client may do at once without having to wait; None for no limit."""
         found = self._applying(key, client_id)
         if found is None:
             return None
         return found.limit * (self.windows.samples - 1) * self.windows.size_ms / 1000
 
     def connected(self, host: str) -> int:
-        """Count a new connection: milliseconds to hold it unserved before it is closed; 0 to serve it.
-
-        A connection that is not served does not count.
-        """
+        """Record a new connection. Returns how many milliseconds to keep it open unserved before it is closed; 0 to
+        serve it. An unserved connection does not count."""
         limits = self._limits.get(CONNECTION_CREATION_RATE)
         limit = None if limits is None else of_address(limits, host)
         if limit is None:
@@ -113,13 +110,14 @@ class ClientQuotas:
             rate.record(-1, now_ms)
         return min(wait_ms, self.windows.size_ms)
 
-    def mutations(self, api: str, version: int, client_id: str | None) -> Mutations:
-        """What one request to create, grow or delete topics may change."""
+    def mutations(self, api: Api, version: int, client_id: str | None) -> Mutations:
+        """What one request to create, grow or delete topics may change; its API has a `strict_from`."""
+        assert api.strict_from is not None
         found = self._applying(CONTROLLER_MUTATION_RATE, client_id)
         permits = None
         if found is not None:
             permits = self._permits.at((CONTROLLER_MUTATION_RATE, found.user, found.client_id), self.now_ms())
-        return Mutations(self.now_ms, permits, found, strict=version >= STRICT_FROM[api])
+        return Mutations(self.now_ms, permits, found, strict=version >= api.strict_from)
 
     def _applying(self, key: str, client_id: str | None) -> Applying | None:
         limits = self._limits.get(key)
@@ -127,9 +125,10 @@ class ClientQuotas:
 
 
 class Mutations:
-    """The partitions that one request makes or deletes, charged one topic at a time (KIP-599).
+    """The partitions that one request creates or deletes, charged one topic at a time (KIP-599).
 
-    A strict one is refused what would come when permits are owed already; any other is let through and waits after it.
+    A strict request is refused if permits are already owed. Any other is accepted, and its client is throttled
+    afterwards.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class Mutations:
 
     @property
     def wait_ms(self) -> int:
-        """For how long the client must ask for nothing more."""
+        """How long the client must wait before its next request."""
         return max(self._until_ms - self._now_ms(), 0)
 
     def _owe(self, wait_ms: int, now_ms: int) -> None:
@@ -166,7 +165,7 @@ class Mutations:
 
 
 def _normal(entity: Entity) -> Entity:
-    """Addresses as sockets write them; a host's name, which only Kafka lets be set, is nobody's address."""
+    """The entity with its address as sockets write it. A host name, which only Kafka accepts, matches no address."""
     if len(entity) != 1 or entity[0][0] != IP or entity[0][1] is None:
         return entity
     try:

@@ -1,4 +1,4 @@
-"""Whose quota applies: entities, and the order in which they are looked for (KIP-55, KIP-546)."""
+"""Which quota applies to a client: entities, and the order in which they are tried (KIP-55, KIP-546)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 from kpybroker.metadata.quotas import CLIENT_ID, IP, USER, Entity
 
 ANONYMOUS = "ANONYMOUS"
-"""The user of a client that did not log in: every client, on listeners without authentication."""
+"""The user of a client that has not authenticated: of every client, on listeners without authentication."""
 
 Limits = Mapping[Entity, float]
 """The quotas of one kind, by entity."""
 
 
 class Applying(NamedTuple):
-    """A limit, and its clients: a user, the clients of one user with one id, or those of all users with one id."""
+    """A limit and the clients that share it: a user, the clients with one id of one user, or all clients with one id."""
 
     limit: float
     user: str
@@ -23,11 +23,8 @@ class Applying(NamedTuple):
 
 
 def applying(limits: Limits, user: str, client_id: str) -> Applying | None:
-    """What limits a client; None for nothing.
-
-    A user's own quota comes before the default one, one of user and client id before the user's, and users before
-    client ids.
-    """
+    """The limit for a client; None for none. A user's own quota precedes the default one, a quota of user and client id
+    precedes one of the user, and users precede client ids."""
     for named in (user, None):
         for entity in (((CLIENT_ID, client_id), (USER, named)), ((CLIENT_ID, None), (USER, named))):
             if entity in limits:
@@ -41,6 +38,6 @@ def applying(limits: Limits, user: str, client_id: str) -> Applying | None:
 
 
 def of_address(limits: Limits, host: str) -> float | None:
-    """What limits the connections of an address: its own quota, or the default one."""
+    """The limit on the connections of an address: its own quota, or the default one."""
     own = limits.get(((IP, host),))
     return limits.get(((IP, None),)) if own is None else own

@@ -1,4 +1,4 @@
-"""A meter for each entity with a quota; unused ones are forgotten, as Kafka forgets its sensors."""
+"""A meter for each entity with a quota. Unused meters are dropped, as Kafka drops its sensors."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Generic, TypeVar
 
 IDLE_MS = 3_600_000
 METERS_MAX = 10_000
-"""Of one table. Past it, the one that was idle for longest is forgotten: a client id costs nothing to make up."""
+"""The most meters of one table; beyond it, the one that has been idle longest is dropped, since clients can invent
+client ids."""
 
 Key = tuple[str, str, str]
-"""The kind of quota, the user, the client id; what is not looked at is empty."""
+"""The kind of quota, the user and the client id; empty if the quota does not depend on it."""
 T = TypeVar("T")
 
 
 class Meters(Generic[T]):
-    """Meters of one sort, in the order of their last use."""
+    """The meters of one type, in the order of their last use."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -27,7 +28,7 @@ class Meters(Generic[T]):
         return len(self._meters)
 
     def at(self, key: Key, now_ms: int) -> T:
-        """The meter of these, a new one if need be."""
+        """The meter of a key, created if needed."""
         meter = self._meters.get(key)
         if meter is None:
             self._forget(now_ms)
@@ -37,7 +38,7 @@ class Meters(Generic[T]):
         return meter
 
     def _forget(self, now_ms: int) -> None:
-        """Make room for one more."""
+        """Make room for one more meter."""
         while self._meters:
             key = next(iter(self._meters))
             if len(self._meters) < METERS_MAX and now_ms - self._used_ms[key] < IDLE_MS:

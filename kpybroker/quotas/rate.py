@@ -1,6 +1,6 @@
-"""How fast something goes on: over windows of samples (KIP-13), or by permits that come back with time (KIP-599).
+"""Measures rates: over windows of samples (KIP-13), or by permits that are refilled over time (KIP-599).
 
-The formulas are Kafka's, down to the millisecond: tests/quotas has what Apache Kafka said of the same histories.
+The formulas are Kafka's, to the millisecond: tests/quotas has Apache Kafka's results for the same histories.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from math import floor, inf
 from typing import NamedTuple
 
 LONGEST_MS = (1 << 31) - 1
-"""A throttle time is told as an INT32."""
+"""The throttle time in a response is an INT32."""
 
 
 class Windows(NamedTuple):
-    """So many samples of so long each: `quota.window.num` and `quota.window.size.seconds`."""
+    """The number of samples and the length of each: `quota.window.num` and `quota.window.size.seconds`."""
 
     samples: int = 11
     size_ms: int = 1000
@@ -29,11 +29,11 @@ class _Sample:
 
 
 class Rate:
-    """What was recorded, by the second.
+    """An amount per second.
 
-    A sample begins with the first record after the one before was full, and counts until its last record is as old as
-    all windows together. The time divided by goes back to the beginning of the oldest sample, and is at least all
-    windows but one: whoever begins may do at once what the quota allows in that time.
+    A sample begins with the first record after the previous one was full, and counts until its last record is as old as
+    all windows together. The rate is the sum of the samples divided by the time since the oldest one began, but by at
+    least all windows but one: so a client that begins may use at once what the quota allows in that time.
     """
 
     __slots__ = ("_samples", "_windows")
@@ -43,7 +43,7 @@ class Rate:
         self._samples: deque[_Sample] = deque(maxlen=windows.samples + 1)
 
     def record(self, value: float, now_ms: int) -> None:
-        """So much was done now."""
+        """Add an amount."""
         samples = self._samples
         if not samples or now_ms - samples[-1].since_ms >= self._windows.size_ms:
             samples.append(_Sample(now_ms))
@@ -51,12 +51,12 @@ class Rate:
         samples[-1].last_ms = now_ms
 
     def per_second(self, now_ms: int) -> float:
-        """The rate as of now."""
+        """The current rate."""
         window_ms = self._window_ms(now_ms)
         return sum(sample.total for sample in self._samples) / (window_ms / 1000)
 
     def wait_ms(self, limit: float, now_ms: int) -> int:
-        """How long nothing may be done until the rate is down at its limit; 0 while it is not above."""
+        """How long until the rate is down to its limit; 0 if it is not above it."""
         rate = self.per_second(now_ms)
         if rate <= limit:
             return 0
@@ -74,23 +74,23 @@ class Rate:
 
 
 class Permits:
-    """Permits that come back at the rate of the quota, as many as all windows bring at most."""
+    """Permits that are refilled at the rate of the quota, up to the amount of all windows."""
 
     __slots__ = ("_left", "_since_ms", "_windows")
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
         self._left: float | None = None
-        """None while nothing was taken: all are there."""
+        """None until permits are taken: all are available."""
         self._since_ms = 0
 
     def take(self, count: float, limit: float, now_ms: int) -> None:
-        """So many are taken, whether they are there or not."""
+        """Take permits, whether they are available or not."""
         self._left = self._at(limit, now_ms) - count
         self._since_ms = now_ms
 
     def wait_ms(self, limit: float, now_ms: int) -> int:
-        """How long until none is owed any more; 0 where none is."""
+        """How long until no permit is owed; 0 if none is."""
         left = self._at(limit, now_ms)
         if left >= 0:
             return 0
@@ -104,5 +104,5 @@ class Permits:
 
 
 def _whole_ms(wait_ms: float) -> int:
-    """At the smallest limits the time is infinite."""
+    """In whole milliseconds; with the smallest limits the time is infinite."""
     return floor(min(wait_ms, LONGEST_MS) + 0.5)

@@ -1,1 +1,1 @@
-"""Who somebody is: credentials. Nobody logs in yet."""
+"""Credentials of users. No listener authenticates clients yet."""

@@ -1,4 +1,4 @@
-"""SCRAM credentials: what is kept of a password (RFC 5802, KIP-84, KIP-554)."""
+"""SCRAM credentials: what is stored in place of a password (RFC 5802, KIP-84, KIP-554)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
-"""Kafka's bounds, of both mechanisms."""
+"""Kafka's limits, for both mechanisms."""
 
 
 class ScramMechanism(IntEnum):
@@ -26,7 +26,7 @@ DIGESTS: Mapping[int, str] = MappingProxyType(
 
 
 class ScramCredential(NamedTuple):
-    """What a login is checked against. The keys are secrets: they are not shown."""
+    """What a login is checked against. The keys are secret and never shown."""
 
     salt: bytes
     stored_key: bytes
@@ -38,7 +38,7 @@ class ScramCredential(NamedTuple):
 
 
 def credential_of(mechanism: ScramMechanism, salt: bytes, salted_password: bytes, iterations: int) -> ScramCredential:
-    """The credential of a password that a client has salted with so many iterations."""
+    """The credential for a password that a client has salted, with this many iterations."""
     digest = DIGESTS[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", digest)
     server_key = hmac.digest(salted_password, b"Server Key", digest)

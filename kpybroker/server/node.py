@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.call import BROKER, CONTROLLER
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.errors import ConfigError, KafkaError
@@ -32,7 +32,7 @@ class Node:
         self.broker = broker
         self.server = server
         self.advertised = advertised
-        self.failed: asyncio.Future[str] = broker.failed
+        self.failed: asyncio.Future[str] = broker.background.failed
         """Resolved with the reason when the node cannot go on: a bug in the controller, every log directory lost."""
         self._observing = observing
 
@@ -79,7 +79,7 @@ class Node:
             if not started:
                 await server.stop()
                 await broker.close()
-        server.open_the_doors()
+        server.begin_serving()
         if observing is not None:
             observing.serving()
         return cls(broker, server, advertised, observing)

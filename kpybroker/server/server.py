@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.call import BROKER, CONTROLLER, TaskReply
+from kpybroker.metrics import Metrics
 from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.connection_rate import Arrivals
-from kpybroker.server.connections.listener import Door
+from kpybroker.server.connections.listener import ListenerState
 from kpybroker.server.connections.port import Port
 from kpybroker.server.requests import dispatch
 from kpybroker.server.requests.interceptors import Interceptors
@@ -28,24 +29,24 @@ class Server:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.metrics = broker.metrics
+        self.metrics = Metrics()
         self._loop = asyncio.get_running_loop()
-        self.port = port = Port(broker, self.admit, self.forget)
+        self.port = port = Port(broker, self.metrics, self.admit, self.forget)
         self.memory, self.unsent, self.limits, self.refusals = port.memory, port.unsent, port.limits, port.refusals
         broker.long_work.limit_queue(self.memory.queue_max_bytes)
-        self._dispatcher = dispatch.Dispatcher(broker, self.limits)
-        broker.answer_here(self._dispatcher.answer_here)
-        self._interceptors = Interceptors(self._dispatcher.run, dispatch.encode, port.serve)
-        self.throttling = Throttling(broker, self._dispatcher.stand_between, self._interceptors.follow)
+        self.dispatcher = dispatch.Dispatcher(broker, self.limits)
+        broker.answer_here(self.dispatcher.answer_here)
+        self._interceptors = Interceptors(self.dispatcher.run, dispatch.encode, port.serve)
+        self.throttling = Throttling(broker, self.metrics, self.dispatcher.stand_between, self._interceptors.follow)
         self._interceptors.add(self.throttling)
-        self._arrivals = Arrivals(broker, self.limits)
+        self._arrivals = Arrivals(broker, self.metrics, self.limits)
         self._connections: dict[int, Connection] = {}
         self._accepted = 0
         self._listeners: list[Listener] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._swept_at = 0.0
         self._stopping = False
-        self._doors: list[Door] = []
+        self._states: list[ListenerState] = []
 
     @property
     def now(self) -> float:
@@ -55,11 +56,11 @@ class Server:
     async def start(self, host: str, port: int, listener_name: str = "PLAINTEXT", side: str = BROKER) -> int:
         """Listen; returns the port. Raises OSError.
 
-        Other nodes are served at once; clients when the broker is registered and the doors open.
+        Other nodes are served at once; clients once `begin_serving` is called.
         """
-        door = Door(listener_name, side, is_open=side == CONTROLLER)
-        self._doors.append(door)
-        listener = await self.broker.world.network.listen(lambda: Connection(self.port, door), host, port)
+        state = ListenerState(listener_name, side, is_open=side == CONTROLLER)
+        self._states.append(state)
+        listener = await self.broker.world.network.listen(lambda: Connection(self.port, state), host, port)
         self._listeners.append(listener)
         if self._sweeper is None:
             self._swept_at = self.now
@@ -70,12 +71,12 @@ class Server:
         """Measure how long requests take, from now on."""
         self._interceptors.add_outermost(timing)
 
-    def open_the_doors(self) -> None:
+    def begin_serving(self) -> None:
         """Serve from now on, first the connections that came while the broker started."""
         self.broker.quotas.on_change(self.throttling.follow)
         self.throttling.follow()
-        for door in self._doors:
-            door.is_open = True
+        for state in self._states:
+            state.open()
         for connection in self.connections():
             connection.go_on()
 
@@ -95,7 +96,7 @@ class Server:
             await asyncio.sleep(0.01)
             for connection in self.connections():
                 connection.stop_gracefully()
-        await self._dispatcher.stop()
+        await self.dispatcher.stop()
         for connection in self.connections():
             connection.abort()
         self.refusals.sum_up()
@@ -109,16 +110,16 @@ class Server:
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection may stay."""
         if self._stopping:
-            self.metrics.connections_refused += 1
+            self.metrics.connection_refused()
             return False
         reached = self.limits.admit(connection, self.now)
         if reached is not None:
-            self.metrics.connections_refused += 1
+            self.metrics.connection_refused()
             self.refusals.tell(connection.host, "refused connection from %s: %s reached", connection.peer, reached)
             return False
         self._accepted += 1
-        self.metrics.connections_accepted += 1
-        connection.number = self._accepted
+        self.metrics.connection_accepted()
+        connection.admitted(self._accepted)
         self._connections[connection.number] = connection
         self._arrivals.came(connection)
         return True
@@ -130,13 +131,11 @@ class Server:
         self.memory.frame_ended(connection)
         if self._connections.pop(connection.number, None) is not None:
             self._count_bytes(connection)
-            self.broker.presence.closed(connection.number)
+            self.broker.controller.presence.closed(connection.number)
 
     def _count_bytes(self, connection: Connection) -> None:
         """Take over what a connection has counted."""
-        received, sent = connection.take_counts()
-        self.metrics.bytes_received += received
-        self.metrics.bytes_sent += sent
+        self.metrics.transferred(*connection.take_counts())
 
     def count_bytes(self) -> None:
         """Bring the counters up to date."""
@@ -145,13 +144,13 @@ class Server:
 
     def requests_by_api(self) -> list[tuple[str, int]]:
         """How many requests of each kind have come."""
-        return [(route.api.name, route.count) for route in self._dispatcher.routes.values()]
+        return [(route.api.name, route.count) for route in self.dispatcher.routes.values()]
 
     def _sweep(self) -> None:
         """Once a second: shrink idle buffers, close connections idle for connections.max.idle.ms, note a stall."""
         now = self.now
         late_ms = (now - self._swept_at - SWEEP_EVERY_S) * 1000
-        self.metrics.worst_stall_ms = max(self.metrics.worst_stall_ms, late_ms)
+        self.metrics.loop_late(late_ms)
         self._look_at_all(self.connections(), now)
 
     def _look_at_all(self, connections: list[Connection], now: float) -> None:

@@ -9,7 +9,7 @@ from kpybroker.errors import MalformedFrame
 from kpybroker.long_work import LongWork
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.controller.commands import Command
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 PATIENCE_MS = 1000
 """How long to wait for a broker that lags: it may have died just now."""
@@ -18,12 +18,12 @@ async def served_everywhere(broker: Broker, ends_s: float) -> None:
     Called on the active controller. `ends_s`: when to stop waiting, by the loop's clock.
     """
     loop = asyncio.get_running_loop()
-    await broker.replicas.until_hosted(ends_s)
-    if len(broker.image.brokers) < 2:
+    await broker.replication.replicas.until_hosted(ends_s)
+    if len(broker.metadata.image.brokers) < 2:
         return
 
     def others() -> list[int]:
-        return [node_id for node_id in broker.image.live_brokers() if node_id != broker.node_id]
+        return [node_id for node_id in broker.metadata.image.live_brokers() if node_id != broker.node_id]
 
     patience_ms = min(max(int((ends_s - loop.time()) * 1000), 0), PATIENCE_MS)
     await broker.quorum.until_applied(others, broker.quorum.committed, patience_ms)

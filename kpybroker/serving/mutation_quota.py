@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import CONTROLLER, Call
 from kpybroker.quotas.clients import Mutations
+from kpybroker.wire.api import by_key
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
-def mutations(broker: Broker, call: Call, api: str) -> Mutations:
+def mutations(broker: Broker, call: Call) -> Mutations:
     """The caller's quota. Nodes of the cluster have none: they call at the controller's listener."""
     if call.side == CONTROLLER:
         return Mutations(broker.quotas.now_ms, None, None, strict=True)
-    return broker.quotas.mutations(api, call.version, call.client_id)
+    return broker.quotas.mutations(by_key[call.api_key], call.version, call.client_id)

@@ -1,4 +1,5 @@
 """The simulator: whole clusters in virtual time, on a network and disks that fail as real ones may.
 
-A seed decides everything. The nodes are the product's own, started with another `World`; nothing in the product knows.
+A seed determines the whole run. The simulator starts the product's own nodes with another `World`; the product does
+not know that it is simulated.
 """

@@ -1,4 +1,4 @@
-"""`python -m kpybroker.sim`: run seeds, keep the failing ones, play one again."""
+"""`python -m kpybroker.sim`: run seeds, record those that fail, and replay one."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kpybroker.sim.actors.catalog import actor_names, with_actors
 from kpybroker.sim.cluster.setup import setup_of
-from kpybroker.sim.simulation import Outcome, Simulation
+from kpybroker.sim.simulation import RunOutcome, Simulation
 
 TWICE_EVERY = 20
-"""One seed in so many is run again under another hash seed, and must be the same run."""
+"""Every 20th seed runs again under another hash seed, and must give the same run."""
 FAILURES_SHOWN = 10
 
 
 class Shape(NamedTuple):
-    """How large the cluster is, and how many replicas its topics have at most."""
+    """The number of brokers, and the largest replication factor of topics."""
 
     brokers: int = 3
     replicas: int = 3
     actors: tuple[str, ...] = ()
-    """Those that take part in every seed that suits them."""
+    """Actors that take part in every seed that they suit."""
 
     def arguments(self, seed: int) -> list[str]:
-        """What plays the seed again."""
+        """The arguments that replay the seed."""
         actors = ["--actors", ",".join(self.actors)] if self.actors else []
         return ["--seed", str(seed), "--brokers", str(self.brokers), "--replicas", str(self.replicas), *actors]
 
@@ -42,20 +42,20 @@ class Shape(NamedTuple):
         return f"{self.brokers} broker{'s' if self.brokers > 1 else ''}"
 
 
-def run_seed(seed: int, shape: Shape, *, keeps_trace: bool = False) -> Outcome:
-    """One run, from nothing."""
+def run_seed(seed: int, shape: Shape, *, keeps_trace: bool = False) -> RunOutcome:
+    """Run one seed."""
     setup = with_actors(setup_of(seed, brokers=shape.brokers, replicas=shape.replicas), shape.actors)
     return Simulation(setup, keeps_trace=keeps_trace).run()
 
 
 def digest_elsewhere(seed: int, shape: Shape, hash_seed: int) -> str:
-    """The digest of the same run in another process, where strings hash otherwise."""
+    """The digest of the same run in another process with another hash seed."""
     command = [sys.executable, "-m", "kpybroker.sim", *shape.arguments(seed), "--digest"]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def _checked(seed: int, shape: Shape) -> Outcome:
+def _checked(seed: int, shape: Shape) -> RunOutcome:
     outcome = run_seed(seed, shape)
     if seed % TWICE_EVERY == 0:
         again = digest_elsewhere(seed, shape, seed + 1)
@@ -64,7 +64,7 @@ def _checked(seed: int, shape: Shape) -> Outcome:
     return outcome
 
 
-def _outcomes(seeds: range, shape: Shape, jobs: int) -> Iterator[Outcome]:
+def _outcomes(seeds: range, shape: Shape, jobs: int) -> Iterator[RunOutcome]:
     if jobs == 1:
         for seed in seeds:
             yield _checked(seed, shape)
@@ -73,11 +73,11 @@ def _outcomes(seeds: range, shape: Shape, jobs: int) -> Iterator[Outcome]:
         yield from pool.map(_checked, seeds, [shape] * len(seeds))
 
 
-def keep_failure(outcome: Outcome, shape: Shape, folder: Path) -> Path:
-    """Write down what is needed to see it again."""
+def keep_failure(outcome: RunOutcome, shape: Shape, folder: Path) -> Path:
+    """Write what is needed to replay the failure to a file, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"seed-{outcome.seed}-brokers-{shape.brokers}.json"
-    told = {
+    report = {
         "seed": outcome.seed,
         "brokers": shape.brokers,
         "replicas": shape.replicas,
@@ -88,12 +88,12 @@ def keep_failure(outcome: Outcome, shape: Shape, folder: Path) -> Path:
         "details": outcome.details,
         "replay": " ".join(["python -m kpybroker.sim", *shape.arguments(outcome.seed), "--trace"]),
     }
-    file.write_text(json.dumps(told, indent=1) + "\n")
+    file.write_text(json.dumps(report, indent=1) + "\n")
     return file
 
 
 def run_many(seeds: range, shape: Shape, jobs: int, folder: Path) -> int:
-    """Run them all; returns how many failed. The last line says how many passed."""
+    """Run all seeds, print a summary, and return how many failed."""
     console = Console(stderr=True)
     columns = (
         TextColumn("seeds"),
@@ -125,7 +125,7 @@ def run_many(seeds: range, shape: Shape, jobs: int, folder: Path) -> int:
 
 
 def show(seed: int, shape: Shape, *, trace: bool) -> int:
-    """Play one seed and say what it shows."""
+    """Run one seed and print its result. Returns the exit status."""
     outcome = run_seed(seed, shape, keeps_trace=trace)
     for line in outcome.trace:
         print(line)
@@ -133,10 +133,10 @@ def show(seed: int, shape: Shape, *, trace: bool) -> int:
         print(detail)
     for breach in outcome.breaches:
         print(f"seed {seed}: {breach}")
-    told = ", ".join(f"{what} {count}" for what, count in outcome.counts.items())
+    report = ", ".join(f"{what} {count}" for what, count in outcome.counts.items())
     print(
         f"seed {seed} {'FAILED' if outcome.breaches else 'passed'}: digest {outcome.digest:08x}, "
-        f"{outcome.virtual_s:.0f} virtual seconds, {outcome.cpu_s:.2f} s of CPU; {told}"
+        f"{outcome.virtual_s:.0f} virtual seconds, {outcome.cpu_s:.2f} s of CPU; {report}"
     )
     return 1 if outcome.breaches else 0
 
@@ -144,24 +144,24 @@ def show(seed: int, shape: Shape, *, trace: bool) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kpybroker.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="how many seeds to run")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument(
-        "--brokers", type=int, default=Shape().brokers, help="nodes of the cluster, each broker and controller"
+        "--brokers", type=int, default=Shape().brokers, help="nodes in the cluster; each is broker and controller"
     )
-    parser.add_argument("--replicas", type=int, default=3, help="replicas that topics have at most")
+    parser.add_argument("--replicas", type=int, default=3, help="the largest replication factor of topics")
     parser.add_argument(
-        "--actors", default="", help="actors that take part in every seed, a comma between them; else by chance"
+        "--actors", default="", help="actors that take part in every seed, separated by commas (default: at random)"
     )
-    parser.add_argument("--jobs", type=int, default=1, help="processes to run them in")
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes run seeds")
     parser.add_argument(
-        "--failures", type=Path, default=Path(".cache/sim"), help="where failing seeds are written down"
+        "--failures", type=Path, default=Path(".cache/sim"), help="directory for reports of failing seeds"
     )
-    parser.add_argument("--seed", type=int, help="play this seed alone")
+    parser.add_argument("--seed", type=int, help="run only this seed")
     parser.add_argument("--trace", action="store_true", help="with --seed: print everything that happens")
-    parser.add_argument("--digest", action="store_true", help="with --seed: print the digest of the run alone")
+    parser.add_argument("--digest", action="store_true", help="with --seed: print only the digest of the run")
     given = parser.parse_args()
     if min(given.seeds, given.brokers, given.replicas, given.jobs) < 1:
-        parser.error("--seeds, --brokers, --replicas and --jobs are at least 1")
+        parser.error("--seeds, --brokers, --replicas and --jobs must be at least 1")
     actors = tuple(name for name in given.actors.split(",") if name)
     if unknown := sorted(set(actors) - set(actor_names())):
         parser.error(f"there is no actor {unknown[0]}; there are {', '.join(actor_names())}")

@@ -1,6 +1,6 @@
 """`python -m kpybroker.sim.covered`: how much of the product's core do simulated seeds reach?
 
-Prints the share of lines of `replication`, `raft` and `groups` that ran, and which did not.
+Prints the share of lines of `replication`, `raft` and `groups` that ran, and with --missed those that did not.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rich.table import Table
 
 PACKAGES = ("replication", "raft", "groups")
 WANTED = 85.0
-"""Per cent of the lines of each package."""
+"""Percentage of the lines of each package."""
 
 
 def measure(seeds: range, brokers: int) -> Coverage:
-    """Play the seeds; every third one with a single broker, which shows what only a lone one does."""
+    """Run the seeds, every third with a single broker, which reaches code that larger clusters do not."""
     covered = Coverage(data_file=None, source_pkgs=[f"kpybroker.{package}" for package in PACKAGES])
     covered.start()
     from kpybroker.sim.actors.catalog import with_actors

@@ -1,8 +1,8 @@
-"""The metadata plane at size: one controller, many brokers on paper, and what a death and a move cost.
+"""The metadata plane at scale: what the death of a broker and a reassignment cost one controller with many brokers.
 
 `python -m kpybroker.sim.scale --brokers 100 --partitions 100000`. The controller's Machine and the Image are the
-product's; the brokers are what they would send, and share one Image. Counted: records, requests to the controller and
-their answers, metadata fetches (one for each broker and committed batch at most), CPU.
+product's. The brokers exist only as the requests that they would send, and share one Image. Counts records, requests
+to the controller, metadata fetches (at most one for each broker and committed batch), and CPU.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from kpybroker.config import parse_config
 from kpybroker.controller import commands as asked
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.machine import ControllerMachine
-from kpybroker.controller.state import PartitionState, TopicState
+from kpybroker.controller.state import TopicState
 from kpybroker.errors import KafkaError
 from kpybroker.machine.contract import Moment, Stored, Tick, Ticket
+from kpybroker.metadata.brokers import BrokerEndpoint
 from kpybroker.metadata.image import Image
+from kpybroker.metadata.topics import PartitionImage
 from kpybroker.wire.stored.metadata import frame_record
 
 NOW_MS = 1_700_000_000_000
@@ -31,8 +33,8 @@ MOVED = 1000
 TIMEOUT_MS = 60_000
 
 
-class Row(NamedTuple):
-    """What one step cost: controller's and brokers' CPU, requests to the controller, records and their bytes."""
+class StepCost(NamedTuple):
+    """What one step cost: CPU of the controller and of one Image, requests to the controller, records and bytes."""
 
     step: str
     controller_s: float
@@ -49,12 +51,12 @@ class Row(NamedTuple):
         )
 
 
-COLUMNS = ("step", "controller ms", "an Image ms", "requests", "metadata fetches", "records", "KiB")
+COLUMNS = ("step", "controller ms", "ms per Image", "requests", "metadata fetches", "records", "KiB")
 HEADER = "\n".join((f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"))
 
 
 class Plane:
-    """A controller, its log's length, and the Image that all brokers share."""
+    """A controller, the end offset of its log, and the Image that all brokers share."""
 
     def __init__(self, brokers: int) -> None:
         config = parse_config({"kpybroker.max.partitions": str(10**7)})
@@ -66,7 +68,7 @@ class Plane:
         self._spent: Counter[str] = Counter()
 
     def ask(self, command: Any) -> Any:
-        """One request: decided, committed, applied by the controller and by an Image."""
+        """Send one request: the controller decides, and its records are applied to its state and to the Image."""
         began = process_time()
         outcome = self.machine.decide(Ticket(TIMEOUT_MS), command, Moment(NOW_MS, NOW_MS))
         for record in outcome.records:
@@ -90,25 +92,25 @@ class Plane:
             raise answer
         return answer
 
-    def row(self, step: str) -> Row:
-        """What was spent since the last row."""
+    def row(self, step: str) -> StepCost:
+        """The cost since the previous row."""
         spent, self._spent = self._spent, Counter()
         cpu_s = spent["controller us"] / 1e6, spent["image us"] / 1e6
-        return Row(step, *cpu_s, spent["requests"], spent["fetches"], spent["records"], spent["bytes"])
+        return StepCost(step, *cpu_s, spent["requests"], spent["fetches"], spent["records"], spent["bytes"])
 
-    def partitions(self) -> Iterator[tuple[TopicState, int, PartitionState]]:
+    def partitions(self) -> Iterator[tuple[TopicState, int, PartitionImage]]:
         for topic in self.machine.state.topics.values():
             for index, partition in topic.partitions.items():
                 yield topic, index, partition
 
-    # ---- what brokers ask
+    # ---- requests of brokers
 
     def join(self, node_id: int) -> None:
         self.epochs[node_id] = self.ask(
             asked.RegisterBroker(
                 node_id=node_id,
                 incarnation_id=node_id.to_bytes(8) + self.end.to_bytes(8),
-                endpoints=(asked.BrokerEndpoint("PLAINTEXT", "10.0.0.1", 9092),),
+                endpoints=(BrokerEndpoint("PLAINTEXT", "10.0.0.1", 9092),),
                 features=tuple((name, *levels) for name, levels in SUPPORTED_FEATURES.items()),
                 rack=None,
                 log_dirs=((1000 + node_id).to_bytes(16),),  # the first hundred are reserved (KIP-858)
@@ -121,7 +123,7 @@ class Plane:
         self.ask(asked.BrokerHeartbeat(node_id, self.epochs[node_id], metadata_offset=self.end))
 
     def all_in_sync(self) -> None:
-        """Every leader proposes its live replicas, all its partitions in one request."""
+        """Every leader proposes its live replicas as the ISR of all its partitions, in one request."""
         state = self.machine.state
         wanted: dict[int, list[asked.ProposedIsr]] = {}
         for topic, index, now in self.partitions():
@@ -138,8 +140,8 @@ def _size(record: Stored) -> int:
     return len(frame_record(record.message))
 
 
-def run(brokers: int, partitions: int) -> list[Row]:
-    """The steps, one after the other, each checked for what it must have brought about."""
+def run(brokers: int, partitions: int) -> list[StepCost]:
+    """Run all steps in order and check the effect of each."""
     plane, rows = Plane(brokers), []
     for node_id in range(1, brokers + 1):
         plane.join(node_id)
@@ -149,7 +151,7 @@ def run(brokers: int, partitions: int) -> list[Row]:
     rows.append(plane.row(f"{partitions:,} partitions"))
     for node_id in plane.epochs:
         plane.beat(node_id)
-    rows.append(plane.row("heartbeats, one of each"))
+    rows.append(plane.row("one heartbeat per broker"))
     led = sum(now.leader == 1 for _, _, now in plane.partitions())
     plane.ask(asked.BrokerLost(1, plane.epochs[1], dead=True))
     while plane.machine.deadline_ms() == 0:
@@ -159,16 +161,16 @@ def run(brokers: int, partitions: int) -> list[Row]:
     plane.join(1)
     plane.all_in_sync()
     assert all(len(now.isr) == REPLICAS for _, _, now in plane.partitions())
-    rows.append(plane.row("it comes back, and is in sync"))
+    rows.append(plane.row("it comes back in sync"))
     plane.ask(asked.ElectLeaders(asked.ElectionType.PREFERRED, None))
     assert all(now.leader == now.replicas[0] for _, _, now in plane.partitions())
-    rows.append(plane.row("preferred leaders"))
+    rows.append(plane.row("preferred leader election"))
     rows.append(_move(plane, brokers))
     return rows
 
 
-def _move(plane: Plane, brokers: int) -> Row:
-    """One replica of each of so many partitions goes to another broker, and the moves complete."""
+def _move(plane: Plane, brokers: int) -> StepCost:
+    """Reassign one replica of each of `MOVED` partitions to another broker, until all reassignments complete."""
     moves = []
     for topic, index, now in list(plane.partitions())[:MOVED]:
         target = next(each for each in range(1, brokers + 1) if each not in now.replicas)

@@ -1,4 +1,4 @@
-"""One seed: a cluster and its clients, things that break, everything mended, and what is there against the contract."""
+"""Run one seed: start a cluster and its clients, inject faults, repair everything, and check the contract."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from kpybroker.sim.actors.consumer_group import GROUP as SHARED_GROUP
 from kpybroker.sim.checks import checks
 from kpybroker.sim.checks.replays import replay_equals_live
 from kpybroker.sim.checks.watch import Watch
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.log_dir_moves import check_directories
 from kpybroker.sim.clients.run import Work
 from kpybroker.sim.clients.topic_admin import create_topic
 from kpybroker.sim.cluster.cluster import SimMachine
-from kpybroker.sim.cluster.setup import CLIENT_PORT, OUTPUTS, SHARERS_SESSION_MS, Setup
+from kpybroker.sim.cluster.setup import CLIENT_PORT, CONSUMER_MEMBERS_SESSION_MS, OUTPUTS, Setup
 from kpybroker.sim.faults.nemesis import Nemesis
-from kpybroker.sim.laws.assignment_law import Shares
-from kpybroker.sim.workload import employ
+from kpybroker.sim.laws.assignment_law import PartitionOwnership
+from kpybroker.sim.workload import start_clients
 from kpybroker.sim.world.history import History, Place
 from kpybroker.sim.world.loop import Dead, Owner, Stuck, VirtualLoop
 from kpybroker.sim.world.network import Fabric
@@ -37,14 +37,14 @@ from kpybroker.sim.world.network import Fabric
 BEGIN_LIMIT_S = 60.0
 LIVENESS_LIMIT_S = 60.0
 CPU_LIMIT_S = 20.0
-"""Twenty times what a seed may cost: something turns round and round."""
+"""Twenty times what a seed may cost: beyond it, something loops without end."""
 CPU_GRACE_S = 2.0
-"""For the callback that runs then: one that goes on longer never returns."""
+"""For the callback that runs at that time: if it takes longer, it never returns."""
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a seed has shown."""
+class RunOutcome:
+    """The result of one seed."""
 
     seed: int
     breaches: list[str]
@@ -53,12 +53,12 @@ class Outcome:
     virtual_s: float
     counts: dict[str, int]
     details: list[str] = field(default_factory=list)
-    """Tracebacks, where something was raised."""
+    """Tracebacks of unexpected exceptions."""
     trace: list[str] = field(default_factory=list)
 
 
 class _Listener(logging.Handler):
-    """What the product logs goes into the trace; what it calls a bug is a breach."""
+    """Copies the product's log to the trace; a logged bug is a breach."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(logging.WARNING)
@@ -77,7 +77,7 @@ class Simulation:
 
     def __init__(self, setup: Setup, *, keeps_trace: bool = False, ends_at_breach: bool = False) -> None:
         self.setup = setup
-        # sockets, signals and processes have no place in it
+        # without sockets, signals and processes
         self.loop = VirtualLoop(self.problem)  # type: ignore[abstract]
         on_breach = self.loop.end_soon if ends_at_breach else lambda: None
         self.history = History(self.loop.time, keeps_trace=keeps_trace, on_breach=on_breach)
@@ -88,45 +88,45 @@ class Simulation:
         for machine in self.machines:
             machine.storage.set_pace(setup.cold_odds, setup.sync_s)
         self.random = Random(f"workload {setup.seed}")
-        self.pace_s, self.tires_after = self.random.choice((0.25, 0.5, 1.0)), 400
+        self.pace_s, self.slows_after = self.random.choice((0.25, 0.5, 1.0)), 400
         if len(setup.nodes) > 1:  # a seed may cost a second of CPU
-            self.pace_s, self.tires_after = 2 * self.pace_s, 50
-        self.clients: list[Client] = []
+            self.pace_s, self.slows_after = 2 * self.pace_s, 50
+        self.clients: list[SimClient] = []
         self._work: list[asyncio.Task[None]] = []
         self.places: list[Place] = [(topic.name, index) for topic in setup.topics for index in range(topic.partitions)]
-        self.worked = [place for place in self.places if place[0] != OUTPUTS]
-        """Those that anybody may write to."""
+        self.writable = [place for place in self.places if place[0] != OUTPUTS]
+        """Partitions that every client may write to."""
         table = setup.table
         self.tables: list[Place] = [(table.name, index) for index in range(table.partitions)] if table else []
-        """Those that are compacted."""
-        self.shares = Shares(self.history, SHARED_GROUP, SHARERS_SESSION_MS / 1000)
+        """Compacted partitions."""
+        self.ownership = PartitionOwnership(self.history, SHARED_GROUP, CONSUMER_MEMBERS_SESSION_MS / 1000)
         self.actors = [actor(self) for actor in ACTORS if actor.plays(setup)]
 
     def problem(self, owner: Owner, text: str, raised: BaseException | None) -> None:
-        """Something was raised where nothing may be."""
+        """An exception was raised where none may be."""
         if not owner.alive:
             return
         self.history.breach(f"{owner.name}: {text}: {raised!r}")
         if raised is not None and len(self.details) < 3:
             self.details.append("".join(traceback.format_exception(raised)))
 
-    def run(self) -> Outcome:
-        """From the first node's start to the last check. A run that breaks the contract says so in its outcome."""
+    def run(self) -> RunOutcome:
+        """Run from the first node's start to the last check. The outcome lists all breaches of the contract."""
         began_s = process_time()
         listener, product = _Listener(self), logging.getLogger("kpybroker")
         product.addHandler(listener)
         propagates, product.propagate = product.propagate, False
         overrun = signal.signal(signal.SIGPROF, self._overrun)
         signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S, CPU_GRACE_S)
-        gc.disable()  # whatever a collector would end, it ends at the same place in every run
+        gc.disable()  # the collector may close coroutines, which must happen at the same point in every run
         if not gc.get_freeze_count():
-            gc.freeze()  # the modules: what a run leaves behind is soon looked through without them
+            gc.freeze()  # the collection after a run need not scan the modules
         try:
             self.loop.run_until_complete(self._play())
         except (Stuck, KafkaError, Damage, MalformedFrame, AssertionError) as end:
             if self.loop.turns_max:
                 self.problem(self.loop.simulation, "the run ended early", end)
-        except Dead:  # out of the loop itself; what there is to tell is told
+        except Dead:  # raised by the loop itself; the breach is recorded already
             pass
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
@@ -136,7 +136,7 @@ class Simulation:
             product.removeHandler(listener)
             product.propagate = propagates
         history = self.history
-        return Outcome(
+        return RunOutcome(
             seed=self.setup.seed,
             breaches=history.breaches,
             digest=history.digest,
@@ -148,27 +148,27 @@ class Simulation:
         )
 
     def _overrun(self, _: int, frame: FrameType | None) -> None:
-        """Out of the run between two callbacks; out of one that never returns by force."""
+        """End the run after the current callback; the second signal ends a callback that never returns."""
         if self.loop.turns_max == 0:
             raise Dead
-        self.history.breach(f"{self.loop.current.name} computes and computes: {CPU_LIMIT_S:.0f} s of CPU")
+        self.history.breach(f"{self.loop.current.name} does not stop computing: {CPU_LIMIT_S:.0f} s of CPU")
         self.details.append("".join(traceback.format_stack(frame)))
         self.loop.end_soon()
 
     def _end(self) -> None:
         for machine in self.machines:
             machine.stay_down()
-            machine.kill("is switched off")
+            machine.kill("is powered off")
         for client in self.clients:
             client.owner.die()
             self.loop.bury(client.owner)
         self.loop.bury(self.loop.simulation)
         self.loop.close()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # what the killed had not begun yet is never awaited
+            warnings.simplefilter("ignore", RuntimeWarning)  # coroutines of killed processes are never awaited
             gc.collect()
 
-    # ---- the play
+    # ---- the run
 
     async def _play(self) -> None:
         for machine in self.machines:
@@ -177,7 +177,7 @@ class Simulation:
         watching = self.loop.create_task(watch.run())
         if not await self._begin():
             return
-        employ(self)
+        start_clients(self)
         for actor in self.actors:
             actor.start()
         nemesis = Nemesis(
@@ -185,13 +185,13 @@ class Simulation:
         )
         await nemesis.run()
         await nemesis.mend()
-        rests = await self._everybody_goes_on() and await self._everybody_rests() and await self._everybody_stops()
-        if rests and await self._everybody_concludes():
+        rests = await self._all_clients_progress() and await self._all_actors_rest() and await self._all_clients_stop()
+        if rests and await self._all_actors_conclude():
             await self._check()
         watching.cancel()
 
     async def _check(self) -> None:
-        """As a client, from inside, and both again after everything has been off and on."""
+        """Check as a client and from inside, and both again after a restart of all machines."""
         more: dict[str, checks.Check] = {actor.checks: actor.check for actor in self.actors if actor.checks}
         await checks.check_all(self, self.client("auditor"), more)
         await check_directories(self.machines, self.history)
@@ -215,15 +215,15 @@ class Simulation:
         for actor in self.actors:
             actor.look()
 
-    def client(self, name: str) -> Client:
+    def client(self, name: str) -> SimClient:
         number = len(self.clients) + 1
         brokers = {node.node_id: (node.address, CLIENT_PORT) for node in self.setup.nodes}
-        client = Client(name, f"10.0.1.{number}", self.setup.seed, self.fabric, brokers)
+        client = SimClient(name, f"10.0.1.{number}", self.setup.seed, self.fabric, brokers)
         self.clients.append(client)
         return client
 
     async def _begin(self) -> bool:
-        """The topics of the workload are made before anything breaks."""
+        """Create the topics of the workload before any fault."""
         client = self.client("founder")
         deadline = self.loop.time() + BEGIN_LIMIT_S
         to_do: list[Preparation] = [(topic.name, partial(create_topic, client, topic)) for topic in self.setup.topics]
@@ -236,23 +236,23 @@ class Simulation:
                     break
                 except (Unanswered, Refused) as failed:
                     if self.loop.time() > deadline:
-                        self.history.breach(f"{name} could not be made in {BEGIN_LIMIT_S:.0f} s: {failed}")
+                        self.history.breach(f"{name} could not be created within {BEGIN_LIMIT_S:.0f} s: {failed}")
                         return False
                     await asyncio.sleep(0.2)
         return True
 
-    def start(self, client: Client, work: Work) -> None:
+    def start(self, client: SimClient, work: Work) -> None:
         with self.loop.acting(client.owner):
             task = self.loop.create_task(work.run())
         task.add_done_callback(lambda done: self._worker_ended(client, done))
         self._work.append(task)
 
-    def _worker_ended(self, client: Client, task: asyncio.Task[None]) -> None:
+    def _worker_ended(self, client: SimClient, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (raised := task.exception()) is not None:
             self.problem(client.owner, "a client failed", raised)
 
-    async def _everybody_goes_on(self) -> bool:
-        """Liveness: with everything mended, every client soon has a success."""
+    async def _all_clients_progress(self) -> bool:
+        """Liveness: once all faults are repaired, every client soon makes progress."""
         mended_at = self.loop.time()
         deadline = mended_at + LIVENESS_LIMIT_S
         waiting = [client for client in self.clients if client.name != "founder"]
@@ -263,26 +263,28 @@ class Simulation:
                 return True
             await asyncio.sleep(0.5)
         for client in waiting:
-            self.history.breach(f"{client.name} got nothing done in {LIVENESS_LIMIT_S:.0f} s after all was mended")
+            self.history.breach(
+                f"{client.name} got nothing done within {LIVENESS_LIMIT_S:.0f} s after all faults were repaired"
+            )
         return False
 
-    async def _everybody_rests(self) -> bool:
+    async def _all_actors_rest(self) -> bool:
         for actor in self.actors:
             if not await actor.rest():
                 return False
         return True
 
-    async def _everybody_concludes(self) -> bool:
+    async def _all_actors_conclude(self) -> bool:
         for actor in self.actors:
             if not await actor.conclude():
                 return False
         return True
 
-    async def _everybody_stops(self) -> bool:
+    async def _all_clients_stop(self) -> bool:
         for client in self.clients:
             client.stop()
         ended, late = await asyncio.wait(self._work, timeout=LIVENESS_LIMIT_S)
         for number, task in enumerate(self._work):
             if task in late:
-                self.history.breach(f"worker {number} did not finish in {LIVENESS_LIMIT_S:.0f} s")
+                self.history.breach(f"worker {number} did not finish within {LIVENESS_LIMIT_S:.0f} s")
         return not late and len(ended) == len(self._work)

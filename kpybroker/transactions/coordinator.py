@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from typing import Any
 
-from kpybroker.config import BrokerConfig
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import StateLog
 from kpybroker.machine.coordinators import LedPartition, LedPartitions
@@ -37,20 +36,6 @@ log = logging.getLogger(__name__)
 NO_LIMIT_MS = 0
 RETRY_S = 0.05
 _place = lru_cache(maxsize=10_000)(partition_of)
-
-
-def settings_of(config: BrokerConfig) -> TransactionSettings:
-    """What transactions read of the configuration."""
-    return TransactionSettings(
-        transaction_max_timeout_ms=config.transaction_max_timeout_ms,
-        transactional_id_expiration_ms=config.transactional_id_expiration_ms,
-        transaction_abort_timed_out_transaction_cleanup_interval_ms=(
-            config.transaction_abort_timed_out_transaction_cleanup_interval_ms
-        ),
-        transaction_remove_expired_transaction_cleanup_interval_ms=(
-            config.transaction_remove_expired_transaction_cleanup_interval_ms
-        ),
-    )
 
 
 class TransactionCoordinator:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kpybroker.config.component import setting
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import Moment, Outcome, Stored, Tick
 from kpybroker.transactions import records
@@ -49,12 +50,16 @@ records. Apache Kafka is as a rule still busy with the end before, and answers t
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
-    """What the machine reads of the broker's configuration, with Kafka's names and defaults. Milliseconds."""
+    """The broker's settings of transactions, in milliseconds."""
 
-    transaction_max_timeout_ms: int = 900_000
-    transactional_id_expiration_ms: int = 7 * 24 * 3600 * 1000
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    transaction_max_timeout_ms: int = setting("transaction.max.timeout.ms")
+    transactional_id_expiration_ms: int = setting("transactional.id.expiration.ms")
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms"
+    )
     max_transactional_ids: int = 1_000_000
     """In one partition of `__transaction_state`."""
 
@@ -98,7 +103,7 @@ class TransactionMachine:
         """The steady time of the latest decision."""
         self._ongoing: dict[str, int | None] = {}
         """Since when, by the steady clock; None where it began before the replay."""
-        self._rested: dict[str, int] = {}
+        self.rested: dict[str, int] = {}
         """The latest ones to come to rest, and when, by the steady clock; those of the last OVERTAKEN_MS at least."""
         self._unsent: dict[str, None] = {}
         """Decided, and nobody has been told to send the markers."""
@@ -150,7 +155,7 @@ class TransactionMachine:
             self._rests(transactional_id)
 
     def _rests(self, transactional_id: str) -> None:
-        rested = self._rested
+        rested = self.rested
         rested.pop(transactional_id, None)
         rested[transactional_id] = self._now_ms
         while self._now_ms - rested[first := next(iter(rested))] >= OVERTAKEN_MS:
@@ -327,7 +332,7 @@ class TransactionMachine:
     def _has_just_ended(self, known: Transaction, now: Moment) -> bool:
         """Nobody knows of one that ended before the replay when that was: it may have been just then."""
         assert self._loaded is not None, "this is a decision"
-        return now.steady_ms - self._rested.get(known.transactional_id, self._loaded.steady_ms) < OVERTAKEN_MS
+        return now.steady_ms - self.rested.get(known.transactional_id, self._loaded.steady_ms) < OVERTAKEN_MS
 
     def _record(self, transaction: Transaction) -> Stored:
         return records.record_of(transaction, self._level())

@@ -68,6 +68,14 @@ class Api(NamedTuple):
     note: str = ""
     is_urgent: bool = False
     """A parked Fetch before it on the same connection gives way to it."""
+    strict_from: int | None = None
+    """The first version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599), for requests that are under the
+    quota of controller mutations."""
+    brokers_from: int | None = None
+    """The first version that only brokers send, of an API for clients."""
+    carries_bytes: bool = False
+    """Its requests carry records, or another request: they may be as large as socket.request.max.bytes, and what they
+    carry is not copied out of the frame."""
 
     @property
     def module(self) -> str:
@@ -83,6 +91,11 @@ class Api(NamedTuple):
     def response(self) -> Any:
         """The class of its responses; imported when first asked for."""
         return _messages(self).Response
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether every node accepts the request and forwards it to the active controller (KIP-590)."""
+        return self.runs_on is RunsOn.CONTROLLER and self.listens is Listens.BOTH
 
     def has_error(self, response: Any, code: int) -> bool:
         """Whether a response has this error code: it itself, or any element of its `error_rows`."""
@@ -108,7 +121,8 @@ ON_BROKER, ON_CONTROLLER, ON_BOTH = Listens
 #        key  name                    versions  flexible  audience  runs on     listens
 API = [
     Api(   0, "Produce",                  3, 13,    9,    CLIENT,   ANY,        ON_BROKER, elements=MANY,
-          advertise_from=0, note="advertised from 0 or librdkafka before 2.11 stops compressing (KAFKA-18659)"),
+          carries_bytes=True, advertise_from=0,
+          note="advertised from 0 or librdkafka before 2.11 stops compressing (KAFKA-18659)"),
     Api(   1, "Fetch",                    4, 18,   12,    CLIENT,   ANY,        ON_BOTH, elements=PARTITIONS),
     Api(   2, "ListOffsets",              1, 11,    6,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
           is_urgent=True),
@@ -131,16 +145,16 @@ API = [
     Api(  18, "ApiVersions",              0,  4,    3,    CLIENT,   ANY,        ON_BOTH,
           note="the response header stays v0, and an unknown version is answered in v0 (KIP-511)"),
     Api(  19, "CreateTopics",             2,  7,    5,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS,
-          error_rows="topics"),
+          error_rows="topics", strict_from=6),
     Api(  20, "DeleteTopics",             1,  6,    4,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS,
-          error_rows="responses"),
+          error_rows="responses", strict_from=5),
     Api(  21, "DeleteRecords",            0,  2,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  22, "InitProducerId",           0,  5,    2,    CLIENT,   ANY,        ON_BROKER,
           note="v6 (KIP-939) is unstable in Kafka 4.3 and not advertised there either"),
     Api(  23, "OffsetForLeaderEpoch",     2,  4,    4,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
           is_urgent=True),
     Api(  24, "AddPartitionsToTxn",       0,  5,    3,    CLIENT,   ANY,        ON_BROKER, elements=MANY,
-          note="from v4 on for brokers (KIP-890)"),
+          brokers_from=4, note="from v4 on for brokers (KIP-890)"),
     Api(  25, "AddOffsetsToTxn",          0,  4,    3,    CLIENT,   ANY,        ON_BROKER),
     Api(  26, "EndTxn",                   0,  5,    3,    CLIENT,   ANY,        ON_BROKER),
     Api(  27, "WriteTxnMarkers",          1,  2,    1,    BROKER,   ANY,        ON_BROKER, elements=MANY),
@@ -154,7 +168,7 @@ API = [
     Api(  34, "AlterReplicaLogDirs",      1,  2,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  35, "DescribeLogDirs",          1,  5,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  37, "CreatePartitions",         0,  3,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS,
-          error_rows="results"),
+          error_rows="results", strict_from=3),
     Api(  38, "CreateDelegationToken",    1,  3,    2,    CLIENT,   ANY,        ON_BOTH),
     Api(  39, "RenewDelegationToken",     1,  2,    2,    CLIENT,   ANY,        ON_BOTH),
     Api(  40, "ExpireDelegationToken",    1,  2,    2,    CLIENT,   ANY,        ON_BOTH),
@@ -178,7 +192,8 @@ API = [
     Api(  55, "DescribeQuorum",           0,  2,    0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  56, "AlterPartition",           2,  3,    0,    BROKER,   CONTROLLER, ON_CONTROLLER, elements=PARTITIONS),
     Api(  57, "UpdateFeatures",           0,  2,    0,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  58, "Envelope",                 0,  0,    0,    BROKER,   ANY,        ON_CONTROLLER),
+    Api(  58, "Envelope",                 0,  0,    0,    BROKER,   ANY,        ON_CONTROLLER,
+          carries_bytes=True),
     Api(  59, "FetchSnapshot",            0,  1,    0,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  60, "DescribeCluster",          0,  2,    0,    CLIENT,   ANY,        ON_BOTH),
     Api(  61, "DescribeProducers",        0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
@@ -208,3 +223,5 @@ handler moves up."""
 
 by_key = {api.key: api for api in API}
 by_name = {api.name: api for api in (*API, *DECLARED)}
+PRODUCE, FETCH, API_VERSIONS = by_name["Produce"], by_name["Fetch"], by_name["ApiVersions"]
+"""The rows that the way from a frame to its reply treats apart."""

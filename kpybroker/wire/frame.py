@@ -11,11 +11,10 @@ from struct import Struct, error
 from typing import Any, NamedTuple
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.wire.api import Api, by_key
+from kpybroker.wire.api import API_VERSIONS, Api, by_key
 from kpybroker.wire.codec.codec import merge, pieces_of
 from kpybroker.wire.codec.primitives import refuse, skip_tagged
 
-API_VERSIONS = 18
 _REQUEST = Struct(">hhih")
 _SIZED_REQUEST = Struct(">ihhih")
 _RESPONSE_V0 = Struct(">ii")
@@ -67,7 +66,7 @@ def parse_response_header(view: Any, api: Api, version: int) -> tuple[int, int]:
     if len(view) < 4:
         refuse(f"a response of {len(view)} bytes")
     (correlation_id,) = _CORRELATION.unpack_from(view)
-    return correlation_id, skip_tags(view, 4) if version >= api.flexible and api.key != API_VERSIONS else 4
+    return correlation_id, skip_tags(view, 4) if version >= api.flexible and api is not API_VERSIONS else 4
 
 
 def encode_response(correlation_id: int, api: Api, version: int, response: Any) -> list[bytes | memoryview]:
@@ -76,7 +75,7 @@ def encode_response(correlation_id: int, api: Api, version: int, response: Any) 
     ValueError: the response cannot be encoded, a bug of its handler; the text names the field.
     """
     pieces, large = pieces_of(response, version)
-    flexible = version >= api.flexible and api.key != API_VERSIONS
+    flexible = version >= api.flexible and api is not API_VERSIONS
     pack = _RESPONSE_V1.pack if flexible else _RESPONSE_V0.pack
     header_bytes = 5 if flexible else 4
     if not large:
@@ -89,7 +88,7 @@ def encode_response(correlation_id: int, api: Api, version: int, response: Any) 
 def response_head(correlation_id: int, api: Api, version: int) -> bytes:
     """What stands before the message in a response frame, without the size."""
     head = _CORRELATION.pack(correlation_id)
-    return head + b"\0" if version >= api.flexible and api.key != API_VERSIONS else head
+    return head + b"\0" if version >= api.flexible and api is not API_VERSIONS else head
 
 
 def request_head(correlation_id: int, api: Api, version: int, client_id: str | None) -> bytes:

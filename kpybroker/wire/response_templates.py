@@ -9,14 +9,13 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
+from kpybroker.wire.api import FETCH, PRODUCE
 from kpybroker.wire.codec.building import LARGE_BYTES
 from kpybroker.wire.codec.codec import build
 from kpybroker.wire.codec.message import Buffer
 from kpybroker.wire.codec.primitives import write_uvarint
 from kpybroker.wire.rpc import fetch, produce
 
-FIRST_FLEXIBLE_PRODUCE = 9
-FIRST_FLEXIBLE_FETCH = 12
 MARK = 0xF7A5_C3E1_9B8D_F6D4 - (1 << 64)
 """Not in any name, for it is not UTF-8; that no topic id has it is looked at."""
 SHORT_MARK = MARK >> 32
@@ -52,7 +51,7 @@ def produce_form(acknowledgement: produce.Response, version: int) -> ProduceForm
     """`acknowledgement` is the response for one partition, with MARK as its base offset."""
     before, mark, after = build(acknowledgement, version).partition(MARK_BYTES)
     assert mark, "an acknowledgement has a base offset"
-    if version >= FIRST_FLEXIBLE_PRODUCE:
+    if version >= PRODUCE.flexible:
         before = b"\0" + before  # the header's tagged fields
     pack = Struct(f">ii{len(before)}sq{len(after)}s").pack
     return ProduceForm(pack, 4 + len(before) + 8 + len(after), before, after)
@@ -91,7 +90,7 @@ class Fetched(NamedTuple):
 
 def fetch_form(topic: str, topic_id: bytes, index: int, version: int, *, committed: bool) -> FetchForm | None:
     """None where the marks cannot be told from the rest, or the version is not flexible."""
-    if version < FIRST_FLEXIBLE_FETCH:
+    if version < FETCH.flexible:
         return None
     row = fetch.PartitionData(
         partition_index=index,

@@ -1,7 +1,7 @@
-"""The four doors to the outside: clock, chance, network, disk.
+"""A broker's access to the outside: clock, random numbers, network and disk.
 
-Everything below `server` reaches the operating system only through a `World`; `world.real` is the real one, the
-simulator is another. Monotonic time is the event loop's own (`asyncio.get_running_loop().time()`), so it has no door.
+Everything below `server` reaches the operating system only through a `World`. `world.real` is the real one; the
+simulator has another. Monotonic time is the event loop's own (`asyncio.get_running_loop().time()`) and needs no World.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class Network(Protocol):
     """TCP as asyncio sees it: protocol factories and transports."""
 
     async def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
-        """Listen; port 0 picks a free one. Raises OSError (address in use, not available)."""
+        """Listen on a host and port; port 0 picks a free one. Raises OSError (address in use, not available)."""
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Dial. Raises OSError (refused, unreachable)."""
+        """Connect to a host and port. Raises OSError (refused, unreachable)."""
 
 
 class PendingWrite(Protocol):
-    """A write that a thread has been given."""
+    """A write that a thread executes."""
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call back on the loop once it has ended."""
+        """Call back on the loop when the write has ended."""
 
     def result(self) -> None:
-        """Wait for its end on the caller. Raises OSError where it failed."""
+        """Block the caller until the write has ended. Raises OSError if it failed."""
 
 
 class Disk(Protocol):
@@ -55,39 +55,38 @@ class Disk(Protocol):
     """
 
     def open(self, path: str, *, create: bool = False) -> int:
-        """Open for reading and writing; `create` makes the file when absent (it is never cut)."""
+        """Open for reading and writing. `create`: create the file if it does not exist; its content is kept."""
 
     def close(self, handle: int) -> None: ...
 
     def has_handles(self, count: int) -> bool:
-        """Whether this process may open so many more files now."""
+        """Whether this process may open this many more files now."""
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file. May wait for the disk: start-up and recovery only."""
+        """Read up to `size` bytes, fewer only at the end of the file. May wait for the disk: for start-up and recovery
+        only."""
 
     def pread_nowait(self, handle: int, size: int, offset: int) -> Buffer | None:
-        """Like pread, but None where the read would wait for the disk (RWF_NOWAIT where the system has it).
-
-        What is found may be a view of memory that can be given back.
-        """
+        """Like pread, but returns None if the read would wait for the disk (RWF_NOWAIT, where the system has it). The
+        result may be a view of memory that can be given back."""
 
     def give_back(self, found: Buffer) -> None:
-        """Nobody looks any more at what `pread_nowait` found: its memory may serve the next read."""
+        """Return the memory of a `pread_nowait`, which nobody uses any more: the next read may reuse it."""
 
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
-        """Like pread, off the loop."""
+        """Like pread, on a thread."""
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write all buffers at offset; returns the bytes written. Short writes are completed inside."""
+        """Write all buffers at an offset; returns the number of bytes. Short writes are completed."""
 
     def write_soon(self, handle: int, data: bytes, offset: int) -> PendingWrite:
         """Like pwritev, on a thread of the file's device."""
 
     def separate(self, path: str) -> None:
-        """What waits for the device below `path` holds up nothing elsewhere: it has threads of its own."""
+        """Give the files below `path` threads of their own, so that waiting for their device delays no other."""
 
     def device(self, path: str) -> Device:
-        """What is known of the device that `path` is on."""
+        """The state of the device that `path` is on."""
 
     def size(self, handle: int) -> int: ...
 
@@ -98,16 +97,16 @@ class Disk(Protocol):
     def is_directory(self, path: str) -> bool: ...
 
     def path_size(self, path: str) -> int:
-        """Size of a file that is not open."""
+        """The size of a file that is not open."""
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
 
     def mkdir(self, path: str) -> None:
-        """Make a directory and its parents; no error when it is there."""
+        """Create a directory and its parents; no error if it exists."""
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic replace."""
+        """Replace atomically."""
 
     def unlink(self, path: str) -> None: ...
 
@@ -116,32 +115,33 @@ class Disk(Protocol):
     def modified_ms(self, path: str) -> int: ...
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that may still be written to the file system of `path`."""
+        """How many bytes may still be written to the file system of `path`."""
 
     def total_bytes(self, path: str) -> int:
-        """Size of the file system of `path`."""
+        """The size of the file system of `path`."""
 
     def lock(self, path: str) -> int:
-        """Take an exclusive lock on a file, made when absent; BlockingIOError when another process has it."""
+        """Take an exclusive lock on a file, which is created if needed; BlockingIOError if another process has it."""
 
     async def sync(self, handle: int) -> None:
-        """fdatasync, off the loop; on macOS F_FULLFSYNC."""
+        """fdatasync on a thread; on macOS F_FULLFSYNC."""
 
     async def sync_directory(self, path: str) -> None:
-        """fsync of a directory, off the loop."""
+        """fsync of a directory on a thread."""
 
     def sync_blocking(self, handle: int) -> None:
-        """fdatasync on the caller: start-up and stop only."""
+        """fdatasync on the calling thread: for start-up and stop only."""
 
     def sync_directory_blocking(self, path: str) -> None:
-        """fsync of a directory on the caller: start-up and stop only."""
+        """fsync of a directory on the calling thread: for start-up and stop only."""
 
     async def off_loop(self, work: Callable[[], None], path: str = "") -> None:
-        """Run disk work below `path` (unlink, truncate of many files) on its device's one thread for it, in order."""
+        """Run disk work below `path` (unlinking or truncating many files) in order, on the one thread that its device
+        has for this."""
 
 
 class World(Protocol):
-    """What a broker may know of the outside."""
+    """Everything outside that a broker may use."""
 
     @property
     def random(self) -> Random: ...
@@ -153,8 +153,9 @@ class World(Protocol):
     def disk(self) -> Disk: ...
 
     def wall_ms(self) -> int:
-        """Wall clock, milliseconds since the epoch: for what is stored or told. It may be set back or forward."""
+        """The wall clock in milliseconds since the epoch, for times that are stored or sent. It may jump backward or
+        forward."""
 
     def steady_ms(self) -> int:
-        """The event loop's clock in milliseconds: for time-outs and intervals. It only goes forward, stands still while
-        the machine is suspended, and says nothing to another process."""
+        """The event loop's clock in milliseconds, for timeouts and intervals. It never goes backward, stands still
+        while the machine is suspended, and cannot be compared with another process's."""

@@ -1,11 +1,11 @@
-"""Memory for large reads, used again and again: fresh pages for each megabyte cost more than the read itself."""
+"""Reuses memory for large reads: fresh pages for each megabyte cost more than the read itself."""
 
 from __future__ import annotations
 
 KEPT_BYTES = 32 << 20
 KEPT_BUFFERS = 32
 GRAIN_BYTES = 64 << 10
-"""Sizes are rounded up to this, so that a buffer fits the next read too."""
+"""Sizes are rounded up to this, so that a buffer also fits the next read."""
 
 
 class ReadBuffer(bytearray):
@@ -15,11 +15,16 @@ class ReadBuffer(bytearray):
 
 
 class ReadBuffers:
-    """Buffers that came back, the latest last: it is still in the processor's cache."""
+    """The buffers that were given back, the latest last: it is still in the processor's cache."""
 
     def __init__(self) -> None:
         self._free: list[ReadBuffer] = []
         self._free_bytes = 0
+
+    @property
+    def free_sizes(self) -> list[int]:
+        """The sizes of the buffers that are kept for the next reads, in bytes."""
+        return [len(buffer) for buffer in self._free]
 
     def take(self, size: int) -> memoryview:
         """A view of `size` bytes with any content."""
@@ -31,7 +36,7 @@ class ReadBuffers:
         return memoryview(ReadBuffer(-(-size // GRAIN_BYTES) * GRAIN_BYTES))[:size]
 
     def give_back(self, buffer: ReadBuffer) -> None:
-        """Nobody looks at any view of it any more."""
+        """Take back a buffer that has no views in use."""
         if len(self._free) < KEPT_BUFFERS and self._free_bytes + len(buffer) <= KEPT_BYTES:
             self._free.append(buffer)
             self._free_bytes += len(buffer)

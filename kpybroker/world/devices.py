@@ -1,7 +1,7 @@
-"""How quick writes below one directory are, how much waits to be written there, and since when nothing was answered.
+"""Measures for each directory how quick its writes are, how much is queued for it, and how long it has not answered.
 
-A write into the page cache takes microseconds until the kernel makes it wait for the device. From then on writes belong
-on a thread, until they have been quick for a while.
+A write into the page cache takes microseconds until the kernel makes it wait for the device. From then on, writes go to
+a thread until they have been quick for a while.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from contextlib import contextmanager
 log = logging.getLogger(__name__)
 
 SLOW_WRITE_S = 0.05
-"""A write that takes so much longer than copying its bytes was kept waiting by the device."""
+"""A write that takes this much longer than copying its bytes had to wait for the device."""
 COPIED_BYTES_PER_S = 500_000_000
-"""How quickly bytes go into the page cache, at the least."""
+"""The least rate at which bytes are copied into the page cache."""
 QUICK_AFTER_S = 5.0
-"""For how long writes must have been quick, doubled with each relapse."""
+"""How long writes must have been quick; doubled with each relapse."""
 QUICK_AFTER_MAX_S = 320.0
 QUEUED_BYTES_MAX = 32 << 20
-"""From here on a slow device takes no more appends."""
+"""With this much queued, a slow device takes no more appends."""
 
 
 class Device:
@@ -42,31 +42,31 @@ class Device:
         self.path = path
         self._is_apart = is_apart
         self.is_slow = False
-        """Writes are to go by a thread."""
+        """Writes go to a thread."""
         self.queued_bytes = 0
-        """What threads are to write, or are writing."""
+        """The bytes that threads are writing or will write."""
         self._slow_at_s = -QUICK_AFTER_MAX_S
         self._quick_after_s = QUICK_AFTER_S
         self._under_way: dict[int, None] = {}
-        """Writes and syncs that somebody waits for, in the order in which they began."""
+        """The writes and syncs that somebody waits for, in the order in which they began."""
         self._works = 0
         self._oldest_since_ms = 0
 
     @property
     def is_full(self) -> bool:
-        """As much is queued as may be."""
+        """Whether the queue is at its limit."""
         return self.queued_bytes >= QUEUED_BYTES_MAX
 
     def queue(self, size_bytes: int) -> None:
-        """So much more waits to be written by threads."""
+        """Add bytes that threads will write."""
         self.queued_bytes += size_bytes
 
     def unqueue(self, size_bytes: int) -> None:
-        """So much of it is written, or never will be."""
+        """Remove bytes that have been written, or never will be."""
         self.queued_bytes -= size_bytes
 
     def begin(self, now_ms: int) -> int:
-        """A write or a sync that somebody waits for begins, on a thread; the number to `end` it with."""
+        """A write or sync that somebody waits for begins on a thread; returns the number for `end`."""
         if not self._under_way:
             self._oldest_since_ms = now_ms
         self._works += 1
@@ -74,7 +74,7 @@ class Device:
         return self._works
 
     def end(self, work: int, now_ms: int) -> None:
-        """It has ended, well or not."""
+        """The write or sync has ended, successfully or not."""
         was_oldest = work == next(iter(self._under_way))
         del self._under_way[work]
         if was_oldest:
@@ -90,17 +90,15 @@ class Device:
             self.end(work, clock_ms())
 
     def silent_ms(self, now_ms: int) -> int:
-        """For how long the same write or sync has been the oldest under way; 0 where there is none.
+        """How long the same write or sync has been the oldest under way; 0 if there is none.
 
-        Many that wait in line for few threads do not count as silence: as long as they end, the oldest is another one.
+        A queue for few threads is not silence: as long as writes end, the oldest one changes.
         """
         return now_ms - self._oldest_since_ms if self._under_way else 0
 
     def took(self, seconds: float, now_s: float, size_bytes: int = 0) -> None:
-        """A write of so many bytes has ended, at `now_s` of a monotonic clock.
-
-        Of writes on the loop only those of SLOW_WRITE_S and more need to be told.
-        """
+        """A write of this many bytes has ended at `now_s` of a monotonic clock. Writes on the loop need to be reported
+        only if they took SLOW_WRITE_S or more."""
         if not self._is_apart:
             return  # there is nothing else that could go on meanwhile
         if seconds >= SLOW_WRITE_S + size_bytes / COPIED_BYTES_PER_S:
@@ -116,7 +114,7 @@ class Device:
 
 
 class Devices:
-    """The directories whose devices are told apart; what is below none of them has one as well."""
+    """The directories whose devices are told apart. All files outside them share one device."""
 
     def __init__(self) -> None:
         self._other = Device("/", is_apart=False)
@@ -126,10 +124,10 @@ class Devices:
         return bool(self._by_path)
 
     def separate(self, path: str) -> None:
-        """What is below `path` is on a device of its own."""
+        """Give the files below `path` a device of their own."""
         self._by_path.setdefault(path, Device(path))
 
     def at(self, path: str) -> Device:
-        """Where the file or directory is."""
+        """The device of a file or directory."""
         inside = [root for root in self._by_path if path == root or path.startswith(f"{root}/")]
         return self._by_path[max(inside, key=len)] if inside else self._other

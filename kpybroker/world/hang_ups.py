@@ -1,4 +1,4 @@
-"""Whether a peer has closed its side, asked of the kernel: asyncio does not tell while reading is paused."""
+"""Asks the kernel whether a peer has closed its side: asyncio does not report this while reading is paused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CLOSED = getattr(select, "POLLRDHUP", 0) | getattr(select, "POLLHUP", 0) | geta
 
 
 def has_hung_up(transport: asyncio.BaseTransport | None) -> bool:
-    """The peer sends no more, whatever of it has not been read; False where the system cannot tell."""
+    """Whether the peer has closed its side, even if data is unread; False if the system cannot tell."""
     sock = None if transport is None else transport.get_extra_info("socket")
     if sock is None or sock.fileno() < 0 or not hasattr(select, "poll"):
         return False

@@ -1,4 +1,4 @@
-"""Turns of the event loop for long work: between two pieces of it the loop serves everything else."""
+"""Splits long work into turns of the event loop: between two turns, the loop serves everything else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LoopTurns:
 
     def __init__(self) -> None:
         self.taken = 0
-        """Turns that waiters had."""
+        """How many turns were taken."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
 

@@ -20,12 +20,12 @@ from kpybroker.world.devices import SLOW_WRITE_S, Device, Devices
 _IOV_MAX = 1024
 _BACKLOG = 1024
 _THREADS = 16
-"""Reads, writes and syncs at once on one device."""
+"""How many reads, writes and syncs run at once on one device."""
 LARGE_READ_BYTES = 32 << 10
-"""Reads from here on use memory again."""
+"""Reads of this size or more reuse memory."""
 _READ_CHUNK_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
-"""macOS: its fsync leaves what was written in the device's cache, and this flushes that, too (fcntl(2))."""
+"""F_FULLFSYNC of macOS, which also flushes the device's cache; its fsync does not (fcntl(2))."""
 _FULL_SYNC_UNKNOWN = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL})
 _SYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
@@ -33,13 +33,13 @@ _NOWAIT_UNKNOWN = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 _locked: dict[int, tuple[int, int]] = {}
-"""Handle and identity of every file that this process has locked."""
+"""Handle and identity of each file that this process has locked."""
 
 
 def sync_to_device(handle: int, sync: Callable[[int], None] = _SYNC) -> None:
-    """What was written to the file, and what is needed to read it again, is on the device when this returns.
+    """When this returns, the file's data is on the device, with what is needed to read it again.
 
-    Directories want `os.fsync`: their file systems need not know fdatasync.
+    Directories need `os.fsync`: file systems need not support fdatasync for them.
     """
     if _FULL_SYNC is not None:
         try:
@@ -117,7 +117,7 @@ class RealNetwork:
 
 
 class RealWrite:
-    """A write on a thread, which tells how long it took."""
+    """A write on a thread, which measures how long it took."""
 
     def __init__(self, disk: RealDisk, device: Device, size_bytes: int, future: Future[float]) -> None:
         self._disk = disk
@@ -134,16 +134,16 @@ class RealWrite:
 
 
 class RealDisk:
-    """Files by os.*; whatever may wait for the device runs on threads, each device's own, made on first use."""
+    """Files by os.*. Whatever may wait for a device runs on that device's threads, which are started at first use."""
 
     def __init__(self) -> None:
         self._ordered: dict[Device, ThreadPoolExecutor] = {}
         self._parallel: dict[Device, ThreadPoolExecutor] = {}
         self._devices = Devices()
         self._by_handle: dict[int, Device] = {}
-        """Where open files are."""
+        """The devices of open files."""
         self.now_s = monotonic
-        """The clock by which writes are timed."""
+        """The clock that times the writes."""
         self._nowait = _RWF_NOWAIT
         self._buffers = ReadBuffers()
 
@@ -248,7 +248,7 @@ class RealDisk:
         return written
 
     def _write_rest(self, handle: int, buffer: Buffer, done: int, offset: int) -> int:
-        """Complete a short write; an error (disk full) leaves what was written so far."""
+        """Complete a short write. An error (disk full) leaves what was already written."""
         rest = memoryview(buffer)[done:]
         left = len(rest)
         while rest:
@@ -352,7 +352,7 @@ class RealDisk:
         return pool
 
     def shutdown(self) -> None:
-        """Wait for work under way and end the threads; the next use would make new ones."""
+        """Wait for work under way and end the threads; the next use starts new ones."""
         for pool in (*self._ordered.values(), *self._parallel.values()):
             pool.shutdown(wait=True)
         self._ordered.clear()
@@ -360,7 +360,7 @@ class RealDisk:
 
 
 class RealWorld:
-    """The four doors, open."""
+    """The operating system's clock, random numbers, network and disk."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.random = Random(seed)
@@ -378,5 +378,5 @@ class RealWorld:
 
 
 def real_world() -> World:
-    """A World of this machine; typed so that mypy compares it with the interface."""
+    """A World of this machine, typed so that mypy checks it against the protocol."""
     return RealWorld()

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -71,15 +72,20 @@ def test_the_typed_view_of_a_log_has_the_tables_defaults() -> None:
 
 
 def _attributes_read() -> set[str]:
-    """Names of attributes that the product reads, outside of the settings' own room."""
-    found = set()
+    """Names of attributes that the product reads outside of config, and of settings by a component's name for them."""
+    found: set[str] = set()
+    by_field: dict[str, set[str]] = defaultdict(set)
     for file in PACKAGE.rglob("*.py"):
         if file.is_relative_to(PACKAGE / "config"):
             continue
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                 found.add(node.attr)
-    return found
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call):
+                call = node.value
+                if isinstance(call.func, ast.Name) and call.func.id == "setting":
+                    by_field[ast.unparse(node.target)].add(BROKER_KEYS[ast.literal_eval(call.args[0])].attribute)
+    return found.union(*(names for field, names in by_field.items() if field in found))
 
 
 DERIVED = {
@@ -140,7 +146,7 @@ def test_what_is_about_protection_says_why_it_is_harmless() -> None:
 
 
 def test_the_page_shows_each_setting_once_under_what_becomes_of_it() -> None:
-    _, mapped, refused, harmless = re.split(r"\n## (?:Settings that another|Refused|Accepted without)", page())
+    _, mapped, refused, harmless = re.split(r"\n## (?:Replaced by|Refused|Accepted without)", page())
     for part, effect in ((mapped, Effect.MAPPED), (refused, Effect.REFUSED), (harmless, Effect.HARMLESS)):
         shown = re.findall(r"^\| `([^`]+)` ", part, re.MULTILINE)
         keys = [*BROKER_KEYS.values(), *TOPIC_KEYS.values(), *GROUP_KEYS.values(), *CLIENT_METRICS_KEYS.values()]

@@ -6,13 +6,15 @@ from random import Random
 from typing import Any
 
 from kpybroker.config import parse_config
-from kpybroker.controller.commands import BrokerEndpoint, BrokerHeartbeat, BrokerLost, Command, RegisterBroker
+from kpybroker.controller.commands import BrokerHeartbeat, BrokerLost, Command, RegisterBroker
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.machine import ControllerMachine
-from kpybroker.controller.state import ControllerState, PartitionState
+from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import Moment, Stored, Ticket
+from kpybroker.metadata.brokers import BrokerEndpoint
 from kpybroker.metadata.image import Image
+from kpybroker.metadata.topics import PartitionImage
 from kpybroker.wire.stored import metadata as stored
 
 NOW_MS = 1_700_000_000_000
@@ -59,7 +61,7 @@ class Stage:
             return refusal.code, refusal.message
         return result.error_code, result.error_message
 
-    def partition(self, topic: str = "t", index: int = 0) -> PartitionState:
+    def partition(self, topic: str = "t", index: int = 0) -> PartitionImage:
         return self.state.topics[topic].partitions[index]
 
     def join(

@@ -42,20 +42,20 @@ def test_registering_the_same_incarnation_again_changes_nothing() -> None:
 
 def test_a_lone_replica_keeps_leading_but_not_in_the_same_epoch_after_a_crash() -> None:
     stage = with_topic(brokers=1)
-    partition = stage.state.topics["t"].partitions[0]
     stage.join(1, incarnation=2)
+    partition = stage.partition()
     assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 1, (1,))
 
 
 def test_after_a_clean_stop_nothing_is_written_per_partition() -> None:
     stage = with_topic(brokers=1)
-    partition = stage.state.topics["t"].partitions[0]
     state = stage.ask(BrokerHeartbeat(1, stage.epochs[1], want_shut_down=True))
     assert state.should_shut_down
     assert not stage.state.active(1)
     written = len(stage.log)
     stage.join(1, incarnation=2, previous_epoch=stage.epochs[1])
     assert len(stage.log) == written + 2
+    partition = stage.partition()
     assert (partition.leader, partition.leader_epoch) == (1, 0)
     assert stage.state.active(1)
 
@@ -63,11 +63,11 @@ def test_after_a_clean_stop_nothing_is_written_per_partition() -> None:
 @pytest.mark.parametrize("how", ["fence", "stop", "crash"])
 def test_leadership_moves_to_another_replica_in_sync(how: str) -> None:
     stage = with_topic(brokers=2)
-    partition = stage.state.topics["t"].partitions[0]
     if how == "crash":
         stage.join(1, incarnation=2)
     else:
         stage.ask(BrokerHeartbeat(1, stage.epochs[1], want_fence=how == "fence", want_shut_down=how == "stop"))
+    partition = stage.partition()
     assert (partition.leader, partition.leader_epoch, partition.isr) == (2, 1, (2,))
     assert stage.replayed() == stage.state
 
@@ -98,7 +98,7 @@ def test_a_stale_epoch_is_refused(node_id: int) -> None:
 
 def test_a_broker_that_lacks_a_finalized_feature_is_refused() -> None:
     stage = Stage(brokers=0)
-    stage.state.apply(stored.FeatureLevelRecord(name="metadata.version", feature_level=30))
+    stage.state.replay(stored.FeatureLevelRecord(name="metadata.version", feature_level=30))
     with pytest.raises(KafkaError) as refused:
         stage.ask(RegisterBroker(1, b"i" * 16, (), (("metadata.version", 7, 29),)))
     assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION

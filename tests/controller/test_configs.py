@@ -92,8 +92,8 @@ def test_bad_topic_settings(stage: Stage, name: str, value: str | None, said: st
 )
 def test_good_topic_settings_are_kept_as_written(stage: Stage, name: str, value: str) -> None:
     assert stage.code(change(TOPIC, "t", (name, SET, value))) == (E.NONE, None)
-    assert stage.state.settings(TOPIC, "t") == {name: value}
-    stage.machine.config.log_settings(stage.state.settings(TOPIC, "t"))
+    assert stage.state.config(TOPIC, "t") == {name: value}
+    stage.machine.config.log_settings(stage.state.config(TOPIC, "t"))
 
 
 def test_contradicting_settings_are_refused_together(stage: Stage) -> None:
@@ -106,7 +106,7 @@ def test_contradicting_settings_are_refused_together(stage: Stage) -> None:
 def test_lists_grow_and_shrink(stage: Stage) -> None:
     def after(operation: int, value: str) -> str:
         assert stage.code(change(TOPIC, "t", ("cleanup.policy", operation, value))) == (E.NONE, None)
-        return stage.state.settings(TOPIC, "t").get("cleanup.policy", "default")
+        return stage.state.config(TOPIC, "t").get("cleanup.policy", "default")
 
     assert after(APPEND, "compact") == "delete,compact"
     assert after(APPEND, "compact") == "delete,compact"
@@ -218,7 +218,7 @@ def test_no_defaults_with_which_compacted_topics_cannot_be_made(stage: Stage, na
 )
 def test_good_broker_settings(stage: Stage, name: str, setting: str, value: str) -> None:
     assert stage.code(change(BROKER, name, (setting, SET, value)))[0] is E.NONE
-    assert stage.state.settings(BROKER, name) == {setting: value}
+    assert stage.state.config(BROKER, name) == {setting: value}
     assert stage.code(change(BROKER, name, (setting, DELETE, None)))[0] is E.NONE
     assert stage.state.configs == {}
 
@@ -258,12 +258,12 @@ def test_replacing_resets_what_is_not_named(stage: Stage) -> None:
 
     assert replace(("retention.ms", "5"), ("segment.ms", "6")) is E.NONE
     assert replace(("retention.ms", "7"), validate_only=True) is E.NONE
-    assert stage.state.settings(TOPIC, "t") == {"retention.ms": "5", "segment.ms": "6"}
+    assert stage.state.config(TOPIC, "t") == {"retention.ms": "5", "segment.ms": "6"}
     assert replace(("retention.ms", "7"), ("nosuch", "1")) is E.INVALID_CONFIG
     assert replace(("retention.ms", "7"), ("retention.ms", "8")) is E.INVALID_REQUEST
     assert replace(("retention.ms", None)) is E.INVALID_REQUEST
     assert replace(("segment.ms", "6")) is E.NONE
-    assert stage.state.settings(TOPIC, "t") == {"segment.ms": "6"}
+    assert stage.state.config(TOPIC, "t") == {"segment.ms": "6"}
 
 
 def test_one_resource_twice_is_refused_and_others_are_not_harmed(stage: Stage) -> None:

@@ -31,10 +31,11 @@ from kpybroker.controller.commands import (
     UpdateFeatures,
 )
 from kpybroker.controller.leadership import RECOVERING
-from kpybroker.controller.state import ControllerState, PartitionState
+from kpybroker.controller.state import ControllerState
 from kpybroker.errors import KafkaError
 from kpybroker.machine.contract import Tick
 from kpybroker.metadata.image import ELR_FEATURE
+from kpybroker.metadata.topics import PartitionImage
 from tests.controller.stage import Stage
 
 NODES = 4
@@ -165,7 +166,7 @@ class Play:
         self.stage.now_ms = end_ms
 
 
-def everybody(state: ControllerState) -> dict[tuple[str, int], PartitionState]:
+def everybody(state: ControllerState) -> dict[tuple[str, int], PartitionImage]:
     return {(name, index): each for name, topic in state.topics.items() for index, each in topic.partitions.items()}
 
 
@@ -187,7 +188,7 @@ def assert_sound(state: ControllerState, *, elr: bool) -> None:
             assert not now.eligible_leader_replicas, place
 
 
-def assert_follows(before: PartitionState, after: PartitionState, place: tuple[str, int]) -> None:
+def assert_follows(before: PartitionImage, after: PartitionImage, place: tuple[str, int]) -> None:
     """One step of a partition: epochs grow with every change, and a clean election chooses who has everything."""
     assert after.partition_epoch >= before.partition_epoch, place
     assert after.leader_epoch >= before.leader_epoch, place

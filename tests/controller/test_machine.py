@@ -24,7 +24,7 @@ from kpybroker.controller.commands import (
     ReplaceConfigs,
     ResourceType,
 )
-from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.machine.contract import Moment
 from kpybroker.wire.stored import metadata as stored
 from tests.controller.stage import Stage
@@ -123,18 +123,19 @@ def test_an_open_metadata_transaction_counts_from_its_end() -> None:
         stored.BeginTransactionRecord(name="x"),
         stored.TopicRecord(name="b", topic_id=topic_id),
     ):
-        stage.state.apply(record)
+        stage.state.replay(record)
         assert not stage.state.topics
-    stage.state.apply(stored.EndTransactionRecord())
+    stage.state.replay(stored.EndTransactionRecord())
     assert list(stage.state.topics) == ["b"]
 
 
-def test_what_the_controller_does_not_decide_by_is_let_pass() -> None:
+def test_a_record_of_no_effect_is_taken_and_an_unknown_one_is_damage() -> None:
     stage = Stage(brokers=1)
     before = stage.replayed()
-    stage.state.apply(stored.NoOpRecord())
-    stage.state.apply(stored.AccessControlEntryRecord(resource_name="r", principal="User:u"))
+    stage.state.replay(stored.NoOpRecord())
     assert stage.state == before
+    with pytest.raises(Damage, match="which this version does not know"):
+        stage.state.replay(stored.BrokerEndpoint())
 
 
 def test_thousands_of_topics_in_one_request_or_one_by_one() -> None:

@@ -45,7 +45,7 @@ async def dialled(cluster: VirtualCluster) -> Peer:
 async def unfenced(cluster: VirtualCluster, node_id: int, port: int) -> tuple[Peer, Stranger]:
     """A live broker with a connection of its own, whose registered listener is at this port."""
     peer = await dialled(cluster)
-    stranger = Stranger(peer, cluster.broker(1).cluster_id, node_id)
+    stranger = Stranger(peer, cluster.broker(1).storage.cluster_id, node_id)
     at = broker_registration.Listener(name="PLAINTEXT", host=cluster.client.network.address, port=port)
     told = await peer.ask("BrokerRegistration", stranger.registration(listeners=[at]))
     stranger.epoch = told.broker_epoch
@@ -54,7 +54,7 @@ async def unfenced(cluster: VirtualCluster, node_id: int, port: int) -> tuple[Pe
 
 
 def is_fenced(cluster: VirtualCluster, node_id: int) -> bool:
-    return cluster.broker(1).image.brokers[node_id].fenced
+    return cluster.broker(1).metadata.image.brokers[node_id].fenced
 
 
 def test_who_is_gone_is_fenced_though_its_session_lasts() -> None:
@@ -109,7 +109,7 @@ def test_who_still_listens_is_not_fenced_and_a_new_incarnation_need_not_wait() -
             peer.close()
             await asyncio.sleep(LATER_S)
             assert not is_fenced(cluster, 2)
-            successor = Stranger(other, cluster.broker(1).cluster_id, 2, incarnation=2)
+            successor = Stranger(other, cluster.broker(1).storage.cluster_id, 2, incarnation=2)
             assert await successor.register() == 0
             assert successor.epoch > stranger.epoch
 
@@ -127,7 +127,7 @@ def test_who_comes_back_on_another_connection_is_there() -> None:
         await asyncio.sleep(LATER_S)
         assert not is_fenced(cluster, 2)
         assert not (await stranger.beat()).is_fenced
-        rival = Stranger(other, cluster.broker(1).cluster_id, 2, incarnation=2)
+        rival = Stranger(other, cluster.broker(1).storage.cluster_id, 2, incarnation=2)
         assert await rival.register() != 0, "its session goes on"
 
     play(scene)

@@ -72,6 +72,10 @@ def test_what_logs_in_is_not_shown() -> None:
         assert repr(secret) not in shown
 
 
+def credentials(stage: Stage) -> set[tuple[str, int]]:
+    return {(user, mechanism) for user, each in stage.state.scram_credentials.items() for mechanism in each}
+
+
 USERS = st.sampled_from(["a", "b", "c", ""])
 MECHANISMS = st.integers(0, 3)
 CHANGES = st.one_of(
@@ -85,15 +89,14 @@ CHANGES = st.one_of(
 def test_replaying_the_records_gives_what_was_decided(requests: list[list[ScramDeletion | ScramUpsertion]]) -> None:
     stage = Stage()
     for changes in requests:
-        before = set(stage.state.scram_credentials)
+        before = credentials(stage)
         told = stage.ask(alter(*changes))
         assert sorted(result.user for result in told) == sorted({change.user for change in changes})
         taken = {result.user for result in told if result.error_code is ErrorCode.NONE}
-        assert {user for user, _ in before ^ stage.state.scram_credentials} <= taken
+        assert {user for user, _ in before ^ credentials(stage)} <= taken
         for change in changes:
             if change.user in taken:
-                is_there = (change.user, change.mechanism) in stage.state.scram_credentials
+                is_there = (change.user, change.mechanism) in credentials(stage)
                 assert is_there == isinstance(change, ScramUpsertion)
     assert stage.replayed() == stage.state
-    kept = stage.image().scram_credentials
-    assert {(user, mechanism) for user, each in kept.items() for mechanism in each} == stage.state.scram_credentials
+    assert stage.image().scram_credentials == stage.state.scram_credentials

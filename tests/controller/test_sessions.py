@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from kpybroker.controller.commands import BrokerHeartbeat, BrokerLost, CreateTopics, NewTopic, RegisterBroker
@@ -53,7 +55,7 @@ def test_who_is_silent_for_a_session_is_fenced_and_nobody_else() -> None:
 
 def test_a_new_controller_gives_everybody_a_full_session() -> None:
     stage = three()
-    fresh = ControllerMachine(stage.machine.config, stage.machine._random, lambda: len(stage.log))
+    fresh = ControllerMachine(stage.machine.config, Random(1), lambda: len(stage.log))
     for offset, record in enumerate(stage.records()):
         fresh.apply(Stored(None, None, NOW_MS, offset, record))
     stage.machine = fresh
@@ -124,7 +126,7 @@ def test_a_new_controller_goes_on_with_a_shutdown_under_way() -> None:
     leaving = BrokerHeartbeat(1, stage.epochs[1], want_shut_down=True)
     fall_behind(stage, 2, 3)
     assert not stage.ask(leaving).should_shut_down
-    fresh = ControllerMachine(stage.machine.config, stage.machine._random, lambda: len(stage.log))
+    fresh = ControllerMachine(stage.machine.config, Random(1), lambda: len(stage.log))
     for offset, record in enumerate(stage.records()):
         fresh.apply(Stored(None, None, NOW_MS, offset, record))
     stage.machine = fresh

@@ -32,11 +32,12 @@ from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.quotas import KEYS_OF_ADDRESSES, KEYS_OF_CLIENTS
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.coordinator import settings_of
+from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.metadata.dynamic_configs import DynamicConfigs
 from kpybroker.metadata.image import Image
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.quotas.rate import LONGEST_MS
+from kpybroker.wire.api import by_name
 from tests.boundaries import values_of
 from tests.controller.stage import Stage
 
@@ -70,7 +71,7 @@ class Follower:
         self.make_views()
 
     def make_views(self) -> None:
-        settings_of(self.dynamic.config)
+        GroupSettings.of(self.dynamic.config)
         rules = Rules(self.dynamic.config, self.stage.state)
         for topic in self.image.topics:
             self.dynamic.log_settings(self.image, topic, replayed=True)
@@ -112,7 +113,7 @@ def taken_of(kind: ResourceType, name: str, keys: Iterable[str]) -> int:
                 taken += code is ErrorCode.NONE
                 follower.follow()
         follower.restart()
-        assert not stage.state.settings(kind, name), "it can be taken back"
+        assert not stage.state.config(kind, name), "it can be taken back"
     return taken
 
 
@@ -149,8 +150,8 @@ def test_quotas_that_are_taken_can_be_applied_and_charged(entity: str, name: str
             for api in ("CreateTopics", "DeleteTopics"):
                 for version in (0, 7):
                     with contextlib.suppress(KafkaError):
-                        follower.quotas.mutations(api, version, "127.0.0.1").take(10**6)
-                    waits_ms.append(follower.quotas.mutations(api, version, "127.0.0.1").wait_ms)
+                        follower.quotas.mutations(by_name[api], version, "127.0.0.1").take(10**6)
+                    waits_ms.append(follower.quotas.mutations(by_name[api], version, "127.0.0.1").wait_ms)
             assert all(0 <= wait_ms <= LONGEST_MS for wait_ms in waits_ms)
         follower.restart()
         assert 1.0 in taken

@@ -164,7 +164,7 @@ def test_a_topic_made_again_is_another_one_and_inherits_nothing() -> None:
     second = stage.one(create(NewTopic("a_b", 1, 1)))
     assert second.error_code is E.NONE
     assert second.topic_id != first.topic_id
-    assert stage.state.settings(ResourceType.TOPIC, "a.b") == {}
+    assert stage.state.config(ResourceType.TOPIC, "a.b") == {}
 
 
 def test_deletion_can_be_switched_off() -> None:

@@ -93,7 +93,7 @@ class Colony:
 
     @property
     def group(self) -> ConsumerGroup | None:
-        return self.stage.machine.modern.groups.get("g")
+        return self.stage.machine.kinds["consumer"].groups.get("g")
 
     # -- what happens ---------------------------------------------------------------------------------------------
 
@@ -175,7 +175,11 @@ class Colony:
             assert not seen & has, "a partition is with two members"
             seen |= has
         assert group.owners.keys() == seen
-        again = read_group("g", self.stage.machine.modern.stored["g"]) if self.stage.machine.modern.stored else None
+        again = (
+            read_group("g", self.stage.machine.kinds["consumer"].stored["g"])
+            if self.stage.machine.kinds["consumer"].stored
+            else None
+        )
         assert again is not None
         assert told(again) == told(group), "replay is not what is live"
 

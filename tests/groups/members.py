@@ -125,7 +125,7 @@ class Town:
         self.offset += 1
         commits = [("t", bytes(16), [PartitionCommit(0, self.offset, -1, "")])]
         generation = citizen.generation - self.chance.choice([0, 0, 0, 1])
-        current = self.stage.machine.groups.get("g")
+        current = self.stage.machine.kinds["classic"].groups.get("g")
         command = CommitOffsets("g", citizen.member_id, citizen.instance, generation, -1, commits, True)
         ticket, answers, written = self.stage.ask(command)
         answer = dict(answers)[ticket]
@@ -198,7 +198,7 @@ class Town:
 
     def assert_at_rest(self) -> None:
         """Everybody alive is in one generation, nobody else is, and each has what the leader gave it."""
-        group = self.stage.machine.groups.get("g")
+        group = self.stage.machine.kinds["classic"].groups.get("g")
         if not self.citizens:
             assert group is None or group.state is GroupState.EMPTY
             return

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kpybroker.groups.consumer.assignors import ASSIGNORS, GroupAssignment, MemberSubscription, ranges, uniform
+from kpybroker.groups.ground.settings import ASSIGNOR_CLASSES
 
 TOPICS = [bytes([number]) * 16 for number in range(4)]
 some_partitions = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 12), min_size=1)
@@ -103,3 +104,7 @@ def test_topics_that_are_not_there_do_not_count() -> None:
             "b": frozenset(),
         }
         assert assign({}, {TOPICS[0]: 3}) == {}
+
+
+def test_every_assignor_has_a_setting_and_the_name_of_kafkas_class() -> None:
+    assert ASSIGNORS.keys() == ASSIGNOR_CLASSES.keys()

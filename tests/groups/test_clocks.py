@@ -67,9 +67,9 @@ def test_a_consumer_that_stops_is_out_after_its_session_and_not_before(jump_ms: 
     beat(stage, "a", 0)
     stage.ahead_ms = jump_ms
     stage.wait(stage.settings.consumer_session_timeout_ms - 1)
-    assert "a" in stage.machine.modern.groups["g"].members
+    assert "a" in stage.machine.kinds["consumer"].groups["g"].members
     stage.wait(1)
-    assert not stage.machine.modern.groups["g"].members
+    assert not stage.machine.kinds["consumer"].groups["g"].members
 
 
 @jumps
@@ -78,12 +78,12 @@ def test_the_next_assignment_waits_for_its_interval_and_no_longer(jump_ms: int, 
     stage = Stage(GroupSettings(consumer_assignment_interval_ms=INTERVAL_MS, consumer_min_assignment_interval_ms=0))
     stage.topic("t", 2)
     beat(stage, "a", 0)
-    decided = stage.machine.modern.groups["g"].assignment_epoch
+    decided = stage.machine.kinds["consumer"].groups["g"].assignment_epoch
     stage.ahead_ms = jump_ms
     if restarts:
         stage.restart()
     beat(stage, "b", 0)
-    group = stage.machine.modern.groups["g"]
+    group = stage.machine.kinds["consumer"].groups["g"]
     is_early = restarts and jump_ms == 600_000  # the new coordinator takes the stored time for long ago
     assert (group.assignment_epoch > decided) == is_early
     stage.wait(INTERVAL_MS)

@@ -11,7 +11,7 @@ import pytest
 
 from kpybroker.config import parse_config
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.groups.coordinator import GroupCoordinator, settings_of
+from kpybroker.groups.coordinator import GroupCoordinator
 from kpybroker.groups.ground.commands import CommitOffsets, FetchOffsets, ListGroups, PartitionCommit
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.offsets.committed import Committed
@@ -417,5 +417,5 @@ def test_settings_come_from_the_configuration() -> None:
             "message.max.bytes": "1000",
         }
     )
-    settings = settings_of(config)
+    settings = GroupSettings.of(config)
     assert settings == GroupSettings(11, 12, 13, 14, 15, 16 * 60_000, 17, 939)

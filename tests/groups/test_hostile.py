@@ -65,7 +65,8 @@ def beat(member_id: str, epoch: int, **facts: Any) -> ConsumerHeartbeat:
 def same_after_replay(played: Stage) -> bool:
     """As it is, and as compaction may leave it."""
     logs = [played.log, *(compacted(played.log, Random(number)) for number in range(3))]
-    return all(played.replayed(log).stored == played.machine.stored for log in logs)
+    live = [kind.stored for kind in played.machine.kinds]
+    return all([kind.stored for kind in played.replayed(log).kinds] == live for log in logs)
 
 
 def test_a_protocol_that_is_offered_twice_counts_once_when_the_group_becomes_classic() -> None:
@@ -73,7 +74,9 @@ def test_a_protocol_that_is_offered_twice_counts_once_when_the_group_becomes_cla
     played.answer(beat("modern", 0))
     assert played.answer(join(("range", SUBSCRIPTION), ("range", b"\xff"))).error_code == 0
     played.answer(beat("modern", -1))
-    assert [each.protocols for each in played.machine.groups["g"].members.values()] == [(("range", SUBSCRIPTION),)]
+    assert [each.protocols for each in played.machine.kinds["classic"].groups["g"].members.values()] == [
+        (("range", SUBSCRIPTION),)
+    ]
     assert same_after_replay(played)
 
 
@@ -85,7 +88,7 @@ def test_what_was_kept_twice_counts_once_too(monkeypatch: pytest.MonkeyPatch) ->
         before.setattr(classic_members, "named_once", tuple)
         played.answer(join(("range", SUBSCRIPTION), ("range", SUBSCRIPTION)))
     played.answer(beat("modern", -1))
-    assert played.machine.groups["g"].protocol == "range"
+    assert played.machine.kinds["classic"].groups["g"].protocol == "range"
 
 
 def test_a_protocol_that_nobody_chose_is_not_read() -> None:
@@ -93,14 +96,14 @@ def test_a_protocol_that_nobody_chose_is_not_read() -> None:
     played.ask(join(("other", b"\xff"), ("range", SUBSCRIPTION), client="a"))
     played.ask(join(("range", SUBSCRIPTION), client="b"))
     played.wait(SESSION_MS // 2)
-    group = played.machine.groups["g"]
+    group = played.machine.kinds["classic"].groups["g"]
     assert group.protocol == "range"
     for member_id in list(group.members):
         asked = sync_group.Request(group_id="g", generation_id=group.generation, member_id=member_id)
         played.ask(Sync(asked))
     played.answer(beat("modern", 0))
     played.answer(beat("modern", -1))
-    assert "g" in played.machine.groups
+    assert "g" in played.machine.kinds["classic"].groups
     assert same_after_replay(played)
 
 
@@ -114,7 +117,7 @@ def test_an_assignment_is_in_the_version_of_the_protocol_that_counts() -> None:
     played.answer(Sync(sync_group.Request(group_id="g", generation_id=1, member_id=joined.member_id)))
     played.answer(beat("modern", 0))
     played.answer(beat("modern", -1))
-    group = played.machine.groups["g"]
+    group = played.machine.kinds["classic"].groups["g"]
     assert group.protocol == "range"
     assert group.members[joined.member_id].assignment.startswith(b"\0\0")
 
@@ -148,7 +151,7 @@ def test_a_member_that_says_it_is_another_instance_is_no_longer_the_first() -> N
     played = stage()
     played.answer(beat("m", 0, instance_id="first"))
     played.answer(beat("m", 0, instance_id="second"))
-    assert played.machine.modern.groups["g"].instances == {"second": "m"}
+    assert played.machine.kinds["consumer"].groups["g"].instances == {"second": "m"}
     with pytest.raises(KafkaError, match="UNKNOWN_MEMBER_ID"):
         played.answer(beat("m", -2, instance_id="first"))
     assert same_after_replay(played)
@@ -168,7 +171,10 @@ def test_a_member_that_does_not_fit_into_a_batch_is_refused_and_has_changed_noth
     assert bool(written) is (size > 0) is (count < 49)
     if not written:
         assert answer.code == ErrorCode.UNKNOWN_SERVER_ERROR
-        assert (played.machine.modern.groups, played.machine.modern.stored) == ({}, {})
+        assert (played.machine.kinds["consumer"].groups, played.machine.kinds["consumer"].stored) == (
+            {},
+            {},
+        )
     told = played.answer(beat("small", 0))
     before = shown(played)
     with pytest.raises(KafkaError) as refused:
@@ -183,15 +189,17 @@ def test_a_member_that_does_not_fit_into_a_batch_is_refused_and_has_changed_noth
 def shown(played: Stage) -> Any:
     return [
         (group.epoch, [one.said() for one in group.members.values()], group.instances)
-        for group in played.machine.modern.groups.values()
+        for group in played.machine.kinds["consumer"].groups.values()
     ]
 
 
 def hostile(chance: Random, played: Stage) -> Any:
     """Anything, to the one group, with ids that are known more often than not."""
-    members = [*played.machine.groups["g"].members] if "g" in played.machine.groups else []
-    if "g" in played.machine.modern.groups:
-        members += played.machine.modern.groups["g"].members
+    members = (
+        [*played.machine.kinds["classic"].groups["g"].members] if "g" in played.machine.kinds["classic"].groups else []
+    )
+    if "g" in played.machine.kinds["consumer"].groups:
+        members += played.machine.kinds["consumer"].groups["g"].members
     member_id = chance.choice([*members, *members, "", "m", LONG])
     extreme = chance.choice(EXTREMES)
     match chance.randrange(8):

@@ -41,16 +41,16 @@ def commit(member_id: str = "", generation: int = -1, *, group: str = "g", **top
 
 def hard(machine: GroupMachine) -> tuple[Any, ...]:
     return (
-        machine.stored,
+        machine.kinds["classic"].stored,
         {group: machine.offsets.of(group) for group in machine.offsets.groups()},
-        machine.foreign,
+        machine.kinds["unserved"].stored,
     )
 
 
 def random_command(chance: Random, stage: Stage) -> Any:
     """Anything, with ids that exist more often than not."""
     group = chance.choice(["g", "g", "g", "h"])
-    live = stage.machine.groups.get(group)
+    live = stage.machine.kinds["classic"].groups.get(group)
     ids = ["", "nobody"] if live is None else [*live.members, *live.members, *live.pending_join, "", "nobody"]
     member_id = chance.choice(ids)
     generation = (0 if live is None else live.generation) + chance.choice([0, 0, 0, 0, -1, 1])
@@ -99,14 +99,14 @@ def test_replay_equals_live(seed: int) -> None:
         stage.ask(random_command(chance, stage))
     assert hard(stage.replayed()) == hard(stage.machine)
     assert hard(stage.replayed(compacted(stage.log, chance))) == hard(stage.machine)
-    for group_id, group in stage.machine.groups.items():
-        if group.state in (GroupState.STABLE, GroupState.EMPTY) and group_id in stage.machine.stored:
-            again = read_group(group_id, stage.machine.stored[group_id], 0)
+    for group_id, group in stage.machine.kinds["classic"].groups.items():
+        if group.state in (GroupState.STABLE, GroupState.EMPTY) and group_id in stage.machine.kinds["classic"].stored:
+            again = read_group(group_id, stage.machine.kinds["classic"].stored[group_id], 0)
             assert (again.state, again.generation, again.leader) == (group.state, group.generation, group.leader)
             assert [(m.member_id, m.instance_id, m.assignment) for m in again.members.values()] == [
                 (m.member_id, m.instance_id, m.assignment) for m in group.members.values()
             ]
-    assert all(group in stage.machine.groups for group in stage.machine.offsets.groups())
+    assert all(group in stage.machine.kinds["classic"].groups for group in stage.machine.offsets.groups())
 
 
 @settings(max_examples=60, deadline=None)
@@ -172,8 +172,8 @@ def test_a_log_that_refuses_takes_the_machine_back_to_what_was_written() -> None
     refused(stage, sync(member_id, 2, assignments={member_id: b"second"}))
     stage.wait(0)
     assert hard(stage.machine) == before
-    assert stage.machine.groups["g"].state is GroupState.STABLE
-    assert stage.machine.groups["g"].members[member_id].assignment == b"first"
+    assert stage.machine.kinds["classic"].groups["g"].state is GroupState.STABLE
+    assert stage.machine.kinds["classic"].groups["g"].members[member_id].assignment == b"first"
     with pytest.raises(KafkaError, match="ILLEGAL_GENERATION"):
         stage.answer(commit(member_id, 2, t=1))
     assert stage.answer(join(member_id)).generation_id == 2
@@ -207,7 +207,7 @@ def test_large_deletions_go_in_steps() -> None:
     stage = Stage()
     many_offsets(stage)
     steps = [len(stage.ask(DeleteGroup("g"))[2])]
-    while list(stage.machine.groups):
+    while list(stage.machine.kinds["classic"].groups):
         steps.append(len(stage.ask(DeleteGroup("g"))[2]))
     assert sum(steps) == 2_001
     assert max(steps) < 1_500
@@ -220,7 +220,7 @@ def test_large_expiries_go_in_steps() -> None:
     stage.wait(9_999)
     stage.now_ms += 1
     steps = []
-    while list(stage.machine.groups):
+    while list(stage.machine.kinds["classic"].groups):
         steps.append(len(stage.ask(Tick())[2]))
     assert sum(steps) == 2_001
     assert max(steps) < 1_500

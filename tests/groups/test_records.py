@@ -170,11 +170,13 @@ def machine_of(*kept: Stored) -> GroupMachine:
 def test_records_of_protocols_not_served_are_of_no_effect() -> None:
     keys = [kind.to_bytes(2, "big") + b"\x00\x01g" for kind in range(3, 40) if kind not in KINDS]
     machine = machine_of(*[Stored(key, b"\x00\x00\x00\x00\x00\x01\x00") for key in keys], stored(*COMMIT))
-    assert machine.foreign == {"g": "streams"}
-    assert list(machine.groups) == ["dyn"]
+    assert [(group_id, group.type) for group_id, group in machine.kinds["unserved"].stored.items()] == [
+        ("g", "streams")
+    ]
+    assert list(machine.kinds["classic"].groups) == ["dyn"]
     for key in keys:
         machine.apply(Stored(key, None))
-    assert machine.foreign == {}
+    assert machine.kinds["unserved"].stored == {}
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\x00", b"\x7f\xff", b"\xff\xff"])

@@ -32,7 +32,7 @@ class Voter:
         self.node = node
         self.peer = peer
         self.directory = directory
-        self.cluster_id = node.broker.cluster_id
+        self.cluster_id = node.broker.storage.cluster_id
 
     @property
     def stored(self) -> Any:

@@ -17,11 +17,11 @@ def told_in_every_version(with_broker: WithBroker, api: Api, request: Any) -> li
     async def scenario(peer: Peer, node: Node) -> None:
         port = await node.server.start("127.0.0.1", 0, "CONTROLLER", "controller")
         inner = await Peer.dial(node.broker.world.network, "127.0.0.1", port)
-        before = list(node.broker.image.records())
+        before = list(node.broker.metadata.image.records())
         for version in range(api.min, api.max + 1):
             told.append(await peer.ask(api.name, request, version=version))
             told.append(await inner.ask(api.name, request, version=version))
-        assert list(node.broker.image.records()) == before
+        assert list(node.broker.metadata.image.records()) == before
         inner.close()
 
     with_broker(scenario)

@@ -68,7 +68,7 @@ async def inner(node: Node) -> AsyncIterator[Peer]:
 async def live_stranger(node: Node, node_id: int = 2) -> AsyncIterator[Stranger]:
     """A second broker, registered and unfenced."""
     async with inner(node) as peer:
-        stranger = Stranger(peer, node.broker.cluster_id, node_id)
+        stranger = Stranger(peer, node.broker.storage.cluster_id, node_id)
         assert await stranger.register() == 0
         assert not (await stranger.beat()).is_fenced
         yield stranger

@@ -24,6 +24,9 @@ def test_the_partition_that_keeps_the_group_is_added(with_broker: WithBroker) ->
             fenced = ErrorCode.PRODUCER_FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH
             assert (await peer.ask("AddOffsetsToTxn", asked, version=version)).error_code == fenced
         (topic,) = (await described(peer)).topics
-        assert (topic.topic, topic.partitions) == ("__consumer_offsets", [node.broker.groups.partition_for("a")])
+        assert (topic.topic, topic.partitions) == (
+            "__consumer_offsets",
+            [node.broker.coordinators.groups.partition_for("a")],
+        )
 
     with_broker(scenario)

@@ -32,7 +32,7 @@ def test_static_voters_are_not_added_to(tmp_path: Path) -> None:
         leader = cluster.nodes[await cluster.leader()].broker
         await cluster.until(lambda: leader.quorum.is_active, "the leader is active")
         listener = rpc.Listener(name="CONTROLLER", host="127.0.0.1", port=1)
-        request = rpc.Request(voter_id=9, cluster_id=leader.cluster_id, listeners=[listener])
+        request = rpc.Request(voter_id=9, cluster_id=leader.storage.cluster_id, listeners=[listener])
         with pytest.raises(KafkaError) as refusal:
             await leader.quorum.add_voter(request)
         assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION

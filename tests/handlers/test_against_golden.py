@@ -21,17 +21,7 @@ from kpybroker.server.node import Node
 from kpybroker.wire.api import API, Api, by_name
 from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.records.batch import split
-from oracle.cluster_scenes import ClusterScenes
-from oracle.directory_scenes import DirectoryScenes
-from oracle.group_scenes import SETTINGS, GroupScenes
-from oracle.marker_scenes import MarkerScenes
-from oracle.quorum_scenes import QuorumScenes
-from oracle.quota_scenes import QuotaScenes
-from oracle.scenes import Scenes
-from oracle.security_scenes import SecurityScenes
-from oracle.transaction_scenes import TransactionScenes
-from oracle.txn_offset_scenes import TxnOffsetScenes
-from oracle.voter_scenes import VoterScenes
+from oracle.plays import AT_CONTROLLER, PLAYS, Play, file_of, plays_of
 from tests.server.clustering import free_ports
 from tests.serving import serving
 
@@ -167,8 +157,8 @@ def differences(kafkas: Any, ours: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: Kafka says {kafkas!r}, ours is {ours!r}"
 
 
-def asking(at: Peer, said: dict[str, list[Exchange]]) -> Callable[..., Any]:
-    """How scenes ask, from their own thread; exchanges with a note are collected in `said`."""
+def asking(at: Peer, said: dict[str, list[Exchange]], *, at_controller: bool = False) -> Callable[..., Any]:
+    """How scenes ask, from their own thread; exchanges with a note are collected in `said`, by file."""
     loop = asyncio.get_running_loop()
 
     def ask(name: str, version: int, request: Any, note: str = "") -> Any:
@@ -178,7 +168,8 @@ def asking(at: Peer, said: dict[str, list[Exchange]]) -> Callable[..., Any]:
             SCENES_TIMEOUT_S
         )
         if note:
-            said[name].append(Exchange(version, note, plain(as_sent), plain(response)))
+            exchange = Exchange(version, note, plain(as_sent), plain(response))
+            said[file_of(api, at_controller=at_controller)].append(exchange)
         return response
 
     return ask
@@ -188,47 +179,24 @@ async def dialled(node: Node, port: int) -> Peer:
     return await Peer.dial(node.broker.world.network, "127.0.0.1", port, client_id="golden")
 
 
-async def play(directory: Path) -> dict[str, list[Exchange]]:
-    """Play all scenes; the exchanges by API. Scenes of a cluster have a node to themselves."""
+async def perform(play: Play, directory: Path) -> dict[str, list[Exchange]]:
+    """Play the scenes on a node of their own; the exchanges by file."""
     said: dict[str, list[Exchange]] = defaultdict(list)
-    async with serving(directory / "clients", AS_RECORDED) as node:
-        peer = await dialled(node, int(node.bootstrap.rpartition(":")[2]))
-        await asyncio.to_thread(Scenes(asking(peer, said)).all)
-        await asyncio.to_thread(MarkerScenes(asking(peer, said)).all)
-        await asyncio.to_thread(TransactionScenes(asking(peer, said)).all)
-        await asyncio.to_thread(TxnOffsetScenes(asking(peer, said)).all)
-        peer.close()
-    at_controller: dict[str, list[Exchange]] = defaultdict(list)
-    async with serving(directory / "cluster", AS_RECORDED) as node:
-        peer = await dialled(node, int(node.bootstrap.rpartition(":")[2]))
-        inner = await dialled(node, await node.server.start("127.0.0.1", 0, "CONTROLLER", "controller"))
-        await asyncio.to_thread(ClusterScenes(asking(peer, said), asking(inner, at_controller)).all)
-        await asyncio.to_thread(QuotaScenes(asking(peer, said)).all)
-        await asyncio.to_thread(SecurityScenes(asking(peer, said)).all)
-        inner.close()
-        peer.close()
-    at_controller_too: dict[str, list[Exchange]] = defaultdict(list)
-    async with serving(directory / "directories", AS_RECORDED) as node:
-        peer = await dialled(node, int(node.bootstrap.rpartition(":")[2]))
-        inner = await dialled(node, await node.server.start("127.0.0.1", 0, "CONTROLLER", "controller"))
-        await asyncio.to_thread(DirectoryScenes(asking(peer, said), asking(inner, at_controller_too)).all)
-        inner.close()
-        peer.close()
-    async with serving(directory / "groups", {**AS_RECORDED, **SETTINGS}) as node:
-        peer = await dialled(node, int(node.bootstrap.rpartition(":")[2]))
-        await asyncio.to_thread(GroupScenes(asking(peer, said)).all)
-        peer.close()
     port = free_ports(1)[0]
-    both = {"listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"}
-    async with serving(directory / "quorum", {**AS_RECORDED, **both}) as node:
-        peer, inner = await dialled(node, int(node.bootstrap.rpartition(":")[2])), await dialled(node, port)
-        await asyncio.to_thread(QuorumScenes(asking(peer, said), asking(inner, at_controller)).all)
-        await asyncio.to_thread(VoterScenes(asking(peer, said), asking(inner, at_controller)).all)
+    listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"
+    with_controller = {"listeners": listeners} if play.asks_controller else {}
+    async with serving(directory / play.name, {**AS_RECORDED, **play.properties, **with_controller}) as node:
+        peer = await dialled(node, int(node.bootstrap.rpartition(":")[2]))
+        inner = await dialled(node, port) if play.asks_controller else peer
+        await asyncio.to_thread(play.perform, asking(peer, said), asking(inner, said, at_controller=True))
         inner.close()
         peer.close()
-    del at_controller["ApiVersions"]  # tests/test_table.py has it
-    del at_controller_too["ApiVersions"]
-    return {**said, **at_controller_too, **at_controller}
+    return said
+
+
+async def perform_all(directory: Path) -> dict[str, dict[str, list[Exchange]]]:
+    """The exchanges by play and file."""
+    return {play.name: await perform(play, directory) for play in PLAYS}
 
 
 def recorded(api: Api) -> list[Exchange]:
@@ -244,10 +212,20 @@ def recorded(api: Api) -> list[Exchange]:
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Exchange]]:
+def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[Exchange]]]:
     """The exchanges with this broker."""
 
-    return asyncio.run(asyncio.wait_for(play(tmp_path_factory.mktemp("golden")), 2 * SCENES_TIMEOUT_S))
+    return asyncio.run(asyncio.wait_for(perform_all(tmp_path_factory.mktemp("golden")), 2 * SCENES_TIMEOUT_S))
+
+
+@pytest.fixture(scope="module")
+def live(played: dict[str, dict[str, list[Exchange]]]) -> dict[str, list[Exchange]]:
+    """All of an API, in the order of its file; tests/test_table.py has what the controller says to ApiVersions."""
+    files: dict[str, list[Exchange]] = defaultdict(list)
+    for said in played.values():
+        for file, exchanges in said.items():
+            files[file] += exchanges
+    return {api.name: files[api.module] for api in API}
 
 
 @pytest.mark.parametrize("api", API, ids=lambda api: api.name)
@@ -271,3 +249,11 @@ def test_what_differs_is_still_asked(live: dict[str, list[Exchange]]) -> None:
     said = {(name, exchange.note) for name, exchanges in live.items() for exchange in exchanges}
     assert set(OURS_IN_SCENE) <= said
     assert {name for name, _ in OURS} | UNORDERED <= set(live)
+
+
+def test_recording_one_api_plays_all_that_ask_it(played: dict[str, dict[str, list[Exchange]]]) -> None:
+    for api in API:
+        chosen = {play.name for play in plays_of([api])}
+        files = {api.module, file_of(api, at_controller=True)}
+        assert chosen >= {name for name, said in played.items() if files & set(said)}, api.name
+    assert AT_CONTROLLER in played["cluster"]

@@ -30,7 +30,7 @@ def test_every_version_sets_and_removes(with_broker: WithBroker) -> None:
                     0,
                     list(BOB),
                 )
-                assert node.broker.image.quotas == after
+                assert node.broker.metadata.image.quotas == after
 
     with_broker(scenario)
 
@@ -40,6 +40,6 @@ def test_refusals_are_each_entitys_own(with_broker: WithBroker) -> None:
         wanted = [entry(BOB, "unknown", 1.0), entry((("client-id", None),), "request_percentage", 1.0)]
         told = await peer.ask("AlterClientQuotas", rpc.Request(entries=wanted))
         assert [result.error_code for result in told.entries] == [ErrorCode.INVALID_REQUEST, 0]
-        assert node.broker.image.quotas == {(("client-id", None),): {"request_percentage": 1.0}}
+        assert node.broker.metadata.image.quotas == {(("client-id", None),): {"request_percentage": 1.0}}
 
     with_broker(scenario)

@@ -41,7 +41,7 @@ def test_every_version_replaces_the_settings_of_a_live_log(with_broker: WithBrok
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ]
             assert [told.resource_name for told in reply.responses] == ["7", name, "1", "nosuch"]
-            settings = node.broker.hosting.leads(name, 0).log.settings
+            settings = node.broker.replication.hosting.leads(name, 0).log.settings
             assert (settings.retention_ms, settings.segment_ms) == (1000 + version, 604_800_000)
 
     with_broker(scenario)
@@ -49,11 +49,11 @@ def test_every_version_replaces_the_settings_of_a_live_log(with_broker: WithBrok
 
 def test_validating_changes_nothing(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
-        before = node.broker.image.configs
+        before = node.broker.metadata.image.configs
         whole = replace(ResourceType.BROKER, "", log_retention_ms="5", min_insync_replicas="1")
         (told,) = (await peer.ask("AlterConfigs", rpc.Request(resources=[whole], validate_only=True))).responses
         assert told.error_code == 0
-        assert node.broker.image.configs == before
+        assert node.broker.metadata.image.configs == before
         part = rpc.Request(resources=[replace(ResourceType.BROKER, "", log_retention_ms="5")])
         (told,) = (await peer.ask("AlterConfigs", part)).responses
         assert told.error_code == ErrorCode.INVALID_CONFIG, (

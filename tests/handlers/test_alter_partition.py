@@ -18,8 +18,8 @@ API = api_table.by_name["AlterPartition"]
 
 def proposal(node: Node, stranger: Stranger, members: list[int], **facts: Any) -> rpc.Request:
     """The leader, this node, proposes an in-sync set for t-0."""
-    topic = node.broker.image.topics["t"]
-    epochs = {node.broker.node_id: node.broker.epoch, stranger.node_id: stranger.epoch}
+    topic = node.broker.metadata.image.topics["t"]
+    epochs = {node.broker.node_id: node.broker.membership.epoch, stranger.node_id: stranger.epoch}
     wanted = {
         "partition_index": 0,
         "leader_epoch": topic.partitions[0].leader_epoch,
@@ -29,7 +29,7 @@ def proposal(node: Node, stranger: Stranger, members: list[int], **facts: Any) -
         **facts,
     }
     topics = [rpc.TopicData(topic_id=topic.id, partitions=[rpc.PartitionData(**wanted)])]
-    return rpc.Request(broker_id=node.broker.node_id, broker_epoch=node.broker.epoch, topics=topics)
+    return rpc.Request(broker_id=node.broker.node_id, broker_epoch=node.broker.membership.epoch, topics=topics)
 
 
 async def make_topic(peer: Peer, *replicas: int) -> None:
@@ -48,7 +48,7 @@ def test_every_version_shrinks_and_expands(with_broker: WithBroker) -> None:
                     request = proposal(node, stranger, members)
                     told = await stranger.peer.ask("AlterPartition", request, version=version)
                     (answer,) = told.topics[0].partitions
-                    now = node.broker.image.topics["t"].partitions[0]
+                    now = node.broker.metadata.image.topics["t"].partitions[0]
                     assert (told.error_code, answer.error_code) == (0, 0)
                     assert (answer.isr, answer.partition_epoch) == (members, now.partition_epoch)
                     assert now.isr == tuple(members)
@@ -72,7 +72,7 @@ def test_refusals_are_per_partition(with_broker: WithBroker) -> None:
                 (
                     {
                         "new_isr_with_epochs": [
-                            rpc.BrokerState(broker_id=1, broker_epoch=node.broker.epoch),
+                            rpc.BrokerState(broker_id=1, broker_epoch=node.broker.membership.epoch),
                             rpc.BrokerState(broker_id=2, broker_epoch=stranger.epoch - 1),
                         ]
                     },
@@ -84,6 +84,6 @@ def test_refusals_are_per_partition(with_broker: WithBroker) -> None:
             await stranger.beat(want_fence=True)
             told = await stranger.peer.ask("AlterPartition", proposal(node, stranger, [1, 2]))
             assert told.topics[0].partitions[0].error_code == ErrorCode.INELIGIBLE_REPLICA, "it is fenced (KIP-841)"
-            assert node.broker.image.topics["t"].partitions[0].isr == (1,)
+            assert node.broker.metadata.image.topics["t"].partitions[0].isr == (1,)
 
     with_broker(scenario)

@@ -34,13 +34,13 @@ def test_a_replica_is_added_and_taken_away(with_broker: WithBroker) -> None:
             await make_topic(peer, 1)
             for version in range(API.min, API.max + 1):
                 assert await code_of(peer, moved([1, 2]), version) == 0
-                now = node.broker.image.topics["t"].partitions[0]
+                now = node.broker.metadata.image.topics["t"].partitions[0]
                 assert (now.replicas, now.adding_replicas, now.isr) == ((1, 2), (2,), (1,))
                 await stranger.peer.ask("AlterPartition", proposal(node, stranger, [1, 2]))
-                now = node.broker.image.topics["t"].partitions[0]
+                now = node.broker.metadata.image.topics["t"].partitions[0]
                 assert (now.replicas, now.adding_replicas, now.isr) == ((1, 2), (), (1, 2))
                 assert await code_of(peer, moved([1]), version) == 0
-                now = node.broker.image.topics["t"].partitions[0]
+                now = node.broker.metadata.image.topics["t"].partitions[0]
                 assert (now.replicas, now.removing_replicas, now.isr) == ((1,), (), (1,))
 
     with_broker(scenario)
@@ -51,10 +51,10 @@ def test_a_move_is_called_off(with_broker: WithBroker) -> None:
         async with live_stranger(node):
             await make_topic(peer, 1)
             assert await code_of(peer, moved([2])) == 0
-            now = node.broker.image.topics["t"].partitions[0]
+            now = node.broker.metadata.image.topics["t"].partitions[0]
             assert (now.replicas, now.adding_replicas, now.removing_replicas) == ((2, 1), (2,), (1,))
             assert await code_of(peer, moved(None)) == 0
-            now = node.broker.image.topics["t"].partitions[0]
+            now = node.broker.metadata.image.topics["t"].partitions[0]
             assert (now.replicas, now.adding_replicas, now.removing_replicas) == ((1,), (), ())
             assert await code_of(peer, moved(None)) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
@@ -72,7 +72,7 @@ def test_refusals_change_nothing(with_broker: WithBroker) -> None:
                 (moved([1, 2], allow_replication_factor_change=False), ErrorCode.INVALID_REPLICATION_FACTOR),
             ):
                 assert await code_of(peer, request) == code
-            assert node.broker.image.topics["t"].partitions[0].replicas == (1,)
+            assert node.broker.metadata.image.topics["t"].partitions[0].replicas == (1,)
             assert await code_of(peer, moved([2], allow_replication_factor_change=False)) == 0
 
     with_broker(scenario)

@@ -36,10 +36,10 @@ def test_every_version_moves_or_says_why_not(tmp_path: Path) -> None:
                 assert await ask(version, paths[0], "t" * 240, 0) == ErrorCode.INVALID_TOPIC_EXCEPTION
                 for path in (paths[1], paths[1], paths[0]):
                     assert await ask(version, path, "t", 0) == 0
-                    partition = node.broker.hosting.find("t", 0)
+                    partition = node.broker.replication.hosting.find("t", 0)
                     assert partition is not None
                     for _ in range(500):
-                        directory = node.broker.log_dirs.of(partition.log)
+                        directory = node.broker.storage.log_dirs.of(partition.log)
                         if directory is not None and directory.path == path:
                             break
                         await asyncio.sleep(0.01)

@@ -31,13 +31,13 @@ def test_credentials_are_set_and_removed_on_both_listeners(with_broker: WithBrok
         for asked in (peer, inner):
             told = await asked.ask(API.name, rpc.Request(upsertions=[upsertion("ann"), upsertion("bob", SHA_512)]))
             assert [(row.user, row.error_code) for row in told.results] == [("ann", 0), ("bob", 0)]
-            assert node.broker.image.scram_credentials == {
+            assert node.broker.metadata.image.scram_credentials == {
                 "ann": {SHA_256: credential_of(SHA_256, b"grains", b"salted", 4096)},
                 "bob": {SHA_512: credential_of(SHA_512, b"grains", b"salted", 4096)},
             }
             told = await asked.ask(API.name, rpc.Request(deletions=[deletion("ann"), deletion("bob", SHA_512)]))
             assert [(row.user, row.error_code) for row in told.results] == [("ann", 0), ("bob", 0)]
-            assert node.broker.image.scram_credentials == {}
+            assert node.broker.metadata.image.scram_credentials == {}
         inner.close()
 
     with_broker(scenario)
@@ -52,7 +52,7 @@ def test_refusals_are_each_users_own(with_broker: WithBroker) -> None:
             "ann": 0,
             "bob": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
         }
-        assert list(node.broker.image.scram_credentials) == ["ann"]
+        assert list(node.broker.metadata.image.scram_credentials) == ["ann"]
 
     with_broker(scenario)
 
@@ -62,7 +62,7 @@ def test_one_request_has_a_limit(with_broker: WithBroker) -> None:
         users = [f"user-{number}" for number in range(API.elements + 1)]
         told = await peer.ask(API.name, rpc.Request(upsertions=[upsertion(user) for user in users[1:]]))
         assert {row.error_code for row in told.results} == {0}
-        assert len(node.broker.image.scram_credentials) == API.elements
+        assert len(node.broker.metadata.image.scram_credentials) == API.elements
         try:
             await peer.ask(API.name, rpc.Request(upsertions=[upsertion(user) for user in users]))
         except (ConnectionError, MalformedFrame):

@@ -52,7 +52,7 @@ def test_features_below_v4_leave_out_a_minimum_of_zero(with_broker: WithBroker) 
             supported = {f.name: (f.min_version, f.max_version) for f in response.supported_features}
             wanted = {
                 name: (low, high)
-                for name, (low, high) in node.broker.supported_features.items()
+                for name, (low, high) in node.broker.membership.supported_features.items()
                 if low > 0 or version >= 4
             }
             assert supported == wanted
@@ -73,7 +73,7 @@ def test_finalized_features_are_among_the_supported(with_broker: WithBroker) -> 
         assert all(kafkas_levels[name] == level for name, level in levels.items())
         assert response.finalized_features_epoch >= 0
         # A directory formatted by another broker may have features that this one lacks.
-        node.broker.supported_features = {"kraft.version": (0, 1)}
+        node.broker.membership.supported_features = {"kraft.version": (0, 1)}
         response = await peer.ask("ApiVersions", NAMED, version=4)
         assert "metadata.version" not in {f.name for f in response.finalized_features}
 

@@ -45,7 +45,7 @@ def to_all(topic: str, acks: int = 1) -> produce.Request:
 
 def stored(node: Node) -> list[Batch]:
     """The batches of all partitions."""
-    logs = [node.broker.hosting.leads("t", index).log for index in range(COUNT)]
+    logs = [node.broker.replication.hosting.leads("t", index).log for index in range(COUNT)]
     return [batch for log in logs for batch in split(bytes(log.read(0, 1 << 20, upper=log.end, min_one=True) or b""))]
 
 
@@ -75,7 +75,7 @@ def test_a_produce_that_has_begun_and_must_wait_is_taken_whole(with_broker: With
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", COUNT, LOG_APPEND_TIME)
         told: list[None] = []
-        run = node.broker.log_dirs.sliced_work.run
+        run = node.broker.storage.log_dirs.sliced_work.run
         others = [asyncio.ensure_future(run(partial(busy, told))) for _ in range(SHORT_AT_ONCE)]
         await asyncio.sleep(0)  # they occupy all places for short works
         later: Any = handle(node.broker, CALL, to_all("t"))

@@ -20,7 +20,7 @@ A, B, C = (bytes([2, number]) * 8 for number in (1, 2, 3))
 @contextlib.asynccontextmanager
 async def with_two_directories(node: Node) -> AsyncIterator[Stranger]:
     async with inner(node) as peer:
-        stranger = Stranger(peer, node.broker.cluster_id, 2)
+        stranger = Stranger(peer, node.broker.storage.cluster_id, 2)
         told = await peer.ask("BrokerRegistration", stranger.registration(log_dirs=[A, B]))
         stranger.epoch = told.broker_epoch
         assert not (await stranger.beat()).is_fenced
@@ -28,7 +28,9 @@ async def with_two_directories(node: Node) -> AsyncIterator[Stranger]:
 
 
 async def assign(node: Node, stranger: Stranger, directory: bytes) -> int:
-    topic = rpc.TopicData(topic_id=node.broker.image.topics["t"].id, partitions=[rpc.PartitionData(partition_index=0)])
+    topic = rpc.TopicData(
+        topic_id=node.broker.metadata.image.topics["t"].id, partitions=[rpc.PartitionData(partition_index=0)]
+    )
     asked = rpc.Request(
         broker_id=2, broker_epoch=stranger.epoch, directories=[rpc.DirectoryData(id=directory, topics=[topic])]
     )
@@ -42,11 +44,11 @@ def test_a_replica_is_where_its_broker_says(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with with_two_directories(node) as stranger:
             await make_topic(peer, 1, 2)
-            before = node.broker.image.topics["t"].partitions[0]
+            before = node.broker.metadata.image.topics["t"].partitions[0]
             assert before.directories[1] == UNASSIGNED
             for directory in (A, B, B):
                 assert await assign(node, stranger, directory) == 0
-                now = node.broker.image.topics["t"].partitions[0]
+                now = node.broker.metadata.image.topics["t"].partitions[0]
                 assert now.directories == (before.directories[0], directory)
                 assert (now.leader, now.leader_epoch, now.isr) == (1, before.leader_epoch, (1, 2))
             stale = Stranger(stranger.peer, stranger.cluster_id, 2)
@@ -65,15 +67,15 @@ def test_a_lost_log_is_not_in_sync_and_an_offline_one_comes_back(with_broker: Wi
             await assign(node, stranger, A)
 
             def now() -> tuple[int, tuple[int, ...]]:
-                partition = node.broker.image.topics["t"].partitions[0]
+                partition = node.broker.metadata.image.topics["t"].partitions[0]
                 return partition.leader, partition.isr + partition.eligible_leader_replicas
 
             assert now() == (2, (2,))
             await stranger.beat(offline_log_dirs=[A])
-            assert node.broker.image.brokers[2].log_dirs == (B,)
+            assert node.broker.metadata.image.brokers[2].log_dirs == (B,)
             assert now()[0] == -1
             await stranger.beat(offline_log_dirs=[A])  # repeated without effect
-            assert node.broker.image.brokers[2].log_dirs == (B,)
+            assert node.broker.metadata.image.brokers[2].log_dirs == (B,)
             assert await assign(node, stranger, B) == 0  # the whole replica was moved there
             assert now() == (2, (2,))
             assert await assign(node, stranger, LOST) == 0

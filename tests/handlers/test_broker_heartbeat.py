@@ -16,13 +16,13 @@ def test_every_version_fences_unfences_and_lets_go(with_broker: WithBroker) -> N
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as peer:
             for version in range(API.min, API.max + 1):
-                stranger = Stranger(peer, node.broker.cluster_id, 10 + version)
+                stranger = Stranger(peer, node.broker.storage.cluster_id, 10 + version)
                 await stranger.register()
                 behind = await stranger.beat(version, current_metadata_offset=stranger.epoch - 1)
                 assert (behind.is_caught_up, behind.is_fenced) == (False, True)
                 level = await stranger.beat(version, current_metadata_offset=stranger.epoch)
                 assert (level.is_caught_up, level.is_fenced) == (True, False)
-                assert not node.broker.image.brokers[stranger.node_id].fenced
+                assert not node.broker.metadata.image.brokers[stranger.node_id].fenced
                 assert (await stranger.beat(version, want_fence=True)).is_fenced
                 assert not (await stranger.beat(version)).is_fenced
                 gone = await stranger.beat(version, want_shut_down=True)
@@ -34,7 +34,7 @@ def test_every_version_fences_unfences_and_lets_go(with_broker: WithBroker) -> N
 def test_another_epoch_is_refused(with_broker: WithBroker) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as peer:
-            stranger = Stranger(peer, node.broker.cluster_id, 2)
+            stranger = Stranger(peer, node.broker.storage.cluster_id, 2)
             assert (await stranger.beat()).error_code == ErrorCode.STALE_BROKER_EPOCH
             await stranger.register()
             told = await stranger.beat(broker_epoch=stranger.epoch + 1)

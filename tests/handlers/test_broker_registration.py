@@ -21,12 +21,12 @@ def test_every_version_that_can_name_directories_registers(with_broker: WithBrok
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as peer:
             for version in range(API.min, API.max + 1):
-                stranger = Stranger(peer, node.broker.cluster_id, 10 + version)
+                stranger = Stranger(peer, node.broker.storage.cluster_id, 10 + version)
                 told = await peer.ask("BrokerRegistration", stranger.registration(), version=version)
                 if version < 2:  # log_dirs came with v2 (KIP-858), and metadata.version requires them
                     assert told.error_code == ErrorCode.INVALID_REGISTRATION
                     continue
-                known = node.broker.image.brokers[stranger.node_id]
+                known = node.broker.metadata.image.brokers[stranger.node_id]
                 assert (told.error_code, told.broker_epoch) == (0, known.epoch)
                 assert known.fenced
                 assert known.log_dirs == (bytes([stranger.node_id]) * 16,)
@@ -52,10 +52,10 @@ def test_every_version_that_can_name_directories_registers(with_broker: WithBrok
 def test_who_does_not_fit_is_refused(with_broker: WithBroker, facts: dict[str, Any], code: ErrorCode) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as peer:
-            request = Stranger(peer, node.broker.cluster_id, 2).registration(**facts)
+            request = Stranger(peer, node.broker.storage.cluster_id, 2).registration(**facts)
             told = await peer.ask("BrokerRegistration", request)
             assert (told.error_code, told.broker_epoch) == (code, -1)
-            assert list(node.broker.image.brokers) == [node.broker.node_id]
+            assert list(node.broker.metadata.image.brokers) == [node.broker.node_id]
 
     with_broker(scenario)
 
@@ -63,7 +63,7 @@ def test_who_does_not_fit_is_refused(with_broker: WithBroker, facts: dict[str, A
 def test_an_id_that_lives_is_not_given_to_another(with_broker: WithBroker) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as peer:
-            first, second = (Stranger(peer, node.broker.cluster_id, 2, incarnation) for incarnation in (1, 2))
+            first, second = (Stranger(peer, node.broker.storage.cluster_id, 2, incarnation) for incarnation in (1, 2))
             assert await first.register() == 0
             assert not (await first.beat()).is_fenced
             assert await second.register() == ErrorCode.DUPLICATE_BROKER_REGISTRATION
@@ -76,9 +76,9 @@ def test_an_id_that_lives_is_not_given_to_another(with_broker: WithBroker) -> No
 def test_nobody_but_the_controllers_own_broker_takes_its_id(with_broker: WithBroker) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as peer:
-            twin = Stranger(peer, node.broker.cluster_id, node.broker.node_id)
-            epoch = node.broker.image.brokers[node.broker.node_id].epoch
+            twin = Stranger(peer, node.broker.storage.cluster_id, node.broker.node_id)
+            epoch = node.broker.metadata.image.brokers[node.broker.node_id].epoch
             assert await twin.register() == ErrorCode.DUPLICATE_BROKER_REGISTRATION
-            assert node.broker.image.brokers[node.broker.node_id].epoch == epoch
+            assert node.broker.metadata.image.brokers[node.broker.node_id].epoch == epoch
 
     with_broker(scenario)

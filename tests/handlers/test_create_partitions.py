@@ -29,7 +29,7 @@ def test_every_version_grows_a_topic_that_is_served_at_once(with_broker: WithBro
                 ("a", 0),
                 ("nosuch", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ]
-            assert node.broker.hosting.leads("a", count - 1).log.end == 0
+            assert node.broker.replication.hosting.leads("a", count - 1).log.end == 0
 
     with_broker(scenario)
 
@@ -46,6 +46,6 @@ def test_refusals_change_nothing(with_broker: WithBroker) -> None:
             assert (told.name, told.error_code) == ("a", code)
         reply = await peer.ask("CreatePartitions", rpc.Request(topics=[grow("a", 4)], validate_only=True))
         assert reply.results[0].error_code == 0
-        assert len(node.broker.image.topics["a"].partitions) == 3
+        assert len(node.broker.metadata.image.topics["a"].partitions) == 3
 
     with_broker(scenario)

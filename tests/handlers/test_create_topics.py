@@ -28,7 +28,7 @@ def test_every_version_creates_a_topic_that_is_served_at_once(with_broker: WithB
             assert (made.name, made.error_code, made.error_message) == (name, 0, None)
             assert (refused.error_code, refused.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "no good")
             assert "no good" in refused.error_message
-            assert node.broker.hosting.leads(name, 1).log.settings.retention_ms == 77
+            assert node.broker.replication.hosting.leads(name, 1).log.settings.retention_ms == 77
             if version >= 5:
                 assert (made.num_partitions, made.replication_factor) == (2, 1)
                 told = {config.name: config for config in made.configs}
@@ -39,7 +39,7 @@ def test_every_version_creates_a_topic_that_is_served_at_once(with_broker: WithB
                 assert all(config.config_source > 0 and not config.read_only for config in made.configs)
                 assert refused.configs == []
             if version >= 7:
-                assert made.topic_id == node.broker.image.topics[name].id
+                assert made.topic_id == node.broker.metadata.image.topics[name].id
 
     with_broker(scenario)
 
@@ -49,7 +49,7 @@ def test_validating_creates_nothing_and_defaults_are_the_brokers(with_broker: Wi
         asked = rpc.Request(topics=[topic("a", -1)], validate_only=True)
         (told,) = (await peer.ask("CreateTopics", asked)).topics
         assert (told.error_code, told.num_partitions) == (0, 3)
-        assert "a" not in node.broker.image.topics
+        assert "a" not in node.broker.metadata.image.topics
 
     with_broker(scenario, {"num.partitions": "3"})
 
@@ -70,6 +70,6 @@ def test_a_thousand_topics_at_once(with_broker: WithBroker) -> None:
         reply = await peer.ask("CreateTopics", rpc.Request(topics=[topic(name) for name in names]))
         assert [told.name for told in reply.topics] == names
         assert not any(told.error_code for told in reply.topics)
-        assert all(node.broker.hosting.find(name, 0) for name in names)
+        assert all(node.broker.replication.hosting.find(name, 0) for name in names)
 
     with_broker(scenario)

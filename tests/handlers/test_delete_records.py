@@ -83,6 +83,8 @@ def test_deleted_records_do_not_return(tmp_path: Path) -> None:
             async with serving(tmp_path / directory) as node, dialled(node) as peer:
                 assert (await get(peer, "t", 3)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
                 assert values(await get(peer, "t", 4), 4) == [(4, b"4"), (5, b"5")]
-                assert node.broker.hosting.leads("t", 1).log.start == 0, "the other partition kept its records"
+                assert node.broker.replication.hosting.leads("t", 1).log.start == 0, (
+                    "the other partition kept its records"
+                )
 
     asyncio.run(asyncio.wait_for(whole(), 60))

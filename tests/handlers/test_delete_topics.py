@@ -24,14 +24,14 @@ def test_every_version_deletes(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for version in range(API.min, API.max + 1):
             await peer.ask("CreateTopics", create_topics.Request(topics=[topic("a")]))
-            topic_id = node.broker.image.topics["a"].id
+            topic_id = node.broker.metadata.image.topics["a"].id
             reply = await peer.ask("DeleteTopics", by_name(version, "a", "nosuch"), version=version)
             assert [told.error_code for told in reply.responses] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
             assert [told.name for told in reply.responses] == ["a", "nosuch"]
             if version >= 6:
                 assert reply.responses[0].topic_id == topic_id
-            assert "a" not in node.broker.image.topics
-            assert node.broker.hosting.find("a", 0) is None
+            assert "a" not in node.broker.metadata.image.topics
+            assert node.broker.replication.hosting.find("a", 0) is None
 
     with_broker(scenario)
 
@@ -39,7 +39,7 @@ def test_every_version_deletes(with_broker: WithBroker) -> None:
 def test_by_id(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await peer.ask("CreateTopics", create_topics.Request(topics=[topic("a")]))
-        topic_id = node.broker.image.topics["a"].id
+        topic_id = node.broker.metadata.image.topics["a"].id
         asked = [rpc.DeleteTopicState(name=None, topic_id=i) for i in (topic_id, b"n" * 16)]
         known, unknown = (await peer.ask("DeleteTopics", rpc.Request(topics=asked), version=6)).responses
         assert (known.name, known.error_code) == ("a", 0)

@@ -16,7 +16,7 @@ def test_every_version_tells_where_the_brokers_are(with_broker: WithBroker) -> N
     async def scenario(peer: Peer, node: Node) -> None:
         for version in range(API.min, API.max + 1):
             reply = await peer.ask("DescribeCluster", rpc.Request(), version=version)
-            assert (reply.error_code, reply.cluster_id, reply.controller_id) == (0, node.broker.cluster_id, 1)
+            assert (reply.error_code, reply.cluster_id, reply.controller_id) == (0, node.broker.storage.cluster_id, 1)
             (broker,) = reply.brokers
             assert f"{broker.host}:{broker.port}" == node.bootstrap
             assert (broker.broker_id, broker.rack, broker.is_fenced) == (1, "r1", False)

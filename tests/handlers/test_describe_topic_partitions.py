@@ -70,7 +70,7 @@ def test_what_is_told_of_a_partition(with_broker: WithBroker) -> None:
         (partition,) = good.partitions
         own = node.broker.node_id
         assert (partition.leader_id, partition.replica_nodes, partition.isr_nodes) == (own, [own], [own])
-        assert partition.leader_epoch == node.broker.hosting.leads("t", 0).leader_epoch
+        assert partition.leader_epoch == node.broker.replication.hosting.leads("t", 0).leader_epoch
         assert (partition.eligible_leader_replicas, partition.last_known_elr, partition.offline_replicas) == (
             [],
             [],

@@ -30,7 +30,7 @@ def test_every_version_brings_the_preferred_leader_back(with_broker: WithBroker)
             await make_topic(peer, 2, 1)
             for version in range(API.min, API.max + 1):
                 await stranger.beat(want_fence=True)
-                now = node.broker.image.topics["t"].partitions[0]
+                now = node.broker.metadata.image.topics["t"].partitions[0]
                 assert (now.leader, now.isr) == (1, (1,))
                 ask_all = rpc.Request(topic_partitions=None)
                 told = await peer.ask("ElectLeaders", ask_all, version=version)
@@ -39,7 +39,7 @@ def test_every_version_brings_the_preferred_leader_back(with_broker: WithBroker)
                 await stranger.peer.ask("AlterPartition", proposal(node, stranger, [1, 2]))
                 told = await peer.ask("ElectLeaders", rpc.Request(topic_partitions=OURS), version=version)
                 assert codes(told) == [("t", 0, 0)]
-                assert node.broker.image.topics["t"].partitions[0].leader == 2
+                assert node.broker.metadata.image.topics["t"].partitions[0].leader == 2
                 told = await peer.ask("ElectLeaders", ask_all, version=version)
                 assert codes(told) == [], "none was needed"
 
@@ -52,18 +52,18 @@ def test_an_unclean_election_is_for_who_has_no_leader(with_broker: WithBroker) -
             await make_topic(peer, 2, 1)
             unclean = rpc.Request(election_type=ElectionType.UNCLEAN, topic_partitions=OURS)
             assert codes(await peer.ask("ElectLeaders", unclean)) == [("t", 0, ErrorCode.ELECTION_NOT_NEEDED)]
-            topic = node.broker.image.topics["t"]
+            topic = node.broker.metadata.image.topics["t"]
             request = proposal(node, stranger, [2])
             request.broker_id, request.broker_epoch = 2, stranger.epoch
             await stranger.peer.ask("AlterPartition", request)
             await stranger.beat(want_fence=True)
-            assert node.broker.image.topics["t"].partitions[0].leader == -1
+            assert node.broker.metadata.image.topics["t"].partitions[0].leader == -1
             preferred = rpc.Request(topic_partitions=OURS)
             assert codes(await peer.ask("ElectLeaders", preferred)) == [
                 ("t", 0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
             ]
             assert codes(await peer.ask("ElectLeaders", unclean)) == [("t", 0, 0)]
-            now = node.broker.image.topics["t"].partitions[0]
+            now = node.broker.metadata.image.topics["t"].partitions[0]
             assert (now.leader, now.isr, now.leader_recovery_state) == (1, (1,), 1)
             assert now.leader_epoch > topic.partitions[0].leader_epoch
 

@@ -97,7 +97,7 @@ def test_an_outcome_decided_before_a_crash_is_completed_after_it(tmp_path: Path,
             await add(peer, who, 0)
             await write(peer, who[0], 0, b"record", epoch=who[1], transactional_id="x")
             told = asyncio.create_task(end(peer, who, commit))
-            node.broker.transactions.markers.send = (  # type: ignore[method-assign]  # as if the broker died here
+            node.broker.coordinators.transactions.markers.send = (  # type: ignore[method-assign]  # as if the broker died here
                 lambda *_: None
             )
             assert (await told).error_code == 0

@@ -28,7 +28,7 @@ def zero(who: tuple[int, int]) -> tuple[int, int]:
 
 def hold_markers(node: Node) -> Callable[[], None]:
     """Hold back markers from now on, until the returned function is called."""
-    markers, held = node.broker.transactions.markers, []
+    markers, held = node.broker.coordinators.transactions.markers, []
     send = markers.send
     markers.send = lambda *sent: held.append(sent)  # type: ignore[method-assign]  # as if they took long to arrive
 
@@ -42,7 +42,7 @@ def hold_markers(node: Node) -> Callable[[], None]:
 
 async def is_asking(node: Node, place: tuple[str, int], producer_id: int) -> None:
     """Wait until the coordinator is asked about the partition."""
-    while node.broker.hosting.leads(*place).log.producers.verifications.get(producer_id) is None:
+    while node.broker.replication.hosting.leads(*place).log.producers.verifications.get(producer_id) is None:
         await asyncio.sleep(0)
 
 
@@ -95,7 +95,7 @@ def test_a_late_record_of_the_first_protocol_is_none_of_the_next_transaction(wit
         who = await begin(peer)
         assert await add(peer, who, 0) == [0]
         is_decided, is_answered = asyncio.Event(), asyncio.Event()
-        client = node.broker.transactions_client
+        client = node.broker.coordinators.transactions_client
         verify = client.verify
 
         async def late(*asked: Any, **facts: Any) -> Any:

@@ -9,7 +9,6 @@ import pytest
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers import refused
-from kpybroker.handlers.envelope import forwardable
 from kpybroker.server.node import Node
 from kpybroker.wire.api import API, Api, RunsOn, by_name
 from kpybroker.wire.codec.codec import build, parse
@@ -47,7 +46,7 @@ def test_every_version_inside_is_answered(with_broker: WithBroker) -> None:
                 assert told.error_code == 0
                 made, refused = opened("CreateTopics", version, told).topics
                 assert (made.error_code, refused.error_code) == (0, ErrorCode.INVALID_TOPIC_EXCEPTION)
-                assert f"t{version}" in node.broker.image.topics
+                assert f"t{version}" in node.broker.metadata.image.topics
 
     with_broker(scenario)
 
@@ -78,7 +77,7 @@ def test_what_is_not_forwarded_is_refused(with_broker: WithBroker) -> None:
 
 
 def test_what_is_forwarded() -> None:
-    assert {api.name for api in ON_CONTROLLER if forwardable(api)} >= {"CreateTopics", "DescribeQuorum", "AddRaftVoter"}
+    assert {api.name for api in ON_CONTROLLER if api.is_forwarded} >= {"CreateTopics", "DescribeQuorum", "AddRaftVoter"}
 
 
 @pytest.mark.parametrize("api", ON_CONTROLLER, ids=lambda api: api.name)

@@ -96,7 +96,7 @@ def test_refusals_at_every_version(with_broker: WithBroker) -> None:
 def test_an_epoch_of_the_past_is_fenced(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t")
-        node.broker.hosting.leads("t", 0).leader_epoch = 3
+        node.broker.replication.hosting.leads("t", 0).leader_epoch = 3
         assert (await one(peer, 12, topic_id, 0, epoch=2)).error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert (await one(peer, 12, topic_id, 0, epoch=3)).error_code == 0
 
@@ -154,7 +154,7 @@ def test_consumers_see_what_is_committed_and_what_is_stable(with_broker: WithBro
         topic_id = await make(peer, "t")
         for value in (b"a", b"b", b"c"):
             await put(peer, "t", value)
-        storage = node.broker.hosting.leads("t", 0).log
+        storage = node.broker.replication.hosting.leads("t", 0).log
         storage.high_watermark, storage.last_stable = 2, 1  # as with a slow follower and an open transaction
         for isolation, seen in ((0, [0, 1]), (1, [0])):
             row = await one(peer, 18, topic_id, 0, isolation_level=isolation)
@@ -193,7 +193,7 @@ def test_a_fetch_waits_for_min_bytes(with_broker: WithBroker) -> None:
             assert values(await parked) == [(0, b"a"), (1, b"b")]
             refused = await one(other, 18, topic_id, 99, max_wait_ms=30_000)
             assert refused.error_code == ErrorCode.OFFSET_OUT_OF_RANGE, "an error does not wait"
-            partition = node.broker.hosting.leads("t", 0)
+            partition = node.broker.replication.hosting.leads("t", 0)
             assert not partition.fetches, "an answered fetch waits no more"
 
     with_broker(scenario)
@@ -204,7 +204,7 @@ def test_a_waiting_fetch_is_answered_when_its_topic_goes(with_broker: WithBroker
         topic_id = await make(peer, "t")
         async with dialled(node) as other:
             parked = asyncio.ensure_future(one(other, 18, topic_id, 0, max_wait_ms=30_000))
-            partition = node.broker.hosting.leads("t", 0)
+            partition = node.broker.replication.hosting.leads("t", 0)
             while not partition.fetches:
                 await asyncio.sleep(0)
             gone = delete_topics.Request(topics=[delete_topics.DeleteTopicState(name="t")])

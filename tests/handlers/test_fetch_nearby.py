@@ -38,7 +38,7 @@ def test_who_is_sent_where() -> None:
                 "only the leader names another replica"
             )
         cluster.machines[2].kill()
-        await cluster.until(lambda: cluster.broker(1).image.brokers[2].fenced, "its end is known")
+        await cluster.until(lambda: cluster.broker(1).metadata.image.brokers[2].fenced, "its end is known")
         row = await cluster.read(1, rack_id="b")
         assert (row.preferred_read_replica, bool(row.records)) == (-1, True), "a dead replica is not preferred"
 
@@ -50,7 +50,9 @@ def test_a_session_is_sent_away_once_for_each_fetch() -> None:
         await cluster.create((1, 2, 3))
         await cluster.put(b"x")
         wanted = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-        topic = fetch.FetchTopic(topic="t", topic_id=cluster.broker(1).image.topics["t"].id, partitions=[wanted])
+        topic = fetch.FetchTopic(
+            topic="t", topic_id=cluster.broker(1).metadata.image.topics["t"].id, partitions=[wanted]
+        )
         first = await cluster.ask(
             "Fetch", fetch.Request(topics=[topic], session_epoch=0, max_wait_ms=100, min_bytes=1, rack_id="b"), 1
         )

@@ -33,10 +33,10 @@ def test_every_version_finds_the_broker_that_metadata_shows(with_broker: WithBro
 
 def test_the_first_question_makes_the_topic_and_a_group_can_join_at_once(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
-        assert node.broker.image.topic("__consumer_offsets") is None
+        assert node.broker.metadata.image.topic("__consumer_offsets") is None
         reply = await peer.ask("FindCoordinator", rpc.Request(coordinator_keys=["g", "h", "😀"]))
         assert [(each.key, each.error_code) for each in reply.coordinators] == [("g", 0), ("h", 0), ("😀", 0)]
-        topic = node.broker.image.topic("__consumer_offsets")
+        topic = node.broker.metadata.image.topic("__consumer_offsets")
         assert topic is not None
         assert len(topic.partitions) == 2
         assert await member(peer, "g")
@@ -80,10 +80,10 @@ def test_the_first_question_makes_what_transactions_are_kept_in(with_broker: Wit
         for version in range(1, API.max + 1):
             answer = found(await peer.ask("FindCoordinator", asked, version=version), version)
             assert (answer.error_code, answer.node_id) == (0, node.broker.node_id)
-        topic = node.broker.image.topic("__transaction_state")
+        topic = node.broker.metadata.image.topic("__transaction_state")
         assert topic is not None
         assert len(topic.partitions) == 3
-        settings = node.broker.image.config(2, "__transaction_state")
+        settings = node.broker.metadata.image.config(2, "__transaction_state")
         assert (settings["cleanup.policy"], settings["min.insync.replicas"]) == ("compact", "1")
 
     with_broker(scenario, {"transaction.state.log.num.partitions": "3"})

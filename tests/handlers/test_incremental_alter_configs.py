@@ -38,12 +38,12 @@ def test_every_version_changes_a_live_log(with_broker: WithBroker) -> None:
         for version in range(API.min, API.max + 1):
             request = change(ResourceType.TOPIC, "a", "cleanup.policy", AlterOp.APPEND, "compact")
             assert await code(peer, request, version) == 0
-            settings = node.broker.hosting.leads("a", 0).log.settings
+            settings = node.broker.replication.hosting.leads("a", 0).log.settings
             assert settings.compacted
             assert settings.segment_ms == 9
             request = change(ResourceType.TOPIC, "a", "cleanup.policy", AlterOp.SUBTRACT, "compact")
             assert await code(peer, request, version) == 0
-            assert not node.broker.hosting.leads("a", 0).log.settings.compacted
+            assert not node.broker.replication.hosting.leads("a", 0).log.settings.compacted
 
     with_broker(scenario)
 
@@ -53,7 +53,7 @@ def test_settings_of_the_cluster_and_of_this_broker_reach_the_logs(with_broker: 
         await peer.ask("CreateTopics", create_topics.Request(topics=[topic("a")]))
 
         def retention_ms() -> int:
-            found: int = node.broker.hosting.leads("a", 0).log.settings.retention_ms
+            found: int = node.broker.replication.hosting.leads("a", 0).log.settings.retention_ms
             return found
 
         assert await code(peer, change(ResourceType.BROKER, "", "log.retention.ms", value="99")) == 0
@@ -96,7 +96,7 @@ def test_what_was_changed_is_still_so_after_a_restart(tmp_path: Path) -> None:
             assert await code(peer, change(ResourceType.TOPIC, "a", "retention.ms", value="4242")) == 0
             assert await code(peer, change(ResourceType.BROKER, "", "log.roll.ms", value="5252")) == 0
         async with serving(tmp_path / "data") as node:
-            settings = node.broker.hosting.leads("a", 0).log.settings
+            settings = node.broker.replication.hosting.leads("a", 0).log.settings
             assert (settings.retention_ms, settings.segment_ms) == (4242, 5252)
 
     asyncio.run(asyncio.wait_for(whole(), 60))

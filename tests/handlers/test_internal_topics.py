@@ -62,7 +62,7 @@ def test_their_number_of_partitions_stays(with_broker: WithBroker, name: str) ->
             asked = create_partitions.Request(topics=[grow(name, count)])
             (told,) = (await peer.ask("CreatePartitions", asked)).results
             assert told.error_code != 0
-            assert len(node.broker.image.topics[name].partitions) == 3
+            assert len(node.broker.metadata.image.topics[name].partitions) == 3
 
     with_broker(scenario)
 
@@ -75,7 +75,7 @@ def test_they_are_compacted_and_nothing_else(with_broker: WithBroker, name: str)
             (told,) = (await peer.ask("CreateTopics", asked)).topics
             assert told.error_code == ErrorCode.INVALID_CONFIG
         await make(peer, name, partitions=3)
-        assert node.broker.image.config(TOPIC, name)["cleanup.policy"] == "compact"
+        assert node.broker.metadata.image.config(TOPIC, name)["cleanup.policy"] == "compact"
         for change in ("delete", "compact,delete", "", None):
             code, message = await alter(peer, name, change)
             assert (code, name in message) == (ErrorCode.INVALID_CONFIG, True)
@@ -130,7 +130,7 @@ def test_what_a_coordinator_could_not_replay_is_refused(
 ) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, name, partitions=1)
-        log = node.broker.hosting.leads(name, 0).log
+        log = node.broker.replication.hosting.leads(name, 0).log
         rows = [(b"\x7f\xff", b"v"), (key, value)]
         sent = bytes(encode_batch(rows, timestamp_ms=NOW_MS, codec=codec))
         assert await put_as_admin(node, name, sent) == (ErrorCode.INVALID_RECORD, [1])
@@ -164,7 +164,7 @@ def test_a_directory_with_such_records_is_served(tmp_path: Path) -> None:
         await coordinator(peer, "t")
         assert await commit(peer, "g", offset=5) == 0
         for name, key, value in JUNK:
-            partition = node.broker.hosting.leads(name, 0)
+            partition = node.broker.replication.hosting.leads(name, 0)
             partition.append(split(encode_batch([(key, value)], timestamp_ms=NOW_MS)), NOW_MS, client=False)
             partition.flush()
         assert await commit(peer, "h", offset=6) == 0

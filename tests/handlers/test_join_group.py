@@ -72,7 +72,7 @@ def test_a_stop_answers_whoever_waits(with_broker: WithBroker) -> None:
         async with dialled(node) as other:
             parked = asyncio.create_task(other.ask("JoinGroup", joining("g"), version=3))
             await asyncio.wait([parked], timeout=0.05)
-            node.broker.groups.close()
+            node.broker.coordinators.groups.close()
             assert (await parked).error_code == ErrorCode.NOT_COORDINATOR
 
     with_broker(scenario)

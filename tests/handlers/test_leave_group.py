@@ -27,7 +27,7 @@ def test_every_version_leaves(with_broker: WithBroker) -> None:
             reply = await peer.ask("LeaveGroup", leaving(group, known), version=version)
             assert reply.error_code == 0
             assert [each.member_id for each in reply.members] == ([known] if version >= 3 else [])
-            assert node.broker.groups.runner(group).machine.groups[group].members == {}  # type: ignore[attr-defined]
+            assert node.broker.coordinators.groups.runner(group).machine.kinds["classic"].groups[group].members == {}  # type: ignore[attr-defined]
 
     with_broker(scenario)
 

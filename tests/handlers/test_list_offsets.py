@@ -78,7 +78,7 @@ def test_a_leader_that_does_not_know_the_latest_offset_says_so(
 
     async def scenario(peer: Peer, node: Node) -> None:
         await fill(peer)
-        partition = node.broker.hosting.find("t", 0)
+        partition = node.broker.replication.hosting.find("t", 0)
         assert partition is not None
         partition.epoch_start = partition.log.high_watermark + 1
         assert (await ask(peer, LATEST, version))[0] == code

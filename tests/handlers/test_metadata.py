@@ -65,7 +65,7 @@ def test_every_version_tells_brokers_topics_and_leaders(with_broker: WithBroker)
             if version >= 1:
                 assert response.controller_id == broker.node_id, "the controller is a live broker"
             if version >= 2:
-                assert response.cluster_id == node.broker.cluster_id
+                assert response.cluster_id == node.broker.storage.cluster_id
             (topic,) = response.topics
             assert (topic.error_code, topic.name, topic.is_internal) == (0, "t", False)
             assert topic.topic_id == (topic_id if version >= 10 else bytes(16))
@@ -78,7 +78,7 @@ def test_every_version_tells_brokers_topics_and_leaders(with_broker: WithBroker)
                     [broker.node_id],
                     [],
                 )
-                real = node.broker.hosting.leads("t", p.partition_index).leader_epoch
+                real = node.broker.replication.hosting.leads("t", p.partition_index).leader_epoch
                 assert p.leader_epoch == (real if version >= 7 else -1)
 
     with_broker(scenario)
@@ -89,15 +89,15 @@ def test_no_answer_is_without_brokers(with_broker: WithBroker) -> None:
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
-        image, me = node.broker.image, node.broker.node_id
+        image, me = node.broker.metadata.image, node.broker.node_id
         fenced = stored.BrokerRegistrationChangeRecord(broker_id=me, broker_epoch=image.brokers[me].epoch, fenced=1)
-        node.broker.image = image.apply([fenced], image.offset + 1, image.epoch)
+        node.broker.metadata.follow(image, image.apply([fenced], image.offset + 1, image.epoch))
         for version in EVERY:
             response = await peer.ask("Metadata", about("t"), version=version)
             assert [(one.node_id, f"{one.host}:{one.port}") for one in response.brokers] == [(me, node.bootstrap)]
             (partition,) = response.topics[0].partitions
             assert (partition.leader_id, partition.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
-        node.broker.image = image
+        node.broker.metadata.follow(node.broker.metadata.image, image)
 
     with_broker(scenario)
 
@@ -137,12 +137,12 @@ def test_unknown_topics_are_made_only_where_both_sides_allow_it(with_broker: Wit
         for version in EVERY[4:]:
             refused = (await told(peer, about("quiet"), version))["quiet"]
             assert (refused.error_code, refused.partitions) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
-        assert "quiet" not in node.broker.image.topics
+        assert "quiet" not in node.broker.metadata.image.topics
         for version in EVERY:
             name = f"made-{version}"
             made = (await told(peer, about(name, create=True), version))[name]
             assert (made.error_code, len(made.partitions)) == (0, 2), "it exists before the response is sent"
-            assert node.broker.hosting.leads(name, 1).log.end == 0
+            assert node.broker.replication.hosting.leads(name, 1).log.end == 0
 
     with_broker(scenario, {"num.partitions": "2"})
 
@@ -152,7 +152,7 @@ def test_a_broker_that_makes_no_topics(with_broker: WithBroker) -> None:
         for version in EVERY:
             answer = (await told(peer, about("t", create=True), version))["t"]
             assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert not node.broker.image.topics
+        assert not node.broker.metadata.image.topics
 
     with_broker(scenario, {"auto.create.topics.enable": "false"})
 
@@ -164,7 +164,7 @@ def test_a_bad_name_is_refused_and_creates_nothing(with_broker: WithBroker) -> N
             assert {name for name, topic in answers.items() if topic.error_code == 0} == {"good"}
             codes = {answers[name].error_code for name in BAD_NAMES}
             assert codes == {ErrorCode.INVALID_TOPIC_EXCEPTION}
-        assert set(node.broker.image.topics) == {"good"}
+        assert set(node.broker.metadata.image.topics) == {"good"}
 
     with_broker(scenario)
 
@@ -217,7 +217,7 @@ def test_authorized_operations_are_returned_if_asked_for(with_broker: WithBroker
 
 def test_internal_topics_are_marked(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
-        await node.broker.create_internal_topic("__consumer_offsets")
+        await node.broker.topic_creation.internal("__consumer_offsets")
         for version in EVERY[1:]:
             answer = (await told(peer, about("__consumer_offsets"), version))["__consumer_offsets"]
             assert (answer.error_code, answer.is_internal) == (0, True)
@@ -234,7 +234,7 @@ def test_a_broker_that_is_fenced_leads_nobody(with_broker: WithBroker) -> None:
             await stranger.beat(want_fence=True)
             told = await describe(peer)
             partition = told.topics[0].partitions[0]
-            assert node.broker.image.topics["t"].partitions[0].leader == 2, "on paper: it is the only replica"
+            assert node.broker.metadata.image.topics["t"].partitions[0].leader == 2, "on paper: it is the only replica"
             assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
             assert (partition.replica_nodes, partition.offline_replicas) == ([2], [2])
             assert [broker.node_id for broker in told.brokers] == [1, 2], "it was alive a moment ago"

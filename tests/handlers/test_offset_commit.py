@@ -32,7 +32,7 @@ def codes(reply: rpc.Response) -> list[list[int]]:
 def test_every_version_commits_and_each_partition_has_its_code(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t", "u")
-        t, u = node.broker.image.topics["t"].id, node.broker.image.topics["u"].id
+        t, u = node.broker.metadata.image.topics["t"].id, node.broker.metadata.image.topics["u"].id
         for version in range(API.min, API.max + 1):
             topics = [asked("t", t, version, 2, 3), asked("nosuch", b"\x01" * 16, 1), asked("u", u, 7)]
             reply = await peer.ask("OffsetCommit", rpc.Request(group_id="g", topics=topics), version=version)

@@ -49,7 +49,7 @@ async def fetch(peer: Peer, version: int, group: str, topics: list[tuple[str, by
 def test_every_version_tells_what_was_committed(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t", "u")
-        t, u = node.broker.image.topics["t"].id, node.broker.image.topics["u"].id
+        t, u = node.broker.metadata.image.topics["t"].id, node.broker.metadata.image.topics["u"].id
         await commit(peer, "g", "t")
         await commit(peer, "g", "u", 6)
         for version in range(API.min, API.max + 1):

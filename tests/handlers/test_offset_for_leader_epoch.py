@@ -32,7 +32,7 @@ async def end_of(
 
 def lead_next(node: Node) -> None:
     """Begin the next epoch, as an election would."""
-    partition = node.broker.hosting.leads("t", 0)
+    partition = node.broker.replication.hosting.leads("t", 0)
     partition.leader_epoch += 1
     partition.take_lead()
 
@@ -84,7 +84,7 @@ def test_epochs_do_not_go_back_over_restarts(tmp_path: Path) -> None:
             async with serving(tmp_path / "data") as node, dialled(node) as peer:
                 if not written:
                     await make(peer, "t")
-                epoch = node.broker.hosting.leads("t", 0).leader_epoch
+                epoch = node.broker.replication.hosting.leads("t", 0).leader_epoch
                 assert not ends or epoch >= max(ends)
                 for past, end in ends.items():
                     if past < epoch:

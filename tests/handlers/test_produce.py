@@ -49,7 +49,7 @@ def test_more_produces_than_may_wait_for_a_partition_are_told_so(
         codes = [each.responses[0].partition_responses[0].error_code for each in await asyncio.gather(*asked)]
         assert codes == [0, 0, *[ErrorCode.REQUEST_TIMED_OUT] * 3, 0]
         assert (await put(peer, "t", b"y", acks=-1)).error_code == 0
-        assert node.broker.hosting.leads("t", 0).log.high_watermark == 6, "they are appended nevertheless"
+        assert node.broker.replication.hosting.leads("t", 0).log.high_watermark == 6, "they are appended nevertheless"
 
     with_broker(scenario, {"kpybroker.fsync": "always"})
 
@@ -184,7 +184,7 @@ def test_with_fsync_always_an_answer_means_on_disk(with_broker: WithBroker) -> N
         await make(peer, "t")
         for number in range(5):
             assert (await put(peer, "t", b"x", acks=1)).base_offset == number
-            partition = node.broker.hosting.find("t", 0)
+            partition = node.broker.replication.hosting.find("t", 0)
             assert partition is not None
             assert partition.log.synced_end >= number + 1
 

@@ -49,7 +49,7 @@ def test_others_have_their_turns_while_a_batch_is_opened(codec: Codec, with_brok
             assert (answer.error_code, answer.base_offset) == (0, 0), "it was appended before the large one"
             answer = await first
         assert (answer.error_code, answer.base_offset) == (0, 1)
-        assert node.broker.hosting.leads("t", 0).log.end == 2 * MANY + 1
+        assert node.broker.replication.hosting.leads("t", 0).log.end == 2 * MANY + 1
 
     with_broker(scenario)
 
@@ -67,7 +67,7 @@ def test_nothing_overtakes_a_batch_on_its_connection(with_broker: WithBroker) ->
         answers = await asyncio.gather(*asked)
         assert [answer.error_code for answer in answers] == [0] * len(batches)
         assert [answer.base_offset for answer in answers] == [0, *range(MANY, MANY + 41)]
-        log = node.broker.hosting.leads("t", 0).log
+        log = node.broker.replication.hosting.leads("t", 0).log
         stored = split(bytes(log.read(0, 1 << 20, upper=log.end, min_one=True) or b""))
         assert all(batch.crc_ok() for batch in stored)
         assert [batch.record_count for batch in stored] == [MANY, *[1] * 40, MANY]
@@ -96,7 +96,7 @@ def test_nothing_overtakes_a_batch_that_is_compressed_anew(with_broker: WithBrok
         for mine in (answers[:5], answers[5:]):
             offsets = [answer.base_offset for answer in mine]
             assert offsets == sorted(offsets)
-        log = node.broker.hosting.leads("t", 0).log
+        log = node.broker.replication.hosting.leads("t", 0).log
         stored = split(bytes(log.read(0, 1 << 22, upper=log.end, min_one=True) or b""))
         assert [batch.codec for batch in stored] == [Codec.ZSTD] * 10
         assert all(batch.crc_ok() for batch in stored)
@@ -117,7 +117,7 @@ def test_the_next_request_does_not_wait_for_the_acknowledgement(with_broker: Wit
                 asyncio.ensure_future(peer.ask("Produce", produced("t", acks=-1, records=records), version=9))
                 for records in (large(), large(Codec.NONE, 1), large())
             ]
-            log = node.broker.hosting.leads("t", 0).log
+            log = node.broker.replication.hosting.leads("t", 0).log
             while log.end < 2 * MANY + 1:
                 await asyncio.sleep(0)
             assert not any(each.done() for each in asked)
@@ -136,7 +136,7 @@ async def without_places(node: Node) -> AsyncIterator[None]:
     def waits() -> Work[None]:
         yield over.wait
 
-    works = [asyncio.ensure_future(node.broker.log_dirs.sliced_work.run(waits)) for _ in range(AT_ONCE)]
+    works = [asyncio.ensure_future(node.broker.storage.log_dirs.sliced_work.run(waits)) for _ in range(AT_ONCE)]
     await asyncio.sleep(0)
     try:
         yield
@@ -165,7 +165,7 @@ def test_a_batch_that_is_not_opened_in_time_is_refused_by_name(with_broker: With
         told = produce.TopicProduceData(name="t", partition_data=data)
         request = produce.Request(acks=-1, timeout_ms=20, topic_data=[told])
         assert await codes_without_places(node, request, peer) == [ErrorCode.REQUEST_TIMED_OUT] * count
-        assert [node.broker.hosting.leads("t", index).log.end for index in range(count)] == [0] * count
+        assert [node.broker.replication.hosting.leads("t", index).log.end for index in range(count)] == [0] * count
 
     with_broker(scenario)
 
@@ -184,7 +184,9 @@ def test_a_slice_that_is_not_opened_in_time_costs_no_other(with_broker: WithBrok
         codes = await codes_without_places(node, request, peer)
         late = [index for index, code in enumerate(codes) if code]
         assert late == list(range(SLICE, 2 * SLICE))
-        assert [node.broker.hosting.leads("t", index).log.end for index in range(count)] == [not code for code in codes]
+        assert [node.broker.replication.hosting.leads("t", index).log.end for index in range(count)] == [
+            not code for code in codes
+        ]
 
     with_broker(scenario)
 
@@ -194,8 +196,8 @@ def test_nobody_waits_for_slices_of_a_lost_connection(with_broker: WithBroker) -
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=count)
-        partition = node.broker.hosting.find("t", 0)
-        image = node.broker.image.topics["t"].partitions[0]
+        partition = node.broker.replication.hosting.find("t", 0)
+        image = node.broker.metadata.image.topics["t"].partitions[0]
         both = (node.broker.node_id, 99)
         partition.become(image._replace(replicas=both, isr=both, partition_epoch=99, leader_epoch=99))
         data = [produce.PartitionProduceData(index=index, records=batch_of(b"v")) for index in range(count)]
@@ -205,7 +207,7 @@ def test_nobody_waits_for_slices_of_a_lost_connection(with_broker: WithBroker) -
         )
         async with without_places(node):
             asked = asyncio.ensure_future(peer.ask("Produce", request, version=9))
-            while node.broker.hosting.find("t", 4 * SLICE - 1).log.end < 1:
+            while node.broker.replication.hosting.find("t", 4 * SLICE - 1).log.end < 1:
                 await asyncio.sleep(0)
             assert len(waiting_replies()) == 1, "the first slice waits for a replica that does not exist"
             (reply,) = [each.last_reply for each in node.server.connections() if each.last_reply is not None]
@@ -232,7 +234,7 @@ def test_large_and_small_and_broken_ones_in_one_request(with_broker: WithBroker)
         answers = (await peer.ask("Produce", request, version=9)).responses[0].partition_responses
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert [each.error_code for each in answers] == [0, 0, ErrorCode.INVALID_RECORD, 0, 0, unknown]
-        ends = [node.broker.hosting.leads("t", index).log.end for index in range(5)]
+        ends = [node.broker.replication.hosting.leads("t", index).log.end for index in range(5)]
         assert ends == [MANY, 1, 0, 2, MANY]
 
     with_broker(scenario)
@@ -287,7 +289,7 @@ def test_a_look_up_by_time_takes_turns(timestamp: int, found: int, with_broker: 
         wanted = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
         topic = list_offsets.ListOffsetsTopic(name="t", partitions=[wanted])
         request = list_offsets.Request(replica_id=-1, topics=[topic])
-        work = node.broker.hosting.leads("t", 0).log.looking_up(None if timestamp == -3 else timestamp)
+        work = node.broker.replication.hosting.leads("t", 0).log.looking_up(None if timestamp == -3 else timestamp)
         slices = sum(1 for _ in work)
         told: list[Any] = []
 
@@ -362,7 +364,7 @@ def test_validation_ends_with_its_connection(acks: int, end: int, with_broker: W
             assert held[0] not in server.connections()
             await asyncio.gather(task, return_exceptions=True)
             assert task.cancelled()
-        assert node.broker.hosting.leads("t", 9).log.end == end
+        assert node.broker.replication.hosting.leads("t", 9).log.end == end
         assert (await put(peer, "t", records=large())).error_code == 0, "the place is free again"
 
     with_broker(scenario)

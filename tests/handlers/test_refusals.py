@@ -68,7 +68,7 @@ def test_a_produce_that_is_not_validated_in_time(with_broker: WithBroker) -> Non
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
-        works = [asyncio.ensure_future(node.broker.log_dirs.sliced_work.run(waits)) for _ in range(AT_ONCE)]
+        works = [asyncio.ensure_future(node.broker.storage.log_dirs.sliced_work.run(waits)) for _ in range(AT_ONCE)]
         await asyncio.sleep(0)
         request = produced("t", records=large())
         request.timeout_ms = 20

@@ -17,8 +17,8 @@ def test_a_broker_is_forgotten_and_leads_nothing(with_broker: WithBroker) -> Non
             await make_topic(peer, 2, 1)
             told = await peer.ask("UnregisterBroker", rpc.Request(broker_id=2), version=0)
             assert told.error_code == 0
-            assert list(node.broker.image.brokers) == [1]
-            now = node.broker.image.topics["t"].partitions[0]
+            assert list(node.broker.metadata.image.brokers) == [1]
+            now = node.broker.metadata.image.topics["t"].partitions[0]
             assert (now.leader, now.isr, now.replicas) == (1, (1,), (2, 1))
             assert (await stranger.beat()).error_code == ErrorCode.STALE_BROKER_EPOCH
             again = await peer.ask("UnregisterBroker", rpc.Request(broker_id=2))

@@ -29,8 +29,8 @@ def test_every_version_raises_and_lowers_a_level(with_broker: WithBroker) -> Non
                 told = await peer.ask("UpdateFeatures", request, version=version)
                 assert told.error_code == 0
                 assert [each.feature for each in told.results] == ([ELR_FEATURE] if version < 2 else [])
-                assert node.broker.image.features.get(ELR_FEATURE, 0) == level
-        everywhere = node.broker.image.config(BROKER_RESOURCE, "")
+                assert node.broker.metadata.image.features.get(ELR_FEATURE, 0) == level
+        everywhere = node.broker.metadata.image.config(BROKER_RESOURCE, "")
         assert everywhere["min.insync.replicas"] == "1", "it decides elections, and must be the same on all nodes"
 
     with_broker(scenario)
@@ -38,7 +38,7 @@ def test_every_version_raises_and_lowers_a_level(with_broker: WithBroker) -> Non
 
 def test_refusals_change_nothing(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
-        before = dict(node.broker.image.features)
+        before = dict(node.broker.metadata.image.features)
         for updates, code in (
             ([wanted("metadata.version", 31)], ErrorCode.INVALID_UPDATE_VERSION),
             ([wanted("metadata.version", 0, upgrade_type=2)], ErrorCode.INVALID_UPDATE_VERSION),
@@ -55,6 +55,6 @@ def test_refusals_change_nothing(with_broker: WithBroker) -> None:
             assert told.error_message
         tried = rpc.Request(feature_updates=[wanted(ELR_FEATURE, 1)], validate_only=True)
         assert (await peer.ask("UpdateFeatures", tried)).error_code == 0
-        assert dict(node.broker.image.features) == before
+        assert dict(node.broker.metadata.image.features) == before
 
     with_broker(scenario)

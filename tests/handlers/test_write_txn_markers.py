@@ -91,7 +91,7 @@ def test_many_markers_in_a_request_leave_others_their_turns(with_broker: WithBro
         await make(peer, "t")
         places = {"t": [0] * 5 * MARKERS_A_TURN, "no": [0] * 5 * MARKERS_A_TURN}
         asked = write_txn_markers.Request(markers=[marker(1, commits=True, topics=places)])
-        assert await turns_while(node.broker.write_markers(asked)) >= 10
+        assert await turns_while(node.broker.coordinators.txn_markers.write(asked)) >= 10
 
     with_broker(scenario, UNVERIFIED)
 
@@ -148,7 +148,7 @@ def test_a_restart_changes_nothing(tmp_path: Path, seed: int) -> None:
                 for number in range(25):
                     await step(peer, number)
                     if random.random() < 0.2:
-                        node.broker.hosting.leads("t", 0).log.roll()
+                        node.broker.replication.hosting.leads("t", 0).log.roll()
                 await check(peer)
 
     asyncio.run(asyncio.wait_for(whole(), 60))

@@ -21,7 +21,7 @@ def test_a_broker_that_died_is_named_for_a_while() -> None:
         other = next(node_id for node_id in cluster.brokers if node_id != dead)
         cluster.machines[dead].kill()
         fenced = cluster.broker(other)
-        await cluster.until(lambda: fenced.image.brokers[dead].fenced, "it is fenced")
+        await cluster.until(lambda: fenced.metadata.image.brokers[dead].fenced, "it is fenced")
         told = await cluster.ask("Metadata", metadata.Request(topics=None), other)
         assert sorted(broker.node_id for broker in told.brokers) == [1, 2, 3]
         assert told.controller_id != dead
@@ -31,7 +31,7 @@ def test_a_broker_that_died_is_named_for_a_while() -> None:
         await asyncio.sleep(DEPARTED_S)
         assert await _listed(cluster, other) == sorted({1, 2, 3} - {dead})
         await cluster.start(dead)
-        await cluster.until(lambda: not fenced.image.brokers[dead].fenced, "it is back")
+        await cluster.until(lambda: not fenced.metadata.image.brokers[dead].fenced, "it is back")
         assert await _listed(cluster, other) == [1, 2, 3]
 
     play(scene)
@@ -44,12 +44,12 @@ def test_a_broker_that_was_gone_before_is_not_named() -> None:
         )
         other = cluster.broker(next(node_id for node_id in cluster.brokers if node_id not in (dead, restarted)))
         cluster.machines[dead].kill()
-        await cluster.until(lambda: other.image.brokers[dead].fenced, "it is fenced")
+        await cluster.until(lambda: other.metadata.image.brokers[dead].fenced, "it is fenced")
         cluster.machines[restarted].kill()
         await cluster.until(lambda: restarted not in cluster.brokers, "it has ended")
         await cluster.start(restarted)
         alive = cluster.broker(restarted)
-        await cluster.until(lambda: not alive.image.brokers[restarted].fenced, "it is back")
+        await cluster.until(lambda: not alive.metadata.image.brokers[restarted].fenced, "it is back")
         assert await _listed(cluster, restarted) == sorted({1, 2, 3} - {dead})
 
     play(scene)

@@ -16,6 +16,7 @@ from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.quotas.limits import ANONYMOUS, applying
 from kpybroker.quotas.meters import IDLE_MS, METERS_MAX, Meters
 from kpybroker.quotas.rate import Rate
+from kpybroker.wire.api import by_name
 
 BYTES = "producer_byte_rate"
 ME = "me"
@@ -108,19 +109,19 @@ def test_what_is_taken_back_was_never_done() -> None:
 def test_old_clients_are_let_through_and_wait_new_ones_are_refused(api: str, last_lenient: int) -> None:
     clock = Clock()
     quotas = quotas_of({(("user", None),): {"controller_mutation_rate": 2.0}}, clock)
-    strict = quotas.mutations(api, last_lenient + 1, "a")
+    strict = quotas.mutations(by_name[api], last_lenient + 1, "a")
     strict.take(32)  # of 22
     assert strict.wait_ms == 0, "the request that goes over is let through"
     with pytest.raises(KafkaError) as refused:
         strict.take(1)
     assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert strict.wait_ms == 5000
-    lenient = quotas.mutations(api, last_lenient, "b")
+    lenient = quotas.mutations(by_name[api], last_lenient, "b")
     lenient.take(1)
     assert lenient.wait_ms == 5500
     clock.ms += 5500
     assert lenient.wait_ms == 0
-    quotas.mutations(api, last_lenient + 1, "c").take(1)
+    quotas.mutations(by_name[api], last_lenient + 1, "c").take(1)
 
 
 def test_connections_of_an_address() -> None:

@@ -67,7 +67,9 @@ def test_a_leader_that_changes_while_its_follower_shakes_hands_is_left() -> None
         cluster.fabric.reset_between(machine.setup.address, cluster.machines[leader].setup.address)
         await cluster.until(lambda: bool(dropped), "the follower has dialled its leader again")
         await cluster.create((1,), topic="after")
-        await cluster.until(lambda: "after" in broker.image.topics, "the follower fetches from the next leader")
+        await cluster.until(
+            lambda: "after" in broker.metadata.image.topics, "the follower fetches from the next leader"
+        )
         assert cluster.broker(follower) is broker, "it has not failed"
 
     play(scene)

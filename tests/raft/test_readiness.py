@@ -13,7 +13,7 @@ def test_a_node_that_cannot_go_on_does_not_wait_for_the_metadata() -> None:
     """A disk error during the start is reported at once, and not as a lack of leaders."""
 
     async def scene(cluster: VirtualCluster) -> None:
-        cluster_id, epoch = cluster.broker(1).cluster_id, cluster.broker(1).quorum.epoch
+        cluster_id, epoch = cluster.broker(1).storage.cluster_id, cluster.broker(1).quorum.epoch
         for machine in cluster.machines.values():
             machine.stay_down()
             machine.kill()

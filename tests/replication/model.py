@@ -87,6 +87,12 @@ class Node:
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(CONFIG, lambda: 0))
     sessions: Any = None
 
+    @property
+    def metadata(self) -> Node:
+        return self
+
+    replication = metadata
+
     def topic_name(self, topic_id: bytes) -> str | None:
         return "t" if topic_id == TOPIC_ID else None
 

@@ -48,7 +48,7 @@ def test_the_channel_follows_the_controller(tmp_path: Path) -> None:
     async def scene(first: Node, second: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         for node in (first, second, first):
             pointer.to(await controller_of(node))
-            assert await cluster_asked(channel) == node.broker.cluster_id
+            assert await cluster_asked(channel) == node.broker.storage.cluster_id
 
     play(tmp_path, scene)
 
@@ -66,7 +66,7 @@ def test_without_a_majority_of_voters_a_request_fails_before_its_time_out(
         asked = asyncio.ensure_future(cluster_asked(channel))
         await asyncio.sleep(0)
         pointer.to(await controller_of(first))
-        assert await asked == first.broker.cluster_id, "who is elected in time answers"
+        assert await asked == first.broker.storage.cluster_id, "who is elected in time answers"
 
     play(tmp_path, scene)
 
@@ -78,7 +78,7 @@ def test_a_request_waits_until_there_is_a_leader(tmp_path: Path) -> None:
             await asyncio.sleep(0)
         assert not any(each.done() for each in asked)
         pointer.to(await controller_of(first))
-        assert await asyncio.gather(*asked) == [first.broker.cluster_id] * 5
+        assert await asyncio.gather(*asked) == [first.broker.storage.cluster_id] * 5
 
     play(tmp_path, scene)
 
@@ -102,7 +102,7 @@ def test_a_request_leaves_a_silent_controller_for_the_next_leader(tmp_path: Path
         asked = asyncio.ensure_future(cluster_asked(channel, try_ms=100))
         await asyncio.sleep(0)
         pointer.to(await controller_of(first))
-        assert await asked == first.broker.cluster_id
+        assert await asked == first.broker.storage.cluster_id
         silent.close()
 
     play(tmp_path, scene)
@@ -112,7 +112,7 @@ def test_a_closed_connection_is_opened_again(tmp_path: Path) -> None:
     async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         pointer.to(await controller_of(first))
         for _ in range(3):
-            assert await cluster_asked(channel) == first.broker.cluster_id
+            assert await cluster_asked(channel) == first.broker.storage.cluster_id
             for connection in first.server.connections():
                 connection.abort()
 
@@ -121,7 +121,7 @@ def test_a_closed_connection_is_opened_again(tmp_path: Path) -> None:
 
 def test_the_controllers_own_node_opens_no_connection(tmp_path: Path) -> None:
     async def scene(first: Node, *_: Any) -> None:
-        assert await cluster_asked(first.broker.channel) == first.broker.cluster_id
+        assert await cluster_asked(first.broker.membership.channel) == first.broker.storage.cluster_id
         assert not first.server.connections()
 
     play(tmp_path, scene)

@@ -25,14 +25,17 @@ async def lose(cluster: VirtualCluster, node_id: int) -> None:
 
 async def fenced(cluster: VirtualCluster, node_id: int) -> None:
     await cluster.until(
-        lambda: all(broker.image.brokers[node_id].fenced for broker in cluster.brokers.values()), "it is fenced"
+        lambda: all(broker.metadata.image.brokers[node_id].fenced for broker in cluster.brokers.values()),
+        "it is fenced",
     )
 
 
 async def live(cluster: VirtualCluster, *node_ids: int) -> None:
     await cluster.start(*node_ids)
     await cluster.until(
-        lambda: all(not broker.image.brokers[i].fenced for broker in cluster.brokers.values() for i in node_ids),
+        lambda: all(
+            not broker.metadata.image.brokers[i].fenced for broker in cluster.brokers.values() for i in node_ids
+        ),
         "they are live",
     )
 
@@ -55,7 +58,7 @@ def test_a_lost_directory_is_refilled_from_the_other_replicas() -> None:
                 sent[index].append(b"%d" % round_)
                 await cluster.put(sent[index][-1], index=index)
             node_id = round_ % 3 + 1
-            had = cluster.broker(node_id).directories[0].directory_id
+            had = cluster.broker(node_id).storage.directories[0].directory_id
             await lose(cluster, node_id)
             for index in range(3):
                 sent[index].append(b"without %d" % node_id)
@@ -179,7 +182,9 @@ def test_impossible_reassignments_and_changes_of_the_replication_factor() -> Non
             assert set(cluster.image().isr) == set(wanted)
             await cluster.put(b"at %d" % len(wanted))
             for node_id in {1, 2, 3} - set(wanted):
-                await cluster.until(lambda at=node_id: cluster.broker(at).hosting.find("t", 0) is None, "left")  # type: ignore[misc]
+                await cluster.until(
+                    lambda at=node_id: cluster.broker(at).replication.hosting.find("t", 0) is None, "left"
+                )  # type: ignore[misc]
         assert len(await cluster.values()) == 7
 
     play(scene)

@@ -10,7 +10,7 @@ import pytest
 from kpybroker.raft.core.state import Tail, VoteAsked
 from kpybroker.raft.log.quorum_state import read_quorum_state
 from kpybroker.server.metrics.endpoints import why_not_ready
-from kpybroker.sim.clients.client import Client, Unanswered
+from kpybroker.sim.clients.client import SimClient, Unanswered
 from kpybroker.sim.cluster.cluster import SimMachine
 from kpybroker.world.devices import SLOW_WRITE_S
 from tests.asking import produced
@@ -44,7 +44,7 @@ class Writer:
     def __init__(self, cluster: VirtualCluster, topic: str, number: int) -> None:
         self._cluster = cluster
         self._topic = topic
-        self._client = Client(f"writer {topic}", f"10.0.2.{number}", number, cluster.fabric, cluster.where)
+        self._client = SimClient(f"writer {topic}", f"10.0.2.{number}", number, cluster.fabric, cluster.where)
         self._loop = cluster.loop
         self._acked_at_s = cluster.loop.time()
         self.longest_s = 0.0
@@ -103,7 +103,7 @@ def test_acks_all_goes_on_when_a_disk_hangs(how: Callable[[SimMachine], None], l
         assert why_not_ready(cluster.broker(bad)) == "the disk of /data does not answer"
         others = [each for each in cluster.machines if each != bad]
         for other in others:
-            assert cluster.broker(other).image.brokers[bad].fenced
+            assert cluster.broker(other).metadata.image.brokers[bad].fenced
         assert leader_of_the_quorum(cluster) in others
         if not leads_the_quorum:
             assert cluster.broker(controller).quorum.epoch == epoch, "who leads the quorum on a good disk goes on"
@@ -111,7 +111,7 @@ def test_acks_all_goes_on_when_a_disk_hangs(how: Callable[[SimMachine], None], l
         await cluster.until(
             lambda: all(sorted(cluster.image(topic).isr) == [1, 2, 3] for topic in topics), "all are in sync again"
         )
-        assert cluster.broker(bad).disk_watch.hung == {}
+        assert cluster.broker(bad).storage.disk_watch.hung == {}
         assert cluster.history.breaches == []
 
     play(scene, kpybroker_fsync="always")
@@ -127,13 +127,13 @@ def test_a_lone_broker_waits_for_its_disk() -> None:
         epoch = broker.quorum.epoch
         hang(cluster.machines[1])
         put = asyncio.ensure_future(cluster.put(b"waits"))
-        await cluster.until(lambda: bool(broker.disk_watch.hung), "it is noticed")
+        await cluster.until(lambda: bool(broker.storage.disk_watch.hung), "it is noticed")
         assert cluster.loop.time() - began_s < SESSION_S + SPARE_S
         await put
         assert cluster.loop.time() - began_s >= HANG_S
-        assert not broker.image.brokers[1].fenced
+        assert not broker.metadata.image.brokers[1].fenced
         assert broker.quorum.epoch == epoch
-        await cluster.until(lambda: not broker.disk_watch.hung, "it is well again")
+        await cluster.until(lambda: not broker.storage.disk_watch.hung, "it is well again")
 
     play(scene, count=1)
 
@@ -150,14 +150,14 @@ def test_a_voter_abstains_while_its_disk_hangs() -> None:
         hang(cluster.machines[bad])
         hung_until_s = cluster.loop.time() + HANG_S
         put = asyncio.ensure_future(cluster.create((1, 2, 3), topic="metadata-to-write"))
-        await cluster.until(lambda: bool(cluster.broker(bad).disk_watch.hung), "it is noticed", 2 * SESSION_S)
+        await cluster.until(lambda: bool(cluster.broker(bad).storage.disk_watch.hung), "it is noticed", 2 * SESSION_S)
         epoch, asked_at_s = quorum.epoch, cluster.loop.time()
         tail = Tail(epoch, quorum.log.end + 100)
         for _ in range(3):
             assert not quorum.driver.step(VoteAsked(candidate, epoch + 1, tail, False, b""))
         assert (quorum.epoch, cluster.loop.time()) == (epoch, asked_at_s), "nothing was written, and nobody waited"
         assert quorum.state.voted.voted_id == voted_on_disk(cluster, bad)
-        await cluster.until(lambda: not cluster.broker(bad).disk_watch.hung, "it is well again", 2 * HANG_S)
+        await cluster.until(lambda: not cluster.broker(bad).storage.disk_watch.hung, "it is well again", 2 * HANG_S)
         assert cluster.loop.time() >= hung_until_s
         await put
         await asyncio.sleep(SPARE_S)

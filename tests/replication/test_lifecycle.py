@@ -50,7 +50,7 @@ class Guest:
         self.channel = ControllerChannel(cluster.client.network, pointer, "guest")
         wanted: dict[str, Any] = {
             "broker_id": 2,
-            "cluster_id": broker.cluster_id,
+            "cluster_id": broker.storage.cluster_id,
             "incarnation_id": bytes([incarnation]) * 16,
             "listeners": [rpc.Listener(name="PLAINTEXT", host="127.0.0.1", port=1)],
             "features": [
@@ -64,7 +64,7 @@ class Guest:
             self.channel,
             parse_config({**SETTINGS, "initial.broker.registration.timeout.ms": str(timeout_ms)}),
             rpc.Request(**{**wanted, **facts}),
-            metadata_offset=lambda: broker.image.offset,
+            metadata_offset=lambda: broker.metadata.image.offset,
             on_epoch=self.epochs.append,
             on_failure=self.failures.append,
             wants_fence=lambda: self.wants_fence,
@@ -88,7 +88,7 @@ def play(scene: Callable[[VirtualCluster, ControllerPointer], Awaitable[None]]) 
 
 def is_live(cluster: VirtualCluster) -> bool:
     """Whether the node's metadata has the guest, unfenced."""
-    known = cluster.broker(1).image.brokers.get(2)
+    known = cluster.broker(1).metadata.image.brokers.get(2)
     return known is not None and not known.fenced
 
 
@@ -102,7 +102,7 @@ def test_a_broker_is_fenced_at_its_request() -> None:
             guest.wants_fence = wish
             guest.lifecycle.tell()
             await cluster.until(lambda wish=wish: guest.lifecycle.fenced is wish, "it is as requested")  # type: ignore[misc]
-            assert cluster.broker(1).image.brokers[2].fenced is wish
+            assert cluster.broker(1).metadata.image.brokers[2].fenced is wish
         assert (len(guest.epochs), guest.failures) == (1, [])
         guest.kill()
 
@@ -113,11 +113,11 @@ def test_join_and_leave() -> None:
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         guest = Guest(cluster, pointer)
         await guest.lifecycle.join()
-        known = cluster.broker(1).image.brokers[2]
+        known = cluster.broker(1).metadata.image.brokers[2]
         assert (guest.epochs, known.fenced, known.rack) == ([known.epoch], False, "r")
         assert guest.lifecycle.stage is Stage.RUNNING
         assert await guest.lifecycle.leave()
-        assert cluster.broker(1).image.brokers[2].fenced
+        assert cluster.broker(1).metadata.image.brokers[2].fenced
         guest.kill()
 
     play(scene)
@@ -141,7 +141,7 @@ def test_a_broker_that_starts_first_waits_for_a_majority(monkeypatch: pytest.Mon
         pointer.lacks_majority = False
         pointer.to(at)
         await joining
-        assert not cluster.broker(1).image.brokers[2].fenced
+        assert not cluster.broker(1).metadata.image.brokers[2].fenced
         guest.kill()
 
     play(scene)
@@ -151,9 +151,9 @@ def test_a_running_broker_that_was_unregistered_registers_again() -> None:
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         guest = Guest(cluster, pointer)
         await guest.lifecycle.join()
-        await cluster.broker(1).channel.ask("UnregisterBroker", unregister_broker.Request(broker_id=2), 5000)
+        await cluster.broker(1).membership.channel.ask("UnregisterBroker", unregister_broker.Request(broker_id=2), 5000)
         await cluster.until(lambda: len(guest.epochs) == 2 and is_live(cluster), "it has registered again")
-        assert guest.epochs[1] == cluster.broker(1).image.brokers[2].epoch > guest.epochs[0]
+        assert guest.epochs[1] == cluster.broker(1).metadata.image.brokers[2].epoch > guest.epochs[0]
         guest.kill()
 
     play(scene)
@@ -177,7 +177,7 @@ def test_two_nodes_with_one_id_cannot_both_register() -> None:
         await first.lifecycle.join()
         with pytest.raises(ConfigError, match=r"DUPLICATE_BROKER_REGISTRATION.*node\.id"):
             await second.lifecycle.join()
-        assert not cluster.broker(1).image.brokers[2].fenced
+        assert not cluster.broker(1).metadata.image.brokers[2].fenced
         first.kill()
         second.kill()
 
@@ -200,7 +200,7 @@ def test_a_broker_whose_id_was_taken_stops() -> None:
         pointer.to(AT)
         await cluster.until(lambda: bool(first.failures), "the first one gives up")
         assert "node.id" in first.failures[0]
-        assert not cluster.broker(1).image.brokers[2].fenced
+        assert not cluster.broker(1).metadata.image.brokers[2].fenced
         assert second.lifecycle.stage is Stage.RUNNING
         second.kill()
 

@@ -54,6 +54,12 @@ class Leader:
         partition.become(PartitionImage(LEADER, 0, 0, (LEADER, FOLLOWER), (LEADER, FOLLOWER)))
         return partition
 
+    @property
+    def metadata(self) -> Leader:
+        return self
+
+    replication = metadata
+
     def topic_name(self, topic_id: bytes) -> str | None:
         return "t" if topic_id == TOPIC_ID else None
 

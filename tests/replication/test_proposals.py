@@ -10,7 +10,7 @@ import pytest
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode
-from kpybroker.metadata.parts import PartitionImage
+from kpybroker.metadata.image import PartitionImage
 from kpybroker.replication.node import isr_proposals
 from kpybroker.replication.node.controller_channel import ControllerChannel
 from kpybroker.replication.node.isr_proposals import IsrProposals

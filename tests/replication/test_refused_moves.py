@@ -17,18 +17,18 @@ def test_a_move_that_cannot_be_opened_can_be_asked_for_again() -> None:
         broker, log = cluster.broker(1), cluster.replica(1, "t").log
         here = log.directory.rpartition("/")[0]
         (there,) = {"/data", "/more"} - {here}
-        target = broker.log_dirs.by_path(there)
+        target = broker.storage.log_dirs.by_path(there)
         assert target is not None
         cluster.machines[1].storage.spoil(f"{there}/t-0.", "", errno.EMFILE)
         for _ in range(2):
             with pytest.raises(KafkaError) as refused:
-                broker.replicas.moves.alter("t", 0, there)
+                broker.replication.replicas.moves.alter("t", 0, there)
             assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
             assert ("t", 0) not in target.futures
             assert not target.damaged
-            assert broker.log_dirs.logs["t", 0] is log, "it goes on being cleaned"
+            assert broker.storage.log_dirs.logs["t", 0] is log, "it goes on being cleaned"
         cluster.machines[1].storage.mend()
-        broker.replicas.moves.alter("t", 0, there)
+        broker.replication.replicas.moves.alter("t", 0, there)
         await cluster.until(lambda: log.directory.startswith(there), "it has moved")
 
     play(scene, log_dirs="/data,/more")

@@ -35,7 +35,7 @@ async def _fill(cluster: VirtualCluster) -> None:
 async def _watch(cluster: VirtualCluster, ends: list[tuple[float, int]]) -> None:
     """Record (time, log end) of the new replica."""
     while True:
-        found = cluster.broker(3).hosting.find("t", 0)
+        found = cluster.broker(3).replication.hosting.find("t", 0)
         ends.append((cluster.loop.time(), 0 if found is None else found.log.end))
         await asyncio.sleep(0.02)
 

@@ -33,16 +33,16 @@ def test_an_unopened_replica_that_leaves_the_broker_leaves_nothing_behind(is_del
         process = cluster.machines[3].process
         assert process is not None
         process.world.disk.handles_max = process.world.disk.handles
-        hosting, log_dirs = cluster.broker(3).hosting, cluster.broker(3).log_dirs
+        hosting, log_dirs = cluster.broker(3).replication.hosting, cluster.broker(3).storage.log_dirs
         assert (await cluster.reassign(3, 1)).error_code == 0
         await cluster.until(lambda: bool(list(hosting.lost())), "it cannot be opened")
         assert log_dirs.is_lost("t", 0, bytes(16)) is False
         assert await (delete if is_deleted else call_off)(cluster) == ErrorCode.NONE
         await cluster.until(
             lambda: (
-                ("t" not in cluster.broker(3).image.topics)
+                ("t" not in cluster.broker(3).metadata.image.topics)
                 if is_deleted
-                else 3 not in cluster.broker(3).image.topics["t"].partitions[0].replicas
+                else 3 not in cluster.broker(3).metadata.image.topics["t"].partitions[0].replicas
             ),
             "node 3 knows",
         )

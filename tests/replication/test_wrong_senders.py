@@ -65,7 +65,7 @@ def test_only_the_metadata_log_is_fetched_at_a_controller_listener() -> None:
         await cluster.create((1, 2, 3))
         await cluster.put(b"x")
         leader = cluster.image().leader
-        topic_id = cluster.broker(leader).image.topics["t"].id
+        topic_id = cluster.broker(leader).metadata.image.topics["t"].id
         for replica_id in (-1, 2):
             told = await at_controller(cluster, leader, "Fetch", fetched(topic_id, 0, replica_id))
             assert (told.error_code, told.responses) == (ErrorCode.INVALID_REQUEST, [])
@@ -80,14 +80,14 @@ def test_a_fetch_of_an_old_incarnation_changes_nothing() -> None:
         await cluster.create((1, 2, 3), min_insync_replicas="2")
         end = await cluster.put(b"x") + 1
         await cluster.until(lambda: cluster.replica(1).log.high_watermark == end, "it is committed")
-        topic_id = cluster.broker(1).image.topics["t"].id
+        topic_id = cluster.broker(1).metadata.image.topics["t"].id
         for node_id in (2, 3):
             cluster.machines[node_id].pause(True)
         peer = await cluster.client.peer(1)
         waiting = asyncio.ensure_future(peer.ask("Produce", produced("t", b"y", acks=-1), version=12))
         await cluster.until(lambda: cluster.replica(1).log.end == end + 1, "it is written")
         for node_id in (2, 3):
-            epoch = cluster.broker(1).image.brokers[node_id].epoch
+            epoch = cluster.broker(1).metadata.image.brokers[node_id].epoch
             told = await cluster.ask("Fetch", fetched(topic_id, end + 1, node_id, epoch - 1), 1)
             assert told.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert cluster.replica(1).log.high_watermark == end
@@ -107,7 +107,7 @@ def test_one_absurd_epoch_does_not_exhaust_the_epochs() -> None:
             partition_index=0, replica_epoch=2**31 - 1, replica_id=leader, last_offset_epoch=epoch, last_offset=1 << 40
         )
         request = vote.Request(
-            cluster_id=cluster.broker(leader).cluster_id,
+            cluster_id=cluster.broker(leader).storage.cluster_id,
             topics=[vote.TopicData(topic_name="__cluster_metadata", partitions=[partition])],
         )
         for node_id in cluster.machines:

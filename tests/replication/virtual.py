@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.errors import ErrorCode
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.sim.clients.client import Client, Unanswered
+from kpybroker.sim.clients.client import SimClient, Unanswered
 from kpybroker.sim.cluster.cluster import SimMachine
 from kpybroker.sim.cluster.setup import CLIENT_PORT, CONTROLLER_PORT, NodeSetup
 from kpybroker.sim.world.history import History
@@ -40,7 +40,7 @@ class VirtualCluster:
         nodes = _setups(count, settings, own, voters or tuple(range(1, count + 1)))
         self.machines = {node.node_id: SimMachine(node, 1, self.loop, self.fabric, self.history) for node in nodes}
         self.where = {node.node_id: (node.address, CLIENT_PORT) for node in nodes}
-        self.client = Client("client", "10.0.1.1", 1, self.fabric, self.where)
+        self.client = SimClient("client", "10.0.1.1", 1, self.fabric, self.where)
 
     # ---- nodes
 
@@ -74,13 +74,13 @@ class VirtualCluster:
     # ---- partitions
 
     def replica(self, node_id: int, topic: str = "t", index: int = 0) -> Partition:
-        found = self.broker(node_id).hosting.find(topic, index)
+        found = self.broker(node_id).replication.hosting.find(topic, index)
         assert found is not None
         return found
 
     def image(self, topic: str = "t", index: int = 0) -> Any:
         """A partition in the newest Image of the running nodes."""
-        images = [broker.image for broker in self.brokers.values()]
+        images = [broker.metadata.image for broker in self.brokers.values()]
         found = max(images, key=lambda image: image.offset).topic(topic)
         assert found is not None, f"there is no {topic}"
         return found.partitions[index]
@@ -153,7 +153,7 @@ class VirtualCluster:
     async def read(self, node_id: int, offset: int = 0, *, topic: str = "t", index: int = 0, **facts: Any) -> Any:
         """The row of a consumer's Fetch to one node."""
         wanted = fetch.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
-        topic_id = next(iter(self.brokers.values())).image.topics[topic].id
+        topic_id = next(iter(self.brokers.values())).metadata.image.topics[topic].id
         asked = fetch.Request(
             topics=[fetch.FetchTopic(topic=topic, topic_id=topic_id, partitions=[wanted])],
             **{"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, **facts},
@@ -210,7 +210,7 @@ def play(
                 lambda: (
                     len(cluster.brokers) == count
                     and all(
-                        sum(not broker.fenced for broker in one.image.brokers.values()) == count
+                        sum(not broker.fenced for broker in one.metadata.image.brokers.values()) == count
                         for one in cluster.brokers.values()
                     )
                 ),

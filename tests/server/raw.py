@@ -21,6 +21,12 @@ class Raw:
         self.reader = reader
         self.writer = writer
 
+    @property
+    def transport(self) -> asyncio.Transport:
+        """Of both directions."""
+        assert isinstance(self.writer.transport, asyncio.Transport)
+        return self.writer.transport
+
     def send(self, data: bytes) -> None:
         self.writer.write(data)
 

@@ -22,7 +22,7 @@ async def create(cluster: Cluster, leader: int, name: str) -> None:
 
 async def everywhere(cluster: Cluster, name: str) -> None:
     await cluster.until(
-        lambda: all(name in node.broker.image.topics for node in cluster.nodes.values()),
+        lambda: all(name in node.broker.metadata.image.topics for node in cluster.nodes.values()),
         f"topic {name} is known everywhere",
     )
 
@@ -33,9 +33,9 @@ def test_three_nodes_elect_one_and_replicate(tmp_path: Path) -> None:
         leader = await cluster.leader()
         await create(cluster, leader, "a")
         await everywhere(cluster, "a")
-        images = [node.broker.image for node in cluster.nodes.values()]
+        images = [node.broker.metadata.image for node in cluster.nodes.values()]
         assert images[0] == images[1] == images[2]
-        assert len({node.broker.cluster_id for node in cluster.nodes.values()}) == 1
+        assert len({node.broker.storage.cluster_id for node in cluster.nodes.values()}) == 1
 
     run_cluster(tmp_path, play)
 
@@ -51,7 +51,7 @@ def test_a_voter_that_has_lost_its_directory_votes_again_when_it_has_caught_up(t
         gone = leader % 3 + 1
         await cluster.stop(gone)
         shutil.rmtree(tmp_path / str(gone))
-        cluster.settings["kpybroker.cluster.id"] = cluster.nodes[leader].broker.cluster_id
+        cluster.settings["kpybroker.cluster.id"] = cluster.nodes[leader].broker.storage.cluster_id
         await cluster.start(gone)
         await cluster.until(lambda: not new_voters(), "it has caught up")
         await cluster.stop(leader)
@@ -75,7 +75,7 @@ def test_another_leads_when_the_leader_stops_and_it_follows_when_it_is_back(tmp_
         third = next(node for node in cluster.nodes if node not in (first, second))
         await cluster.stop(second)
         await cluster.leader()
-        assert {"before", "meanwhile"} <= set(cluster.nodes[third].broker.image.topics)
+        assert {"before", "meanwhile"} <= set(cluster.nodes[third].broker.metadata.image.topics)
 
     run_cluster(tmp_path, play)
 
@@ -118,7 +118,7 @@ def test_who_was_away_too_long_is_given_a_snapshot(tmp_path: Path) -> None:
         await cluster.start(away)
         follower = cluster.nodes[away].broker
         await cluster.until(lambda: follower.quorum.committed == quorum.committed, "the snapshot is installed")
-        assert follower.image == quorum.image
+        assert follower.metadata.image == quorum.image
         assert follower.quorum.log.start > 0
         assert list(metadata_of(cluster, away).glob("*.checkpoint"))
         await create(cluster, await cluster.leader(), "later")

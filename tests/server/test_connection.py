@@ -182,7 +182,7 @@ def test_acks_0_takes_no_reply_and_its_refusal_closes(with_broker: WithBroker) -
             assert (await other.answer("ApiVersions", 4))[0] == 2
             other.ask(3, "Produce", produced("absent", b"x", acks=0), 9)
             assert await other.closed()
-        partition = node.broker.hosting.find("t", 0)
+        partition = node.broker.replication.hosting.find("t", 0)
         assert partition is not None
         assert partition.log.end == 1
 
@@ -319,7 +319,7 @@ def test_large_frames_wait_for_memory_and_all_are_served(with_broker: WithBroker
                     assert told.responses[0].partition_responses[0].error_code == 0
 
         await asyncio.gather(*[one(number) for number in range(10)])
-        partition = node.broker.hosting.find("t", 0)
+        partition = node.broker.replication.hosting.find("t", 0)
         assert partition is not None
         assert partition.log.end == 30
 
@@ -374,7 +374,7 @@ def test_who_comes_before_the_broker_is_registered_is_answered_when_it_is(tmp_pa
             client = Raw(reader, writer)
             client.ask(1, "ApiVersions", SOFTWARE, 4)
             await parked(client)
-            early.open_the_doors()
+            early.begin_serving()
             assert (await client.answer("ApiVersions", 4))[0] == 1
             await early.stop()
 

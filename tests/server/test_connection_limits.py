@@ -116,7 +116,7 @@ def test_brokers_have_their_listener_and_controllers_theirs() -> None:
     """As Apache Kafka: clients fill theirs, and the one that was quiet for the longest makes room for a broker."""
 
     async def scenario(node: Node, dial: Dial) -> None:
-        own = len([each for each in node.server.connections() if each.door.listener == "CLIENTS"])
+        own = len([each for each in node.server.connections() if each.listener.name == "CLIENTS"])
         clients = await idle(node, LIMIT - own)
         await asyncio.sleep(1)
         refused = await idle(node, 1)

@@ -43,7 +43,7 @@ def test_requests_sent_at_once_are_begun_a_few_in_each_turn(tmp_path: Path) -> N
         node = await Node.start(world, parse_config(settings))
         try:
             async with dialled(node):
-                route = node.server._dispatcher.routes
+                route = node.server.dispatcher.routes
                 reader, writer = await asyncio.open_connection(*node.bootstrap.split(":"))
                 world.steps = True
                 writer.write(frames(REQUESTS))

@@ -98,7 +98,7 @@ def test_what_is_counted_is_true(with_broker: WithBroker) -> None:
         assert after[f"{LOGS}partitioncount", ""] == after[f"{LOGS}leadercount", ""] == AT_ONCE + 1
         assert after["kafka_controller_kafkacontroller_globalpartitioncount", ""] == AT_ONCE + 1
         assert after["kafka_controller_kafkacontroller_activecontrollercount", ""] == 1
-        sizes = sum(partition.log.size_bytes for partition in node.broker.hosting)
+        sizes = sum(partition.log.size_bytes for partition in node.broker.replication.hosting)
         assert after["kafka_log_size_bytes", ""] == sizes > 10_000
         incoming = "kafka_server_socket_server_metrics_incoming_byte_total", ""
         outgoing = "kafka_server_socket_server_metrics_outgoing_byte_total", ""
@@ -139,7 +139,7 @@ def test_answers_that_nobody_fetches_are_not_kept(with_broker: WithBroker, tmp_p
     async def without() -> None:
         async with serving(tmp_path / "quiet") as node:
             assert node.http is None
-            assert node.server.port.dispatch == node.server._dispatcher.run
+            assert node.server.port.dispatch == node.server.dispatcher.run
 
     asyncio.run(without())
 
@@ -180,7 +180,7 @@ def test_ready_when_registered_and_unfenced_only(with_broker: WithBroker) -> Non
     async def scenario(peer: Peer, node: Node) -> None:
         assert await get(node, "/healthz") == (200, "ok\n")
         assert await get(node, "/readyz") == (200, "ready\n")
-        life = node.broker.lifecycle
+        life = node.broker.membership.lifecycle
         assert life is not None
         life.fenced = True
         assert await get(node, "/readyz") == (503, "the controller has fenced this broker\n")
@@ -244,7 +244,7 @@ def test_a_node_is_ready_when_its_replicas_have_been_in_sync(tmp_path: Path) -> 
         await cluster.start(1, 2, 3)
         peer = await dialled(cluster.nodes[1])
         await make(peer, "t", replicas=3, configs={"follower.replication.throttled.replicas": "*"})
-        partition = cluster.nodes[1].broker.hosting.find("t", 0)
+        partition = cluster.nodes[1].broker.replication.hosting.find("t", 0)
         assert partition is not None
         back = next(node_id for node_id in (2, 3) if node_id != partition.leader_id)
         assert await get(cluster.nodes[back], "/readyz") == (200, "ready\n")
@@ -283,7 +283,7 @@ def test_metrics_tell_of_a_lost_replica(tmp_path: Path) -> None:
         (leads,) = [node_id for node_id, node in cluster.nodes.items() if await value(node, f"{LOGS}leadercount")]
         lost = next(node_id for node_id in cluster.nodes if node_id not in (leads, leader))
         await cluster.stop(lost)
-        partition = cluster.nodes[leads].broker.hosting.find("t", 0)
+        partition = cluster.nodes[leads].broker.replication.hosting.find("t", 0)
         assert partition is not None
         await cluster.until(lambda: len(partition.isr) == 2, "the in-sync set has shrunk")
         assert await total("underreplicatedpartitions") == await total("underminisrpartitioncount") == 1

@@ -20,8 +20,8 @@ COUNT = 30
 
 
 def log_dirs_of(node: Node) -> LogDirectories:
-    assert node.broker.log_dirs is not None
-    return node.broker.log_dirs
+    assert node.broker.storage.log_dirs is not None
+    return node.broker.storage.log_dirs
 
 
 async def begun(node: Node, peer: Peer, target: Path) -> str:
@@ -50,7 +50,7 @@ async def until_offline(node: Node, path: Path) -> None:
 
 async def until_nobody_leads(node: Node) -> None:
     for _ in range(1000):
-        if node.broker.image.topics["t"].partitions[0].leader == -1:
+        if node.broker.metadata.image.topics["t"].partitions[0].leader == -1:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("the controller takes the replica for one that serves")
@@ -105,7 +105,7 @@ def test_a_rename_that_fails(tmp_path: Path, failing: str) -> None:
             await until_nobody_leads(node)
             assert (await put(peer, "t", b"x")).error_code != ErrorCode.NONE
             log_dirs = log_dirs_of(node)
-            assert not list(node.broker.replicas.moves)
+            assert not list(node.broker.replication.replicas.moves)
             assert not any(len(directory.garbage) for directory in log_dirs.online)
             clear(in_the_way)
             copy = crashed(tmp_path, tmp_path.with_name(f"{tmp_path.name}-crashed"))

@@ -77,7 +77,9 @@ def test_a_partition_that_others_have_decided_stays_offline(tmp_path: Path) -> N
         async with serving(FoldingWorld(7), tmp_path) as (peer, node):
             await make(peer, "Orders")
             with pytest.raises(Damage, match="orders-0 would be in the directory of Orders-0"):
-                node.broker.log_dirs.open_log("orders", bytes(16), 0, node.broker.config.log_settings({}), bytes(16))
+                node.broker.storage.log_dirs.open_log(
+                    "orders", bytes(16), 0, node.broker.config.log_settings({}), bytes(16)
+                )
 
     run(scenario())
 

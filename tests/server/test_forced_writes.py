@@ -27,12 +27,11 @@ def test_what_was_written_before_the_change_gets_to_the_disk_too(
         async with serving(tmp_path / "data") as node, dialled(node) as peer:
             await make(peer, "t")
             assert (await put(peer, "t", b"x")).error_code == 0
-            partition = node.broker.hosting.leads("t", 0)
+            partition = node.broker.replication.hosting.leads("t", 0)
             assert partition.log.synced_end < partition.log.written_end == 1
             assert await code(peer, change(kind, name, setting, value="1")) == 0
-            if partition._sync is not None:
-                await partition._sync
-            assert partition.log.synced_end == 1
+            while partition.log.synced_end < 1:  # a thread syncs
+                await asyncio.sleep(0)
             assert (await put(peer, "t", b"y")).error_code == 0
             assert partition.log.synced_end == partition.committable_end == 2
 
@@ -57,6 +56,6 @@ def test_a_change_that_would_protect_nothing_is_refused(tmp_path: Path) -> None:
                     told.responses[0].error_message or ""
                 )
                 assert "hush" not in (told.responses[0].error_message or "")
-            assert not node.broker.image.config(BROKER, "1")
+            assert not node.broker.metadata.image.config(BROKER, "1")
 
     asyncio.run(asyncio.wait_for(play(), 60))

@@ -94,7 +94,7 @@ def test_a_broker_answers_for_itself_before_it_forwards(tmp_path: Path) -> None:
             )
             whole = await peer.ask("AlterConfigs", alter_configs.Request(resources=[old]))
             assert [row.error_code for row in whole.responses] == [0]
-            await cluster.until(lambda: node.broker.hosting.leading_throttle.rate == 7, "it goes by it")  # noqa: B023
+            await cluster.until(lambda: node.broker.replication.hosting.leading_throttle.rate == 7, "it goes by it")  # noqa: B023
             peer.close()
 
     run_cluster(tmp_path, scene)
@@ -191,7 +191,7 @@ def test_a_new_topic_is_there_on_every_node_when_the_answer_leaves(tmp_path: Pat
             made = (await peer.ask("CreateTopics", wanted(f"t{number}"))).topics[0]
             assert made.error_code == 0
             for node_id, node in cluster.nodes.items():
-                assert f"t{number}" in node.broker.image.topics, (number, node_id)
+                assert f"t{number}" in node.broker.metadata.image.topics, (number, node_id)
         for peer in peers:
             peer.close()
 

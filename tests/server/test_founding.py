@@ -26,7 +26,7 @@ def test_no_second_cluster_is_founded_beside_the_first(tmp_path: Path) -> None:
     async def play(quorum: Quorum) -> None:
         await lost_founder(quorum)
         await quorum.leader()
-        cluster_id = re.escape(quorum.nodes[2].broker.cluster_id)
+        cluster_id = re.escape(quorum.nodes[2].broker.storage.cluster_id)
         told = rf"has one already \(epoch \d+.*initial.controllers=none and kpybroker.cluster.id={cluster_id},"
         with pytest.raises(ConfigError, match=told):
             await quorum.start(1)

@@ -10,7 +10,7 @@ import pytest
 
 from kpybroker.client.peer import Peer
 from kpybroker.handlers.produce import AT_ONCE_BYTES
-from kpybroker.server.connections.bad_frames import CARRY_MORE, FRAME_BYTES_MAX, why_too_large
+from kpybroker.server.connections.bad_frames import FRAME_BYTES_MAX, why_too_large
 from kpybroker.server.connections.receive_memory import MAPPED_BYTES, receive_buffer
 from kpybroker.server.node import Node
 from kpybroker.storage.log.log import Log
@@ -32,7 +32,7 @@ COME_BYTES = 100_000
 def test_only_what_carries_records_may_be_as_large_as_the_settings_allow(api: Api) -> None:
     begin = memoryview(pack(">ihh", 0, api.key, api.max))
     assert why_too_large(4 + FRAME_BYTES_MAX, begin) is None
-    assert (why_too_large(5 + FRAME_BYTES_MAX, begin) is None) is (api.key in CARRY_MORE)
+    assert (why_too_large(5 + FRAME_BYTES_MAX, begin) is None) is api.carries_bytes
 
 
 def test_a_large_frame_without_records_is_refused_as_it_begins(
@@ -92,7 +92,9 @@ def test_a_produce_of_many_bytes_is_written_in_turns(with_broker: WithBroker) ->
         most = before = 0
         while not writing.done():
             await asyncio.sleep(0)
-            now = sum(partition.log.written_end for partition in node.broker.hosting if partition.topic == "t")
+            now = sum(
+                partition.log.written_end for partition in node.broker.replication.hosting if partition.topic == "t"
+            )
             most, before = max(most, now - before), now
         rows = writing.result().responses[0].partition_responses
         assert [(row.index, row.error_code, row.base_offset) for row in rows] == [(n, 0, 0) for n in range(PARTITIONS)]
@@ -124,7 +126,7 @@ def test_the_next_request_does_not_wait_for_the_acknowledgement_of_a_large_one(w
                 asyncio.ensure_future(peer.ask("Produce", request, version=9))
                 for request in (large, produced("t", b"next", acks=-1, index=count - 1), large)
             ]
-            logs = [node.broker.hosting.leads("t", index).log for index in range(count)]
+            logs = [node.broker.replication.hosting.leads("t", index).log for index in range(count)]
             while [log.written_end for log in logs] != [*[2] * (count - 1), 3]:
                 await asyncio.sleep(0)
             assert not any(each.done() for each in asked)

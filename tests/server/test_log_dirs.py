@@ -30,8 +30,8 @@ def dirs(root: Path, *names: str, **more: str) -> dict[str, str]:
 def places(node: Node) -> dict[str, str]:
     """The name of the directory that each partition is in."""
     found = {}
-    for partition in node.broker.hosting:
-        directory = node.broker.log_dirs.of(partition.log)
+    for partition in node.broker.replication.hosting:
+        directory = node.broker.storage.log_dirs.of(partition.log)
         if directory is not None:
             found[f"{partition.topic}-{partition.index}"] = Path(directory.path).name
     return found
@@ -39,8 +39,8 @@ def places(node: Node) -> dict[str, str]:
 
 def said(node: Node, topic: str) -> dict[str, str]:
     """The same, as the metadata says it."""
-    names = {directory.id: Path(directory.path).name for directory in node.broker.log_dirs.online}
-    image = node.broker.image.topics[topic]
+    names = {directory.id: Path(directory.path).name for directory in node.broker.storage.log_dirs.online}
+    image = node.broker.metadata.image.topics[topic]
     return {
         f"{topic}-{index}": names.get(each.directories[0], str(each.directories[0]))
         for index, each in enumerate(image.partitions)
@@ -65,8 +65,8 @@ def test_partitions_are_spread_and_found_again(tmp_path: Path) -> None:
             for index in range(4):
                 assert (await put(peer, "t", b"kept", index=index)).error_code == 0
             await told(node, "t")
-            ids = {each.id for each in node.broker.log_dirs.online}
-            assert set(node.broker.image.brokers[node.broker.node_id].log_dirs) == ids
+            ids = {each.id for each in node.broker.storage.log_dirs.online}
+            assert set(node.broker.metadata.image.brokers[node.broker.node_id].log_dirs) == ids
             assert len(ids) == 2
         # a third one is formatted, and takes what is new; the order does not matter where the metadata is named
         more = dirs(tmp_path, "c", "b", "a", **{"metadata.log.dir": str(tmp_path / "a")})
@@ -88,10 +88,10 @@ def test_the_metadata_may_have_a_directory_of_its_own(tmp_path: Path) -> None:
     async def scenario() -> None:
         for _ in range(2):
             async with serving(tmp_path, settings) as node, dialled(node) as peer:
-                if "t" not in node.broker.image.topics:
+                if "t" not in node.broker.metadata.image.topics:
                     await make(peer, "t", 2)
                 assert (await put(peer, "t", b"x")).error_code == 0
-                assert len(node.broker.image.brokers[node.broker.node_id].log_dirs) == 2
+                assert len(node.broker.metadata.image.brokers[node.broker.node_id].log_dirs) == 2
         assert (tmp_path / "m" / "__cluster_metadata-0").is_dir()
         assert not (tmp_path / "a" / "__cluster_metadata-0").exists()
         assert not (tmp_path / "m" / "t-0").exists()
@@ -114,7 +114,7 @@ def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
                     pass
         shutil.rmtree(tmp_path / "b" / "t-0")
         async with serving(tmp_path, dirs(tmp_path, "a", "b", "a")) as node, dialled(node) as peer:
-            assert node.broker.log_dirs.clean
+            assert node.broker.storage.log_dirs.clean
             assert b"x" in bytes((await get(peer, "t", 0)).records)
 
     asyncio.run(scenario())
@@ -168,7 +168,7 @@ def test_the_rest_is_served_where_a_directory_cannot_be_used_at_the_start(tmp_pa
             )
             await make(peer, "new", 2)
             assert {places(node)["new-0"], places(node)["new-1"]} == {"a"}
-            assert node.broker.image.topics["t"].partitions[lost].leader == -1
+            assert node.broker.metadata.image.topics["t"].partitions[lost].leader == -1
         (tmp_path / "b").unlink()
         (tmp_path / "saved").rename(tmp_path / "b")
         async with serving(tmp_path, dirs(tmp_path, "a", "b"), 3) as node, dialled(node) as peer:
@@ -186,21 +186,21 @@ def test_one_of_two_directories_fails_and_the_other_serves_on(tmp_path: Path) ->
                 assert (await put(peer, "t", b"before", index=index)).error_code == 0
             await told(node, "t")
             lost = int(next(name for name, at in places(node).items() if at == "b").rpartition("-")[2])
-            partition = node.broker.hosting.find("t", lost)
+            partition = node.broker.replication.hosting.find("t", lost)
             assert partition is not None
             fill_up(partition)
             assert (await put(peer, "t", b"x", index=lost)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert (await put(peer, "t", b"y", index=1 - lost)).error_code == 0
             assert await described(peer) == {"a": 0, "b": ErrorCode.KAFKA_STORAGE_ERROR}
             for _ in range(500):
-                if node.broker.image.topics["t"].partitions[lost].leader == -1:
+                if node.broker.metadata.image.topics["t"].partitions[lost].leader == -1:
                     break
                 await asyncio.sleep(0.01)
             else:
                 raise AssertionError("the controller has not been told")
-            assert len(node.broker.image.brokers[node.broker.node_id].log_dirs) == 1
+            assert len(node.broker.metadata.image.brokers[node.broker.node_id].log_dirs) == 1
             assert not node.failed.done()
-            fill_up(next(each for each in node.broker.hosting if each.index == 1 - lost))
+            fill_up(next(each for each in node.broker.replication.hosting if each.index == 1 - lost))
             assert (await put(peer, "t", b"z", index=1 - lost)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert str(tmp_path / "a") in await node.failed  # the metadata log is there
         async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
@@ -282,7 +282,7 @@ def test_a_replica_moves_while_it_is_written_to(tmp_path: Path) -> None:
             assert not list((tmp_path / "a").glob("t-0"))
             assert (tmp_path / "b" / "t-0").is_dir()
             assert not list((tmp_path / "b").glob("*-future"))
-            assert node.broker.log_dirs.by_path(str(tmp_path / "a")).futures == {}  # type: ignore[union-attr]
+            assert node.broker.storage.log_dirs.by_path(str(tmp_path / "a")).futures == {}  # type: ignore[union-attr]
             await all_are_there(peer, number)
             assert await move(peer, "t", tmp_path / "a", 0) == [0]  # and back
             await until_at(node, "t-0", "a")
@@ -303,7 +303,7 @@ def test_a_move_that_was_answered_is_remembered(tmp_path: Path) -> None:
         async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
             await make(peer, "t")
             await put(peer, "t", b"x")
-            node.broker.replicas.moves.alter("t", 0, str(tmp_path / "b"))
+            node.broker.replication.replicas.moves.alter("t", 0, str(tmp_path / "b"))
             copy = crashed(tmp_path, tmp_path.with_name(f"{tmp_path.name}-crashed"))
         async with serving(copy, dirs(copy, "a", "b")) as node, dialled(node) as peer:
             await until_at(node, "t-0", "b")
@@ -336,16 +336,16 @@ def test_a_move_is_throttled_called_off_and_goes_on_after_a_restart(tmp_path: Pa
                 assert future.partition_size > 0
                 if is_called_off:
                     assert await move(peer, "t", tmp_path / "a", 0) == [0]  # stay where you are
-                    assert not list(node.broker.replicas.moves)
+                    assert not list(node.broker.replication.replicas.moves)
                     assert await rows(peer, "b") == []
                     await throttle(peer, 1 << 40)  # what has passed is paid for
-                    while node.broker.hosting.moving_throttle.must_wait:
+                    while node.broker.replication.hosting.moving_throttle.must_wait:
                         await asyncio.sleep(0.001)
                     await throttle(peer, 1)
             copy = crashed(tmp_path, tmp_path.with_name(f"{tmp_path.name}-crashed"))
         for root in (tmp_path, copy):
             async with serving(root, dirs(root, "a", "b"), 2) as node, dialled(node) as peer:
-                assert len(list(node.broker.replicas.moves)) == 1
+                assert len(list(node.broker.replication.replicas.moves)) == 1
                 await throttle(peer, 1 << 30)
                 await until_at(node, "t-0", "b")
                 await told(node, "t")
@@ -368,7 +368,7 @@ async def throttle(peer: Peer, rate: int) -> None:
 
 async def until_copied(node: Node) -> None:
     for _ in range(1000):
-        if any(move.future.end for move in node.broker.replicas.moves):
+        if any(move.future.end for move in node.broker.replication.replicas.moves):
             return
         await asyncio.sleep(0.01)
     raise AssertionError("nothing was copied")

@@ -144,7 +144,7 @@ def test_a_produce_that_waits_for_replicas_keeps_no_place_and_no_frame(
         for _, writer in clients:
             writer.write(b"".join(encode_request(1, by_name["Produce"], 9, long, "many")))
         answers = [asyncio.create_task(reader.readexactly(4)) for reader, _ in clients]
-        last = node.broker.hosting.find("t", 1099).log
+        last = node.broker.replication.hosting.find("t", 1099).log
         while last.end < REQUESTS_MAX:
             await asyncio.sleep(0)
         async with raw(node) as client:
@@ -152,7 +152,7 @@ def test_a_produce_that_waits_for_replicas_keeps_no_place_and_no_frame(
             client.ask(1, "Metadata", metadata.Request(topics=topics, allow_auto_topic_creation=False), 12)
             assert await client.frame()
         assert not any(each.done() for each in answers)
-        held = [each for each in node.server.connections() if each._blocker is not None and each._blocker.holds_frame]
+        held = [each for each in node.server.connections() if each.blocker is not None and each.blocker.holds_frame]
         assert held == []
         for _, writer in clients:
             writer.transport.abort()
@@ -172,8 +172,8 @@ async def limit_requests(peer: Peer) -> None:
 
 def lacks_a_replica(node: Node, topic: str, index: int) -> None:
     """As after a follower that is in sync has gone: nothing more is committed."""
-    partition = node.broker.hosting.find(topic, index)
-    image = node.broker.image.topics[topic].partitions[index]
+    partition = node.broker.replication.hosting.find(topic, index)
+    image = node.broker.metadata.image.topics[topic].partitions[index]
     both = (node.broker.node_id, 99)
     partition.become(image._replace(replicas=both, isr=both, partition_epoch=99, leader_epoch=99))
 
@@ -272,7 +272,7 @@ def test_who_waits_beyond_the_limit_keeps_its_place() -> None:
         await turns(5)
         last = asyncio.create_task(forwarded())
         await turns(5)
-        assert (work.parked, len(work._queue)) == (PARKED_MAX - 9, 1)
+        assert (work.parked, work.queued) == (PARKED_MAX - 9, 1)
         answer.set()
         await asyncio.gather(*tasks, last)
 
@@ -296,12 +296,12 @@ def test_what_waits_for_its_place_again_is_counted(is_cancelled: bool) -> None:
         assert having == [0]
         answer.set()
         await turns(3)
-        assert (work.parked, len(work._queue)) == (10, 1)
+        assert (work.parked, work.queued) == (10, 1)
         if is_cancelled:
             await end([again])
         await end(others)
         await asyncio.gather(again, return_exceptions=True)
         assert again.cancelled() is is_cancelled
-        assert (work.parked, len(work._queue)) == (0, 0)
+        assert (work.parked, work.queued) == (0, 0)
 
     asyncio.run(scenario())

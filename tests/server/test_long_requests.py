@@ -152,7 +152,7 @@ def test_the_logs_of_a_large_topic_are_opened_in_turns(with_broker: WithBroker) 
 
     async def scenario(peer: Peer, node: Node) -> None:
         hosting, topic = (
-            node.broker.hosting,
+            node.broker.replication.hosting,
             create_topics.CreatableTopic(name="large", num_partitions=count, replication_factor=1),
         )
         asked = create_topics.Request(topics=[topic], timeout_ms=30_000)
@@ -177,12 +177,12 @@ def test_who_waits_for_logs_waits_no_longer_than_asked(with_broker: WithBroker) 
         topic = create_topics.CreatableTopic(name="large", num_partitions=count, replication_factor=1)
         asked = create_topics.Request(topics=[topic], timeout_ms=30_000)
         making = asyncio.ensure_future(peer.ask("CreateTopics", asked))
-        while broker.hosting.find("large", 0) is None:
+        while broker.replication.hosting.find("large", 0) is None:
             await asyncio.sleep(0)
         await served_everywhere(broker, asyncio.get_running_loop().time())
-        assert broker.hosting.find("large", count - 1) is None, "they are opened still"
+        assert broker.replication.hosting.find("large", count - 1) is None, "they are opened still"
         await making
-        assert broker.hosting.find("large", count - 1) is not None
+        assert broker.replication.hosting.find("large", count - 1) is not None
 
     with_broker(scenario)
 
@@ -198,18 +198,18 @@ def test_what_becomes_of_a_topic_whose_logs_are_being_opened_counts(with_broker:
             making = asyncio.ensure_future(
                 peer.ask("CreateTopics", create_topics.Request(topics=[topic], timeout_ms=30_000))
             )
-            while broker.hosting.find(name, 0) is None:
+            while broker.replication.hosting.find(name, 0) is None:
                 await asyncio.sleep(0)
-            assert broker.hosting.find(name, count - 1) is None
-            image = broker.image
+            assert broker.replication.hosting.find(name, count - 1) is None
+            image = broker.metadata.image
             if name == "changed":
-                settings = replace(broker.hosting.leads(name, 0).log.settings, retention_ms=1234)
-                broker.replicas.configure(name, settings)
+                settings = replace(broker.replication.hosting.leads(name, 0).log.settings, retention_ms=1234)
+                broker.replication.replicas.configure(name, settings)
             else:
-                broker.replicas.let_go(image.topics[name])
+                broker.replication.replicas.let_go(image.topics[name])
             await making
-        assert broker.hosting.leads("changed", count - 1).log.settings.retention_ms == 1234
-        assert broker.hosting.find("deleted", count - 1) is None
+        assert broker.replication.hosting.leads("changed", count - 1).log.settings.retention_ms == 1234
+        assert broker.replication.hosting.find("deleted", count - 1) is None
 
     with_broker(scenario)
 
@@ -224,7 +224,7 @@ def test_a_long_answer_to_a_short_question_leaves_others_their_turns(with_broker
             told = await asyncio.gather(*(ask_metadata(node, everything) for _ in range(5)))
         assert meter.most <= CALLS_A_TURN
         assert len(set(told)) == 1
-        assert len(node.broker.answers) == 1, "those who ask for the same meanwhile share one answer"
+        assert len(node.broker.metadata.answers) == 1, "those who ask for the same meanwhile share one answer"
 
     with_broker(scenario)
 
@@ -264,7 +264,7 @@ def test_work_for_a_client_that_is_gone_ends(with_broker: WithBroker) -> None:
         while work.turns < 10:
             await asyncio.sleep(0)
         writer.transport.abort()
-        while node.server._dispatcher._tasks:
+        while node.server.dispatcher.tasks:
             await asyncio.sleep(0)
         assert work.turns <= 201, "it was read, which takes 200, and not handled"
 
@@ -290,7 +290,7 @@ def test_a_produce_of_many_partitions_is_appended_as_it_came(with_broker: WithBr
         assert [(row.index, row.error_code, row.base_offset) for row in rows] == [(n, 0, 0) for n in range(1500)]
         assert behind.responses[0].partition_responses[0].base_offset == 1
         for index, value in enumerate(values):
-            log = node.broker.hosting.find("t", index).log
+            log = node.broker.replication.hosting.find("t", index).log
             found = log.read(0, 1 << 20, upper=log.end, min_one=True)
             batches = split(memoryview(found))
             stored = [record.value for batch in batches for record in read_records(batch)]

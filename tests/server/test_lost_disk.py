@@ -33,7 +33,7 @@ async def dial(node: Node) -> Peer:
 
 
 def hosted(node: Node, topic: str) -> Partition:
-    partition = node.broker.hosting.find(topic, 0)
+    partition = node.broker.replication.hosting.find(topic, 0)
     assert partition is not None
     return partition
 

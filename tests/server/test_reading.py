@@ -16,7 +16,7 @@ import pytest
 from kpybroker.call import BROKER, Encoded
 from kpybroker.client.peer import Peer
 from kpybroker.server.connections.connection import REPLIES_LIMIT, Connection
-from kpybroker.server.connections.listener import Door
+from kpybroker.server.connections.listener import ListenerState
 from kpybroker.server.connections.receive_memory import IDLE_BUFFER_BYTES
 from kpybroker.server.connections.writing import SMALL_WRITE_BYTES
 from kpybroker.server.node import Node
@@ -103,11 +103,11 @@ def test_pipelined_frames_of_any_size_in_reads_of_any_size(seed: int, with_broke
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
-        pipe = Pipe(Connection(node.server.port, Door("PLAINTEXT", BROKER, is_open=True)), chance)
+        pipe = Pipe(Connection(node.server.port, ListenerState("PLAINTEXT", BROKER, is_open=True)), chance)
         row = api_table.by_name["Produce"]
         frames = [b"".join(encode_request(n, row, 9, produced("t", value), "p")) for n, value in enumerate(values)]
         await pipe.deliver(b"".join(frames))
-        while node.broker.hosting.leads("t", 0).log.high_watermark < len(values):
+        while node.broker.replication.hosting.leads("t", 0).log.high_watermark < len(values):
             await asyncio.sleep(0)
         records = (await get(peer, "t", 0)).records
         found = [record.value for batch in split(records) for record in read_records(batch)]
@@ -127,7 +127,7 @@ def test_many_requests_at_once_are_answered_in_slices(with_broker: WithBroker) -
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
-        pipe = Pipe(Connection(node.server.port, Door("PLAINTEXT", BROKER, is_open=True)), Random(1))
+        pipe = Pipe(Connection(node.server.port, ListenerState("PLAINTEXT", BROKER, is_open=True)), Random(1))
         await pipe.deliver(framed(0, "Produce", produced("t", b"x" * 900_000), 9))  # the buffer has grown
         slices: list[int] = []
         handled = node.server.port.dispatch.__self__.routes  # type: ignore[attr-defined]
@@ -150,7 +150,8 @@ def test_memory_that_is_being_sent_is_not_read_into(is_sent: bool, with_broker: 
             await make(peer, topic)
             await put(peer, topic, fill * 100_000)
         slow, other = (
-            Pipe(Connection(node.server.port, Door("PLAINTEXT", BROKER, is_open=True)), Random(1)) for _ in range(2)
+            Pipe(Connection(node.server.port, ListenerState("PLAINTEXT", BROKER, is_open=True)), Random(1))
+            for _ in range(2)
         )
         for number in range(2):  # the second time a place is known, and the memory is used again
             await slow.deliver(framed(number, "Fetch", fetched("a", 0), 12))
@@ -174,22 +175,22 @@ def test_nothing_of_a_large_answer_stays_when_it_was_sent(with_broker: WithBroke
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "a")
         await put(peer, "a", b"a" * 100_000)
-        pipe = Pipe(Connection(node.server.port, Door("PLAINTEXT", BROKER, is_open=True)), Random(1))
+        pipe = Pipe(Connection(node.server.port, ListenerState("PLAINTEXT", BROKER, is_open=True)), Random(1))
         topics = [metadata.MetadataRequestTopic(name=f"none-{number}") for number in range(ROWS_AT_ONCE + 500)]
         wanted = metadata.Request(topics=topics, allow_auto_topic_creation=False)
         await pipe.deliver(framed(1, "Metadata", wanted, 12))
         while not pipe.pieces:
             await asyncio.sleep(0)
         assert [len(piece) for piece in pipe.pieces if isinstance(piece, Encoded)] > [SMALL_WRITE_BYTES]
-        assert pipe.connection._lent == []
+        assert pipe.connection.lent == []
         for number in range(2):  # the second time a place is known, and the records are read without waiting
             await pipe.deliver(framed(number, "Fetch", fetched("a", 0), 12))
         pipe.unsent_bytes = 100_000
         pipe.connection.look(node.server.now)
-        assert [len(piece) >= 100_000 for piece in pipe.connection._lent] == [True]
+        assert [len(piece) >= 100_000 for piece in pipe.connection.lent] == [True]
         pipe.unsent_bytes = 0
         pipe.connection.look(node.server.now)
-        assert pipe.connection._lent == []
+        assert pipe.connection.lent == []
         pipe.connection.connection_lost(None)
 
     with_broker(scenario)
@@ -200,7 +201,7 @@ def test_remembered_requests_keep_no_bytes(with_broker: WithBroker) -> None:
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=3)
-        pipe = Pipe(Connection(node.server.port, Door("PLAINTEXT", BROKER, is_open=True)), Random(1))
+        pipe = Pipe(Connection(node.server.port, ListenerState("PLAINTEXT", BROKER, is_open=True)), Random(1))
         for index in range(3):
             for acks in (1, 5):
                 await pipe.deliver(framed(1, "Produce", produced("t", b"x" * 200_000, index=index, acks=acks), 9))

@@ -43,8 +43,8 @@ def test_all_addresses_together_have_so_many_lines_and_a_bounded_table(caplog: p
     for number in range(3 * HOSTS_MAX):
         refusals.tell(f"host {number}", "refused")
     assert lines(caplog) == ["refused"] * LINES
-    assert len(refusals._by_host) <= HOSTS_MAX
-    assert len(refusals._untold_hosts) == HOSTS_MAX
+    assert len(refusals.by_host) <= HOSTS_MAX
+    assert len(refusals.untold_hosts) == HOSTS_MAX
     refusals.sum_up()
     (line,) = lines(caplog)
     assert line.startswith(f"{3 * HOSTS_MAX - LINES} more connections or frames were refused within 60 s, from 1000 ")
@@ -57,7 +57,7 @@ def test_bad_frames_are_all_counted_and_few_are_told(caplog: pytest.LogCaptureFi
             one = await line(node)
             one.send(BAD_FRAMES["negative"])
         await dial("last")
-        assert node.broker.metrics.frames_refused == 100
+        assert node.server.metrics.frames_refused == 100
         assert len(lines(caplog)) == LINES_PER_HOST
         await node.server.stop()
         (summed_up,) = lines(caplog)

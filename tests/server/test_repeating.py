@@ -60,8 +60,8 @@ def test_who_goes_away_while_it_is_parked_is_not_waited_for(with_broker: WithBro
             protocols=protocols,
         )
         await peer.ask("FindCoordinator", find_coordinator.Request(key="g", key_type=0), version=3)
-        await node.broker.groups.loaded()
-        runner = node.broker.groups.runner("g")
+        await node.broker.coordinators.groups.loaded()
+        runner = node.broker.coordinators.groups.runner("g")
         async with dialled(node) as other:
             asked = asyncio.ensure_future(other.ask("JoinGroup", request, version=3))
             while not runner.waiters:

@@ -49,7 +49,7 @@ async def make(cluster: Cluster, topic: str, factor: int = ALL, **configs: str) 
 
 
 def replicas(cluster: Cluster, topic: str) -> dict[int, Partition]:
-    found = {node_id: node.broker.hosting.find(topic, 0) for node_id, node in cluster.nodes.items()}
+    found = {node_id: node.broker.replication.hosting.find(topic, 0) for node_id, node in cluster.nodes.items()}
     return {node_id: partition for node_id, partition in found.items() if partition is not None}
 
 
@@ -146,7 +146,7 @@ def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
         other = next(node_id for node_id in cluster.nodes if node_id != leader)
         peer = await dial(cluster, other)
         wanted = fetch.FetchPartition(partition=0, partition_max_bytes=1 << 20)
-        topic_id = cluster.nodes[other].broker.image.topics["one"].id
+        topic_id = cluster.nodes[other].broker.metadata.image.topics["one"].id
         asked = fetch.Request(session_epoch=-1, topics=[fetch.FetchTopic(topic_id=topic_id, partitions=[wanted])])
         found = await peer.ask("Fetch", asked, version=16)
         row = found.responses[0].partitions[0]

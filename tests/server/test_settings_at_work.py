@@ -50,7 +50,7 @@ async def work(node: Node) -> int:
     """Append, roll, clean and retain; how many logs were cleaned."""
     broker, now_ms, cleaned = node.broker, node.broker.world.wall_ms(), 0
     for topic in ("compacted", "retained"):
-        partition = broker.hosting.leads(topic, 0)
+        partition = broker.replication.hosting.leads(topic, 0)
         async with dialled(node) as peer:
             for _ in range(2):
                 rows: list[tuple[bytes | None, bytes | None]] = [(b"a", b"1"), (b"a", None), (b"b", b"2"), (b"c", None)]
@@ -59,10 +59,10 @@ async def work(node: Node) -> int:
             await peer.ask("Fetch", fetched(topic, 0), version=12)
         partition.log.roll()
         partition.log.apply_retention(now_ms)
-    cleaner = Cleaner(broker.world, broker.log_dirs, lambda: broker.config)
+    cleaner = Cleaner(broker.world, broker.storage.log_dirs, lambda: broker.config)
     while await cleaner.clean_dirtiest():
         cleaned += 1
-    await broker.log_dirs.checkpoint()
+    await broker.storage.log_dirs.checkpoint()
     assert not node.failed.done()
     return cleaned
 

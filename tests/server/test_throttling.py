@@ -71,7 +71,7 @@ def test_a_producer_is_told_at_once_and_read_again_when_its_time_is_over(version
         assert await next_answer_s(again) < SLACK_S, "a connection waits, not a client"
         assert await next_answer_s(admin) < SLACK_S
         assert wait_s - SLACK_S < await next_answer_s(slow) < wait_s + SLACK_S
-        assert node.broker.metrics.requests_throttled == 1
+        assert node.server.metrics.requests_throttled == 1
         assert not node.server.throttling.pauses.open
 
     run_virtually(scenario)
@@ -84,7 +84,7 @@ def test_what_is_sent_meanwhile_waits() -> None:
         await limit(slow, "producer_byte_rate", 1000)
         answers = [asyncio.ensure_future(slow.ask("Produce", much(15 * KB), version=9)) for _ in range(3)]
         first = await answers[0]
-        log = node.broker.hosting.leads("t", 0).log
+        log = node.broker.replication.hosting.leads("t", 0).log
         assert (first.throttle_time_ms > 0, log.end) == (True, 1)
         second, took_s = await lasted(answers[1])
         assert took_s > first.throttle_time_ms / 1000 - SLACK_S
@@ -198,7 +198,7 @@ def test_a_session_goes_on_after_an_answer_that_was_withheld() -> None:
         assert later.responses[0].partitions[0].records, "what was withheld is said again, unasked"
         withheld = await slow.ask("Fetch", wanted(2, (0, 0)), version=12)
         assert (withheld.session_id, withheld.throttle_time_ms > 0) == (0, True)
-        assert len(node.broker.sessions) == 1, "a session that the client has never heard of is let go"
+        assert len(node.broker.replication.sessions) == 1, "a session that the client has never heard of is let go"
 
     run_virtually(scenario)
 
@@ -288,7 +288,7 @@ def test_whoever_makes_too_many_partitions_is_refused_or_waits() -> None:
         told = await slow.ask("DeleteTopics", delete_topics.Request(topics=gone), version=6)
         codes = [row.error_code for row in told.responses]
         assert codes == [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 2
-        assert "made-21" in node.broker.image.topics
+        assert "made-21" in node.broker.metadata.image.topics
 
     run_virtually(scenario)
 
@@ -338,7 +338,7 @@ def test_an_address_that_connects_too_often_is_held_and_closed() -> None:
         (refused,), took_s = await lasted(asyncio.gather(dial("too many"), return_exceptions=True))
         assert isinstance(refused, OSError), refused
         assert 0.4 < took_s <= 1 + SLACK_S
-        assert node.broker.metrics.connections_throttled == 1
+        assert node.server.metrics.connections_throttled == 1
         assert await next_answer_s(admin) < SLACK_S
         await asyncio.sleep(11)
         assert await next_answer_s(await dial("fine")) < SLACK_S

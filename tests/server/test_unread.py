@@ -52,7 +52,7 @@ def test_what_is_held_for_one_that_does_not_read_is_bounded(
         async with contextlib.AsyncExitStack() as stack:
             silent = [await stack.enter_async_context(raw(node)) for _ in range(3)]
             for one in silent:
-                one.reader._transport.pause_reading()  # type: ignore[attr-defined]  # a peer that reads nothing
+                one.transport.pause_reading()  # a peer that reads nothing
                 for number in range(asked):
                     one.ask(number, "Fetch", fetched("large", 0), 12)
             most = 0
@@ -61,7 +61,7 @@ def test_what_is_held_for_one_that_does_not_read_is_bounded(
                 most = max(most, *held_bytes(node))
             assert 0 < most <= bound
             first = silent[0]
-            first.reader._transport.resume_reading()  # type: ignore[attr-defined]
+            first.transport.resume_reading()
             for number in range(asked):
                 correlation_id, answer = await first.answer("Fetch", 12)
                 assert correlation_id == number

@@ -74,16 +74,16 @@ def test_a_node_follows_and_starts_on_settings_that_cannot_be_applied(
                 await commit(node, list(poison(Random(seed))))
                 await serves(node)
             assert node.broker.config == before
-            unusable = node.broker.dynamic.unusable_count
+            unusable = node.broker.metadata.dynamic.unusable_count
             assert unusable > 200
             name = "log.flush.interval.ms"
             assert f"the setting {name} of brokers (default) cannot be applied" in caplog.text
             assert f"--entity-type brokers --entity-default --delete-config {name}" in caplog.text
         async with serving(tmp_path / "data") as node:
             await serves(node)
-            assert node.broker.dynamic.unusable_count == unusable
+            assert node.broker.metadata.dynamic.unusable_count == unusable
             await mend(node)
-            assert node.broker.dynamic.unusable_count == 0
+            assert node.broker.metadata.dynamic.unusable_count == 0
             await serves(node)
 
     caplog.set_level(logging.ERROR)
@@ -95,7 +95,7 @@ async def mend(node: Node) -> None:
     async with dialled(node) as peer:
         # eligible leader replicas are on: this one must be set
         assert await code(peer, change(BROKER, "", "min.insync.replicas", value="1")) == 0
-        for (kind, name), settings in list(node.broker.image.configs.items()):
+        for (kind, name), settings in list(node.broker.metadata.image.configs.items()):
             if kind not in NAMES or name not in (NAMES[kind], "1"):
                 continue
             left = sorted(settings.keys() - ({"min.insync.replicas"} if not name else set()))
@@ -118,9 +118,9 @@ def test_the_last_good_value_holds(tmp_path: Path) -> None:
             for kind, name, setting in ((4, "", "log.retention.ms"), (2, "t", "segment.ms")):
                 for bad in ("abc", "1e3"):
                     await commit(node, [ConfigRecord(resource_type=kind, resource_name=name, name=setting, value=bad)])
-            settings = node.broker.hosting.leads("t", 0).log.settings
+            settings = node.broker.replication.hosting.leads("t", 0).log.settings
             assert (settings.retention_ms, settings.segment_ms) == (1234567, 1234567)
-            assert node.broker.image.config(2, "t")["segment.ms"] == "1e3"
+            assert node.broker.metadata.image.config(2, "t")["segment.ms"] == "1e3"
 
     asyncio.run(asyncio.wait_for(play(), 60))
 
@@ -133,10 +133,10 @@ def test_quotas_that_cannot_be_applied_limit_nobody(tmp_path: Path) -> None:
             for value in (float("nan"), -1.0, 0.0, float("-inf")):
                 records = [record_of(((kind, None),), key, value) for kind, keys in QUOTAS.items() for key in keys]
                 await commit(node, list(records))
-                assert node.broker.dynamic.unusable_count == 6
+                assert node.broker.metadata.dynamic.unusable_count == 6
                 await serves(node)
         async with serving(tmp_path / "data") as node:
-            assert node.broker.dynamic.unusable_count == 6
+            assert node.broker.metadata.dynamic.unusable_count == 6
             await serves(node)
 
     asyncio.run(asyncio.wait_for(play(), 60))
@@ -175,5 +175,5 @@ def test_a_groups_setting_that_cannot_be_applied_counts_as_not_set(bad: str) -> 
     name = "consumer.session.timeout.ms"
     record = ConfigRecord(resource_type=32, resource_name="g", name=name, value=bad)
     image = Image().apply([record], 0, 1)
-    steps = Transitions(GroupSettings(), Timers(), lambda: image)
+    steps = Transitions(GroupSettings(), Timers(), lambda: image, lambda group, step: False)
     assert steps.session_timeout_ms("g") == GroupSettings().consumer_session_timeout_ms

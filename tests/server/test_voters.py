@@ -23,7 +23,7 @@ async def makes(quorum: Quorum, name: str) -> None:
     told = await quorum.ask("CreateTopics", create_topics.Request(topics=[wanted], timeout_ms=5000))
     assert told.topics[0].error_code == 0, told.topics[0].error_message
     await quorum.until(
-        lambda: all(name in node.broker.image.topics for node in quorum.nodes.values()), f"all know {name}"
+        lambda: all(name in node.broker.metadata.image.topics for node in quorum.nodes.values()), f"all know {name}"
     )
 
 
@@ -37,7 +37,7 @@ def test_a_quorum_grows_from_one_to_three_and_survives_its_first(tmp_path: Path)
         await makes(quorum, "without-the-first")
         await quorum.start(1)
         await quorum.voting(1, 2, 3)
-        assert "without-the-first" in quorum.nodes[1].broker.image.topics
+        assert "without-the-first" in quorum.nodes[1].broker.metadata.image.topics
 
     run_quorum(tmp_path, play)
 
@@ -183,7 +183,7 @@ def test_static_voters_become_ones_that_can_change(tmp_path: Path) -> None:
         await cluster.until(can_upgrade, "the voters have described themselves to the leader")
         controller = cluster.nodes[leader.leader_id]
         request = update_features.Request(feature_updates=[wanted], timeout_ms=5000)
-        told = await controller.broker.channel.ask("UpdateFeatures", request, 5000)
+        told = await controller.broker.membership.channel.ask("UpdateFeatures", request, 5000)
         assert told.error_code == 0, told.error_message
 
         def upgraded() -> bool:
@@ -304,7 +304,7 @@ def test_a_second_node_of_a_static_voters_id_is_told_so(
         leader = await cluster.leader()
         twin_id = leader if twin_of_the_leader else next(each for each in (1, 2, 3) if each != leader)
         twin = Cluster(tmp_path / "twin", settings={"initial.broker.registration.timeout.ms": "4000"})
-        twin.settings["kpybroker.cluster.id"] = cluster.nodes[leader].broker.cluster_id
+        twin.settings["kpybroker.cluster.id"] = cluster.nodes[leader].broker.storage.cluster_id
         twin.ports.update({node_id: port for node_id, port in cluster.ports.items() if node_id != twin_id})
         with pytest.raises(ConfigError, match=r"is another node running with this node\.id\?"):
             await twin.start(twin_id)
@@ -320,7 +320,7 @@ def test_static_voters_are_not_changed_by_settings(tmp_path: Path) -> None:
         await cluster.stop(3)
         voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in cluster.ports.items() if node_id != 1)
         cluster.settings["controller.quorum.voters"] = voters
-        cluster.settings["kpybroker.cluster.id"] = cluster.nodes[1].broker.cluster_id
+        cluster.settings["kpybroker.cluster.id"] = cluster.nodes[1].broker.storage.cluster_id
         with pytest.raises(ConfigError, match=r"names 2, 3, and .* was voting among 1, 2, 3"):
             await cluster.start(3)
         await cluster.leader()

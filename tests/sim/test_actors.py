@@ -42,17 +42,17 @@ def test_whether_one_takes_part_changes_nothing_that_others_draw() -> None:
     "shows",
     [
         {
-            "reassignment": "moves of replicas",
+            "reassignment": "reassignments",
             "racks": "fetched from a follower",
             "times": "acked acks=-1",
-            "acks_none": "came of acks=0",
-            "partitions": "partitions made",
+            "acks_none": "records written with acks=0",
+            "partitions": "partitions created",
             "unregistration": "brokers unregistered",
         },
         {
             "deletion": "records deleted",
             "compression": "acked acks=-1",
-            "elections": "elections asked for",
+            "elections": "elections requested",
             "settings": "settings changed",
             "quotas": "clients throttled",
         },

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kpybroker.sim.checks.atomicity import check_transactions, check_transformed
-from kpybroker.sim.clients.consuming import Running
+from kpybroker.sim.clients.consuming import AbortedFilter
 from kpybroker.sim.clients.transforming import input_of, output_of
-from kpybroker.sim.world.history import History, Reach, Sent, Transaction
+from kpybroker.sim.world.history import HighestOffsets, History, Sent, SentTransaction
 from kpybroker.wire.records.batch import Batch, encode_batch
 from kpybroker.wire.rpc.fetch import AbortedTransaction
 
@@ -18,10 +18,10 @@ def history() -> History:
     return History(lambda: 0.0)
 
 
-def transaction(*, asked: bool, committed: bool | None) -> Transaction:
+def transaction(*, asked: bool, committed: bool | None) -> SentTransaction:
     """Two records in two partitions."""
     records = [Sent(b"a", ONE, -1, True), Sent(b"b", OTHER, -1, True)]
-    return Transaction("p", records, commit_asked=asked, is_committed=committed)
+    return SentTransaction("p", records, commit_asked=asked, is_committed=committed)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_was_shown_as_committed_stays() -> None:
     check_transactions(told, {ONE: [(7, b"a")]})
     assert told.breaches == []
     check_transactions(told, {ONE: [(8, b"a")]})
-    assert "was shown as committed at 7" in told.breaches[0]
+    assert "was read as committed at 7" in told.breaches[0]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_what_was_shown_as_committed_stays() -> None:
     [
         ((b"x", b"y"), (b"x", b"y"), None),
         ((), (), None),
-        ((b"x", b"y"), (b"x",), "written it 0 times"),
-        ((b"x", b"y"), (b"x", b"y", b"y"), "written it 2 times"),
-        ((b"x",), (b"x", b"y"), "has not committed"),
+        ((b"x", b"y"), (b"x",), "wrote it 0 times"),
+        ((b"x", b"y"), (b"x", b"y", b"y"), "wrote it 2 times"),
+        ((b"x",), (b"x", b"y"), "did not commit its offset"),
     ],
 )
 def test_each_input_has_one_output(taken: tuple[bytes, ...], outputs: tuple[bytes, ...], sentence: str | None) -> None:
@@ -96,13 +96,13 @@ def batch(producer_id: int, offset: int, *, control: bool = False) -> Batch:
 
 
 def test_a_reader_of_committed_transactions_leaves_out_the_aborted_until_their_markers() -> None:
-    running = Running([AbortedTransaction(producer_id=2, first_offset=11), AbortedTransaction(producer_id=1)])
+    running = AbortedFilter([AbortedTransaction(producer_id=2, first_offset=11), AbortedTransaction(producer_id=1)])
     log = [batch(1, 10), batch(2, 11), batch(3, 12), batch(1, 13, control=True), batch(1, 14), batch(2, 15)]
     assert [running.lets_through(one) for one in log] == [False, False, True, False, True, False]
 
 
 def test_leaders_of_later_epochs_have_what_earlier_ones_have_shown() -> None:
-    reach = Reach()
+    reach = HighestOffsets()
     reach.reached(3, 10)
     reach.reached(5, 8)
     assert [reach.least(epoch) for epoch in (2, 3, 4, 5)] == [0, 10, 10, 10]

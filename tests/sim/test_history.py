@@ -55,7 +55,7 @@ def test_offsets_that_change_their_value_are_seen() -> None:
 def test_records_that_nobody_sent_are_seen() -> None:
     _, history, _ = history_of()
     history.read("c", PLACE, 9, 1, b"ghost", 1)
-    assert "nobody has sent" in history.breaches[0]
+    assert "no producer has sent" in history.breaches[0]
 
 
 def test_latest_offsets_that_go_back_are_seen_but_for_a_leader_that_was_deposed() -> None:

@@ -14,7 +14,7 @@ import pytest
 from kpybroker.sim import simulation
 from kpybroker.sim.__main__ import Shape, digest_elsewhere, keep_failure, run_seed
 from kpybroker.sim.clients import transforming
-from kpybroker.sim.clients.transacting import Ended, Session
+from kpybroker.sim.clients.transacting import ClientDied, TransactionalSession
 from kpybroker.sim.cluster.setup import DISK_HANG, OUTPUTS, Setup, setup_of
 from kpybroker.sim.mutants.actors import ACTOR_MUTANTS
 from kpybroker.sim.mutants.catalog import ONE_BROKER, hunt
@@ -25,7 +25,7 @@ from kpybroker.sim.mutants.coordinators import COORDINATORS
 from kpybroker.sim.mutants.log_dirs import MOVERS
 from kpybroker.sim.mutants.mutant import Mutant
 from kpybroker.sim.mutants.stalls import STALLS
-from kpybroker.sim.simulation import Outcome, Simulation
+from kpybroker.sim.simulation import RunOutcome, Simulation
 from kpybroker.sim.world.history import Place, Sent
 from kpybroker.sim.world.loop import VirtualLoop
 
@@ -102,18 +102,18 @@ def test_a_directory_that_was_out_of_reach_comes_back(seed: int) -> None:
 @pytest.mark.parametrize("commits", [True, False])
 def test_who_commits_a_transaction_has_got_something_done(commits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transformers that die after their first transaction end no pass; those that only abort get nothing done."""
-    begun: set[Session] = set()
-    write = Session.write
+    begun: set[TransactionalSession] = set()
+    write = TransactionalSession.write
 
-    async def write_once(session: Session, place: Place, sents: list[Sent]) -> None:
+    async def write_once(session: TransactionalSession, place: Place, sents: list[Sent]) -> None:
         if place[0] == OUTPUTS:
             if session in begun:
-                raise Ended
+                raise ClientDied
             begun.add(session)
         await write(session, place, sents)
 
     if commits:
-        monkeypatch.setattr(Session, "write", write_once)
+        monkeypatch.setattr(TransactionalSession, "write", write_once)
     else:
         monkeypatch.setattr(transforming, "ABORT_ODDS", 2.0)
     breaches = Simulation(setup_of(1, brokers=1, transacts=True, faults=())).run().breaches
@@ -134,7 +134,7 @@ def test_other_seeds_are_other_runs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", [ONE_BROKER[1], ONE_BROKER[3]], ids=lambda mutant: mutant.says)
+@pytest.mark.parametrize("mutant", [ONE_BROKER[1], ONE_BROKER[3]], ids=lambda mutant: mutant.description)
 def test_mutants_are_caught(mutant: object) -> None:
     outcome = hunt(mutant, 0, CAUGHT_WITHIN)  # type: ignore[arg-type]
     assert outcome is not None
@@ -145,11 +145,11 @@ MUTANTS = [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.says)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.description)
 def test_a_broken_cluster_is_caught_by_its_seed(mutant: Mutant) -> None:
     """The seed is noted, and is caught for the mutant's sake: it passes without."""
-    finds = f"`python -m kpybroker.sim.mutants --only {mutant.says!r}` finds a seed to note in {NOTES.name}"
-    noted = re.search(rf"^\| {re.escape(mutant.says)} \| (\d+) \|$", NOTES.read_text(), re.MULTILINE)
+    finds = f"`python -m kpybroker.sim.mutants --only {mutant.description!r}` finds a seed to note in {NOTES.name}"
+    noted = re.search(rf"^\| {re.escape(mutant.description)} \| (\d+) \|$", NOTES.read_text(), re.MULTILINE)
     assert noted is not None, finds
     seed = int(noted[1])
     assert hunt(mutant, seed, 1) is not None, f"seed {seed} does not show it any more: {finds}"
@@ -157,7 +157,7 @@ def test_a_broken_cluster_is_caught_by_its_seed(mutant: Mutant) -> None:
 
 
 def test_a_failing_seed_is_written_down_with_a_sentence(tmp_path: Path) -> None:
-    outcome = Outcome(7, ["at 1.000 s: something was lost"], 255, 0.1, 20.0, {})
+    outcome = RunOutcome(7, ["at 1.000 s: something was lost"], 255, 0.1, 20.0, {})
     told = json.loads(keep_failure(outcome, ONE, tmp_path / "deep").read_text())
     assert told["sentence"] == "at 1.000 s: something was lost"
     assert told["replay"] == "python -m kpybroker.sim --seed 7 --brokers 1 --replicas 3 --trace"
@@ -188,7 +188,7 @@ def test_a_run_that_computes_for_ever_is_ended(where: str, monkeypatch: pytest.M
         monkeypatch.setattr(VirtualLoop, "_turn", spins)
     outcome = Simulation(setup_of(1, brokers=1)).run()
     (breach,) = outcome.breaches
-    assert "computes and computes" in breach
+    assert "does not stop computing" in breach
     assert not outlived
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from kpybroker.sim.laws.tables import Forgetting, check_table
-from kpybroker.sim.world.history import History, Sent, Transaction
+from kpybroker.sim.world.history import History, Sent, SentTransaction
 
 PLACE = ("table", 0)
 NEVER = Forgetting(tombstones_s=math.inf)
@@ -30,7 +30,7 @@ class Table:
         at_s: float = OLD,
         is_tombstone: bool = False,
         acked: bool = True,
-        transaction: Transaction | None = None,
+        transaction: SentTransaction | None = None,
     ) -> int:
         number = len(self.sents)
         sent = Sent(b"%d" % number, PLACE, -1, True, key=b"k", is_tombstone=is_tombstone, at_s=at_s)
@@ -93,13 +93,13 @@ def test_retention_may_take_what_is_old() -> None:
 def test_what_was_not_committed_counts_for_nothing_and_is_not_shown() -> None:
     table = Table()
     table.write()
-    table.write(transaction=Transaction("w", commit_asked=True, is_committed=False))
-    table.write(transaction=Transaction("w"))
+    table.write(transaction=SentTransaction("w", commit_asked=True, is_committed=False))
+    table.write(transaction=SentTransaction("w"))
     assert table.breaches(0) == 0
     assert table.breaches(0, 1) == table.breaches(0, 2) == 1
-    table.write(transaction=Transaction("w", commit_asked=True))
+    table.write(transaction=SentTransaction("w", commit_asked=True))
     assert table.breaches(0) == table.breaches(3) == 0, "nobody knows"
-    table.write(transaction=Transaction("w", commit_asked=True, is_committed=True))
+    table.write(transaction=SentTransaction("w", commit_asked=True, is_committed=True))
     assert table.breaches(0) == 1
 
 

@@ -96,11 +96,11 @@ def test_a_broker_unlinks_when_it_is_due_and_not_at_its_checkpoints(with_broker:
             assert (await put(peer, topic, b"old")).error_code == 0
         await peer.ask("DeleteTopics", delete_topics.Request(topics=[delete_topics.DeleteTopicState(name="deleted")]))
         await until_gone("*-delete")
-        log = node.broker.hosting.leads("retained", 0).log
+        log = node.broker.replication.hosting.leads("retained", 0).log
         while log.start == 0:
             await asyncio.sleep(0)
         await until_gone("retained-0/*.deleted")
-        kept = node.broker.hosting.leads("kept", 0).log
+        kept = node.broker.replication.hosting.leads("kept", 0).log
         while kept.start == 0:
             await asyncio.sleep(0)
         assert [path.name for path in left("kept-0/*.log.deleted")] == [f"{0:020d}.log.deleted"]

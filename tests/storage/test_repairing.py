@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from kpybroker.storage.log.log import Log
-from kpybroker.storage.repair.checking import Checked, Key, Marks, check_partition
+from kpybroker.storage.repair.checking import Checked, Marks, check_partition
 from kpybroker.storage.repair.repairing import repair_partition
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import Batch, split
 from tests.storage.workshop import SMALL, WORLD, History
 
@@ -26,7 +27,7 @@ def lived(path: Path, seed: int, steps: int = 60) -> History:
     return history
 
 
-def key_of(history: History) -> Key:
+def key_of(history: History) -> TopicPartition:
     topic, _, number = history.log.directory.rpartition("/")[2].rpartition("-")
     return topic, int(number)
 

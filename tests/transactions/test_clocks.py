@@ -91,7 +91,7 @@ def test_the_memory_of_that_moment_is_short() -> None:
     for number in range(300):
         stage.begin(f"t{number}")
         stage.now_ms += 1
-        assert len(stage.machine._rested) <= OVERTAKEN_MS
+        assert len(stage.machine.rested) <= OVERTAKEN_MS
 
 
 def test_clients_are_told_wall_time() -> None:

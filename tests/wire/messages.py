@@ -25,7 +25,7 @@ def _stored() -> dict[str, Any]:
     for room, names in STORED.items():
         module = importlib.import_module(f"kpybroker.wire.stored.{room}")
         for name, value in vars(module).items():
-            if isinstance(value, type) and hasattr(value, "_parsers") and re.fullmatch(names, name):
+            if isinstance(value, type) and hasattr(value, "lowered_parsers") and re.fullmatch(names, name):
                 found[name] = value
     return found
 

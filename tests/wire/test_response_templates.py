@@ -53,7 +53,7 @@ def test_fetched_records(
 ) -> None:
     form = response_templates.fetch_form(topic, topic_id, index, version, committed=committed)
     if form is None:
-        assert version < response_templates.FIRST_FLEXIBLE_FETCH, "a mark is in none of these"
+        assert version < api_table.FETCH.flexible, "a mark is in none of these"
         return
     session_id, high_watermark, last_stable, start = numbers
     row = fetch.PartitionData(
@@ -66,7 +66,7 @@ def test_fetched_records(
     )
     told = fetch.FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=[row])
     response = fetch.Response(session_id=session_id, responses=[told])
-    built = encode_response(correlation_id, api_table.by_name["Fetch"], version, response)
+    built = encode_response(correlation_id, api_table.FETCH, version, response)
     filled = response_templates.Fetched(form, session_id, high_watermark, last_stable, start, memoryview(records))
     assert b"".join(filled.buffers(correlation_id)) == b"".join(built)
 

@@ -74,4 +74,4 @@ def test_table_agrees_with_the_declarations(api: Any) -> None:
     assert {api.min, api.max} <= set(versions(api.request)) & set(versions(api.response))
     assert api.listens.value == set(request["listeners"])
     first = None if api.flexible == NEVER else api.flexible
-    assert api.request._flexible == api.response._flexible == first
+    assert api.request.first_flexible == api.response.first_flexible == first

@@ -29,6 +29,5 @@ def test_what_is_kept_has_a_limit() -> None:
         for view in views:
             assert isinstance(view.obj, ReadBuffer)
             buffers.give_back(view.obj)
-    kept = buffers._free
-    assert len(kept) <= KEPT_BUFFERS
-    assert sum(map(len, kept)) <= KEPT_BYTES
+    assert 0 < len(buffers.free_sizes) <= KEPT_BUFFERS
+    assert sum(buffers.free_sizes) <= KEPT_BYTES

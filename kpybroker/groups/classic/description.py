@@ -16,11 +16,6 @@ def listed(group: ClassicGroup) -> ListedGroup:
     )
 
 
-def listed_foreign(group_id: str, group_type: str) -> ListedGroup:
-    """A group of a protocol that is not served: it is there, its state is not known."""
-    return ListedGroup(group_id=group_id, protocol_type=group_type, group_state="Unknown", group_type=group_type)
-
-
 def described(group: ClassicGroup) -> DescribedGroup:
     """Protocol and metadata are shown only of a stable group, as on Kafka: before that they are not yet agreed."""
     stable = group.state is GroupState.STABLE

@@ -6,12 +6,15 @@ assignment is complete and when the group becomes empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.classic.subscription import subscribed_topics
+from kpybroker.groups.ground.commands import CommitOffsets
+from kpybroker.groups.ground.kind import Usage
+from kpybroker.groups.ground.step import Step
 from kpybroker.groups.ground.timers import Timer
 
 CONSUMER = "consumer"
@@ -54,7 +57,9 @@ class ClassicMember:
         "sync_ticket",
     )
 
-    def __init__(self, member_id: str, instance_id: str | None, client_id: str, client_host: str) -> None:
+    def __init__(
+        self, member_id: str, instance_id: str | None, client_id: str, client_host: str, join_ticket: Any = None
+    ) -> None:
         self.member_id = member_id
         self.instance_id = instance_id
         self.client_id = client_id
@@ -64,12 +69,32 @@ class ClassicMember:
         self.session_timeout_ms = 0
         self.assignment = b""
         self.is_new = True
-        self.join_ticket: Any = None
+        self.join_ticket = join_ticket
         self.sync_ticket: Any = None
         self.session: Timer | None = None
 
+    def take_sync(self) -> Any:
+        """The parked SyncGroup, or None; it is parked no more."""
+        ticket, self.sync_ticket = self.sync_ticket, None
+        return ticket
+
+    def park_sync(self, ticket: Any) -> Any:
+        """Let `ticket` wait for the leader's assignment; returns the ticket that it takes the place of, or None."""
+        previous, self.sync_ticket = self.sync_ticket, ticket
+        return previous
+
+    def joined(self) -> None:
+        """The member is part of a generation, and sends heartbeats from now on."""
+        self.is_new = False
+
+    def session_timer(self, fire: Callable[[Step], None]) -> Timer:
+        """The timer of its session, made at the first call."""
+        if self.session is None:
+            self.session = Timer(fire)
+        return self.session
+
     def metadata(self, protocol: str) -> bytes:
-        """What the member says for one protocol."""
+        """The member's metadata for one protocol."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
@@ -189,12 +214,82 @@ class ClassicGroup:
         topics = self.topics()
         return self.protocol_type == CONSUMER if topics is None else topic in topics
 
+    @property
+    def may_expire(self) -> bool:
+        """The group has no members, and none on their way: without offsets it may be deleted."""
+        return self.state is GroupState.EMPTY and not self.pending_join
+
+    def usage(self) -> Usage:
+        """The subscribed topics of a stable group; nothing while it is empty or only has offsets."""
+        if self.protocol_type is None:
+            return Usage(frozenset(), None)
+        if self.state is GroupState.EMPTY:
+            return Usage(frozenset(), self.state_since_ms)
+        return Usage(self.topics() if self.state is GroupState.STABLE else None, None)
+
+    def check_delete(self) -> None:
+        """Raises NON_EMPTY_GROUP."""
+        if self.members or self.state is not GroupState.EMPTY:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "the group has members")
+
+    def check_delete_offsets(self) -> None:
+        """Raises NON_EMPTY_GROUP."""
+        if self.state is not GroupState.EMPTY and self.protocol_type != CONSUMER:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "what the members use cannot be known")
+
+    def check_commit(self, command: CommitOffsets) -> None:
+        """Raises the refusal of an OffsetCommit or TxnOffsetCommit, if there is one.
+
+        A transaction may commit while the group rebalances, and without a member id and generation, which the first
+        versions of TxnOffsetCommit do not have.
+        """
+        if command.generation < 0 and self.state is GroupState.EMPTY:
+            return
+        if command.generation >= 0 or command.member_id or command.instance_id is not None:
+            self.validate(command.member_id, command.instance_id)
+            if command.generation != self.generation:
+                raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"the generation is {self.generation}")
+        elif self.state is not GroupState.EMPTY and command.transaction is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members: only they may commit")
+        if self.state is GroupState.COMPLETING_REBALANCE and command.transaction is None:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the generation has no assignment yet")
+
     # -- changes --------------------------------------------------------------------------------------------------
 
     def enter(self, state: GroupState, wall_ms: int) -> None:
         self.previous_state = self.state
         self.state = state
         self.state_since_ms = wall_ms
+
+    def restore(self, protocol_type: str | None, protocol: str | None, generation: int, since_ms: int | None) -> None:
+        """Set what a record keeps of the group, after its members were added: with members it is stable."""
+        if self.members:
+            self.state = GroupState.STABLE
+        self.protocol_type, self.protocol, self.generation = protocol_type, protocol, generation
+        self.state_since_ms = since_ms
+
+    def begin_first_wait(self, ends_ms: int = 0) -> None:
+        """The first generation waits for more members, until `ends_ms` at the latest."""
+        self.member_added = False
+        self.first_wait_ends_ms = ends_ms
+
+    def join_timer_for(self, fire: Callable[[Step], None]) -> Timer:
+        """The timer of the generation's joins, which calls `fire` next."""
+        if self.join_timer is None:
+            self.join_timer = Timer(fire)
+        self.join_timer.then(fire)
+        return self.join_timer
+
+    def sync_timer_for(self, fire: Callable[[Step], None]) -> Timer:
+        """The timer of the generation's SyncGroups, made at the first call."""
+        if self.sync_timer is None:
+            self.sync_timer = Timer(fire)
+        return self.sync_timer
+
+    def add_new(self, member: ClassicMember, protocol_type: str) -> None:
+        """A member that the group did not have joins it."""
+        self.member_added = True
+        self.add(member, protocol_type)
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
         """A first member leads and says the protocol type."""

@@ -98,12 +98,10 @@ class JoinRequests:
         self, group: ClassicGroup, command: Join, member_id: str, protocols: Protocols, ticket: Any, step: Step
     ) -> None:
         request = command.request
-        member = ClassicMember(member_id, request.group_instance_id, command.client_id, command.client_host)
+        member = ClassicMember(member_id, request.group_instance_id, command.client_id, command.client_host, ticket)
         member.protocols = protocols
         _set_timeouts(member, request)
-        member.join_ticket = ticket
-        group.member_added = True
-        group.add(member, request.protocol_type)
+        group.add_new(member, request.protocol_type)
         self._rebalance.renew_session(group, member, step.now_ms, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.prepare_or_complete(group, step)
 
@@ -154,8 +152,7 @@ class JoinRequests:
         member = group.members[earlier_id]
         led_by = group.leader
         step.answer(group.take_join(member), refused_join(ErrorCode.FENCED_INSTANCE_ID, earlier_id))
-        step.answer(member.sync_ticket, refused_sync(ErrorCode.FENCED_INSTANCE_ID))
-        member.sync_ticket = None
+        step.answer(member.take_sync(), refused_sync(ErrorCode.FENCED_INSTANCE_ID))
         group.replace(member, member_id)
         group.set_protocols(member, protocols)
         _set_timeouts(member, request)

@@ -80,9 +80,8 @@ class Rebalance:
         self, group: ClassicGroup, member: ClassicMember, now_ms: int, timeout_ms: int | None = None
     ) -> None:
         """The member is alive: its session ends `timeout_ms` from now, by default the timeout it asked for."""
-        if member.session is None:
-            member.session = Timer(partial(self._session_over, group, member))
-        self.timers.set(member.session, now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms))
+        session = member.session or member.session_timer(partial(self._session_over, group, member))
+        self.timers.set(session, now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms))
 
     def _session_over(self, group: ClassicGroup, member: ClassicMember, step: Step) -> None:
         if group.members.get(member.member_id) is not member:
@@ -95,8 +94,7 @@ class Rebalance:
     def remove_member(self, group: ClassicGroup, member: ClassicMember, step: Step) -> None:
         """Drop a member; what it has parked is refused. The group is left for `after_removal` to put right."""
         step.answer(group.take_join(member), refused_join(ErrorCode.UNKNOWN_MEMBER_ID, ""))
-        step.answer(member.sync_ticket, refused_sync(ErrorCode.UNKNOWN_MEMBER_ID))
-        member.sync_ticket = None
+        step.answer(member.take_sync(), refused_sync(ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
     def after_removal(self, group: ClassicGroup, step: Step) -> None:
@@ -124,13 +122,12 @@ class Rebalance:
         if not first:
             self._complete_or_wait(group, step)
             return
-        group.member_added = False
         delay_ms = self.settings.group_initial_rebalance_delay_ms
+        group.begin_first_wait(0 if delay_ms else step.now_ms + self.settings.first_join_limit_ms)
         if delay_ms:
             remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             self._wait(group, step, delay_ms, partial(self._first_wait_over, group, delay_ms, remaining_ms))
         else:
-            group.first_wait_ends_ms = step.now_ms + self.settings.first_join_limit_ms
             self.pause(group, step)
 
     def pause(self, group: ClassicGroup, step: Step) -> None:
@@ -155,7 +152,7 @@ class Rebalance:
         if not group.member_added or not remaining_ms:
             self.complete_join(group, step)
             return
-        group.member_added = False
+        group.begin_first_wait()
         delay_ms = min(self.settings.group_initial_rebalance_delay_ms, remaining_ms)
         remaining_ms = max(remaining_ms - waited_ms, 0)
         self._wait(group, step, delay_ms, partial(self._first_wait_over, group, delay_ms, remaining_ms))
@@ -167,10 +164,7 @@ class Rebalance:
             self._wait(group, step, group.rebalance_timeout_ms, partial(self.complete_join, group))
 
     def _wait(self, group: ClassicGroup, step: Step, wait_ms: int, then: Callable[[Step], None]) -> None:
-        if group.join_timer is None:
-            group.join_timer = Timer(then)
-        group.join_timer.fire = then
-        self.timers.set(group.join_timer, step.now_ms + wait_ms)
+        self.timers.set(group.join_timer_for(then), step.now_ms + wait_ms)
 
     def maybe_complete_join(self, group: ClassicGroup, step: Step) -> None:
         """Complete the generation if everybody it waits for is there; a first one also waits for its delay."""
@@ -199,11 +193,10 @@ class Rebalance:
             if ticket is not None:
                 step.answer(ticket, current_generation(group, member))
             self.renew_session(group, member, step.now_ms)
-            member.is_new = False
+            member.joined()
             group.pending_sync.add(member.member_id)
-        if group.sync_timer is None:
-            group.sync_timer = Timer(partial(self._sync_wait_over, group))
-        self.timers.set(group.sync_timer, step.now_ms + group.rebalance_timeout_ms)
+        sync_timer = group.sync_timer_for(partial(self._sync_wait_over, group))
+        self.timers.set(sync_timer, step.now_ms + group.rebalance_timeout_ms)
 
     # -- assignments ----------------------------------------------------------------------------------------------
 
@@ -235,8 +228,7 @@ class Rebalance:
         group.enter(GroupState.STABLE, step.wall_ms)
         for member in group.members.values():
             if member.sync_ticket is not None:
-                step.answer(member.sync_ticket, given_assignment(group, member))
-                member.sync_ticket = None
+                step.answer(member.take_sync(), given_assignment(group, member))
                 self.renew_session(group, member, step.now_ms)
 
     def drop_assignment(self, group: ClassicGroup, code: ErrorCode, step: Step) -> None:
@@ -244,8 +236,7 @@ class Rebalance:
         for member in group.members.values():
             member.assignment = b""
             if member.sync_ticket is not None:
-                step.answer(member.sync_ticket, refused_sync(code))
-                member.sync_ticket = None
+                step.answer(member.take_sync(), refused_sync(code))
                 self.renew_session(group, member, step.now_ms)
 
     def keep(self, group: ClassicGroup, step: Step) -> bool:
@@ -264,5 +255,4 @@ class Rebalance:
 
 def park_sync(member: ClassicMember, ticket: Any, step: Step) -> None:
     """Let SyncGroup wait for the leader; one that the member sent before is told to join again."""
-    step.answer(member.sync_ticket, refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
-    member.sync_ticket = ticket
+    step.answer(member.park_sync(ticket), refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.groups.classic.group import ClassicGroup, ClassicMember, GroupState
+from kpybroker.groups.classic.group import ClassicGroup, ClassicMember
 from kpybroker.groups.ground.record_keys import GROUP_METADATA, HIGHEST_VERSION, KEY_VERSION, version_of, versioned
 from kpybroker.machine.contract import Stored
 from kpybroker.wire.codec.codec import build, parse
@@ -57,18 +57,14 @@ def read_group(group_id: str, value: bytes, wall_ms: int) -> ClassicGroup:
     group = ClassicGroup(group_id, wall_ms)
     for each in said.members:
         member = ClassicMember(each.member_id, each.group_instance_id, each.client_id, each.client_host)
-        member.is_new = False
+        member.joined()
         member.session_timeout_ms = each.session_timeout
         member.rebalance_timeout_ms = each.rebalance_timeout if each.rebalance_timeout >= 0 else each.session_timeout
         member.protocols = ((said.protocol or "", bytes(each.subscription)),)
         member.assignment = bytes(each.assignment)
         group.add(member, said.protocol_type)
-    if group.members:
-        group.state = GroupState.STABLE
     if said.leader in group.members:
         group.leader = said.leader
-    group.protocol_type = said.protocol_type or None
-    group.protocol = said.protocol
-    group.generation = said.generation
-    group.state_since_ms = None if said.current_state_timestamp < 0 else said.current_state_timestamp
+    since_ms = None if said.current_state_timestamp < 0 else said.current_state_timestamp
+    group.restore(said.protocol_type or None, said.protocol, said.generation, since_ms)
     return group

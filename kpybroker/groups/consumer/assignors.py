@@ -163,8 +163,4 @@ def _range_order(member_id: str, wish: MemberSubscription) -> tuple[bool, str]:
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform, "range": ranges}
-CLASSES: Mapping[str, str] = {
-    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
-    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
-}
-"""The names under which Kafka's property files may ask for them."""
+"""By the names in `ground/settings.py`."""

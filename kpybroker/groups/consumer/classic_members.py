@@ -104,17 +104,18 @@ class ClassicMembers:
         request = command.request
         before, names_before, regex_before = member.said(), set(member.names), member.regex
         member.client_id, member.client_host = command.client_id, command.client_host
-        member.names, member.regex, member.server_assignor = tuple(dict.fromkeys(said.topics)), "", None
+        member.subscribe(dict.fromkeys(said.topics), "")
+        member.server_assignor = None
         member.rack_id = said.rack_id
         # v0 has one timeout for both.
         timeout_ms = request.rebalance_timeout_ms
         member.rebalance_timeout_ms = timeout_ms if timeout_ms >= 0 else request.session_timeout_ms
-        member.classic = ClassicMemberMetadata(
-            session_timeout_ms=request.session_timeout_ms,
-            supported_protocols=[
-                ClassicProtocol(name=name, metadata=metadata)
-                for name, metadata in named_once((each.name, bytes(each.metadata)) for each in request.protocols)
-            ],
+        protocols = named_once((each.name, bytes(each.metadata)) for each in request.protocols)
+        member.use_classic(
+            ClassicMemberMetadata(
+                session_timeout_ms=request.session_timeout_ms,
+                supported_protocols=[ClassicProtocol(name=name, metadata=metadata) for name, metadata in protocols],
+            )
         )
         if member.member_id not in group.members:
             group.add(member)

@@ -1,4 +1,4 @@
-"""One consumer group of the modern protocol (KIP-848) as its coordinator sees it. No clocks, no records.
+"""One group of the consumer protocol (KIP-848) as its coordinator sees it. No clocks, no records.
 
 Three epochs tell how far things are: the group's, which goes up when members, subscriptions or topics change; the
 assignment's, the group epoch for which the target was computed; each member's, the assignment epoch it has reached.
@@ -6,11 +6,14 @@ assignment's, the group epoch for which the target was computed; each member's, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.ground.commands import CommitOffsets
+from kpybroker.groups.ground.kind import Usage
+from kpybroker.groups.ground.step import Step
 from kpybroker.groups.ground.timers import Timer
 from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata
@@ -72,7 +75,9 @@ class ConsumerMember:
         "sync_wait",
     )
 
-    def __init__(self, member_id: str, instance_id: str | None = None) -> None:
+    def __init__(
+        self, member_id: str, instance_id: str | None = None, current: CurrentAssignment | None = None
+    ) -> None:
         self.member_id = member_id
         self.instance_id = instance_id
         self.rack_id: str | None = None
@@ -84,12 +89,51 @@ class ConsumerMember:
         self.server_assignor: str | None = None
         self.classic: ClassicMemberMetadata | None = None
         """Of a member that speaks the classic protocol: a group may have both while it migrates."""
-        self.current = CurrentAssignment()
+        self.current = current or CurrentAssignment()
         self.session: Timer | None = None
         self.rebalance: Timer | None = None
         """Until when it has to have given up what it shall."""
         self.sync_wait: Timer | None = None
         """Of a classic member: until when it has to ask for what its JoinGroup gave it."""
+
+    def subscribe(self, names: Iterable[str] | None, regex: str | None) -> None:
+        """Subscribe to topics; None leaves the names, or the regular expression, as they are."""
+        if names is not None:
+            self.names = tuple(names)
+        if regex is not None:
+            self.regex = regex
+
+    def use_classic(self, metadata: ClassicMemberMetadata | None) -> None:
+        """Use the classic protocol from now on; None: the consumer protocol."""
+        self.classic = metadata
+
+    def session_timer(self, fire: Callable[[Step], None]) -> Timer:
+        """The timer of its session, made at the first call."""
+        if self.session is None:
+            self.session = Timer(fire)
+        return self.session
+
+    def rebalance_timer(self, fire: Callable[[Step], None]) -> Timer:
+        """The timer of its revocation, made at the first call."""
+        if self.rebalance is None:
+            self.rebalance = Timer(fire)
+        return self.rebalance
+
+    def sync_timer(self, fire: Callable[[Step], None]) -> Timer:
+        """The timer of its SyncGroup, made at the first call."""
+        if self.sync_wait is None:
+            self.sync_wait = Timer(fire)
+        return self.sync_wait
+
+    def replaced_by(self, member_id: str) -> ConsumerMember:
+        """This static member under another id, with its partitions; their epochs begin anew."""
+        current = CurrentAssignment(assigned=dict.fromkeys(self.current.assigned, 0))
+        member = ConsumerMember(member_id, self.instance_id, current)
+        member.rack_id, member.client_id, member.client_host = self.rack_id, self.client_id, self.client_host
+        member.names, member.regex = self.names, self.regex
+        member.rebalance_timeout_ms = self.rebalance_timeout_ms
+        member.server_assignor, member.classic = self.server_assignor, self.classic
+        return member
 
     def said(self) -> tuple[Any, ...]:
         """What the member metadata record keeps."""
@@ -215,7 +259,38 @@ class ConsumerGroup:
             )
         return self.members[owner]
 
-    def check_commit(
+    @property
+    def may_expire(self) -> bool:
+        """The group has no members."""
+        return not self.members
+
+    def usage(self) -> Usage:
+        """The subscribed topics."""
+        return Usage(self.topics(), None)
+
+    def check_delete(self) -> None:
+        """Raises NON_EMPTY_GROUP."""
+        if self.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "the group has members")
+
+    def check_delete_offsets(self) -> None:
+        """Offsets of topics that nobody subscribes to may be deleted at any time."""
+
+    def check_commit(self, command: CommitOffsets) -> None:
+        """Raises the refusal of an OffsetCommit or TxnOffsetCommit, if there is one."""
+        places = [(topic_id, each.partition) for _, topic_id, partitions in command.topics for each in partitions]
+        member_id, epoch = command.member_id, command.generation
+        if command.transaction is None:
+            self._check_epoch(member_id, epoch, places, knows_epochs=command.knows_group_id_not_found)
+        elif epoch >= 0 or member_id or command.instance_id is not None:
+            try:
+                self._check_epoch(member_id, epoch, places, knows_epochs=True)
+            except KafkaError as refusal:
+                if refusal.code != ErrorCode.STALE_MEMBER_EPOCH:
+                    raise
+                raise KafkaError(ErrorCode.ILLEGAL_GENERATION, refusal.message) from refusal
+
+    def _check_epoch(
         self, member_id: str, epoch: int, places: Sequence[TopicIdPartition], *, knows_epochs: bool
     ) -> None:
         """Raises UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH.
@@ -261,6 +336,33 @@ class ConsumerGroup:
         )
 
     # -- changes --------------------------------------------------------------------------------------------------
+
+    def assigned(self, wall_ms: int, now_ms: int | None) -> None:
+        """The target assignment was decided at this time, by the wall clock and the steady one."""
+        self.assigned_at_ms, self.decided_at_ms = wall_ms, now_ms
+
+    def decided(self, now_ms: int) -> None:
+        """Another coordinator decided the target assignment, at this time of the steady clock."""
+        self.decided_at_ms = now_ms
+
+    def compared_with(self, image: Any) -> None:
+        """The metadata hash was compared with this Image."""
+        self.seen = image
+
+    def tried_on(self, topics: Any) -> None:
+        """The regular expressions were tried on these topics."""
+        self.tried = topics
+
+    def resolving_timer(self, fire: Callable[[Step], None]) -> Timer:
+        """The timer of the regular expressions, made at the first call."""
+        if self.resolving is None:
+            self.resolving = Timer(fire)
+        return self.resolving
+
+    def resolve(self, regex: str, resolved: ResolvedRegex, now_ms: int) -> None:
+        """A regular expression matches other topics than before."""
+        self.resolved[regex] = resolved
+        self.resolved_at_ms = now_ms
 
     def add(self, member: ConsumerMember) -> None:
         known = self.members.get(member.member_id)

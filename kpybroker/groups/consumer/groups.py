@@ -6,11 +6,12 @@ together with what they write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.classic.rebalance import Rebalance, refused_join, refused_sync
+from kpybroker.groups.classic.groups import ClassicGroups
+from kpybroker.groups.classic.rebalance import refused_join, refused_sync
 from kpybroker.groups.consumer import records
 from kpybroker.groups.consumer.classic_members import ClassicMembers
 from kpybroker.groups.consumer.description import described, listed
@@ -18,48 +19,67 @@ from kpybroker.groups.consumer.group import ConsumerGroup, MemberState
 from kpybroker.groups.consumer.heartbeats import Heartbeats
 from kpybroker.groups.consumer.migration import Migration
 from kpybroker.groups.consumer.transitions import Transitions
-from kpybroker.groups.ground.commands import ConsumerHeartbeat, Join
+from kpybroker.groups.ground.commands import (
+    CommitOffsets,
+    ConsumerHeartbeat,
+    DescribeConsumerGroup,
+    FetchOffsets,
+    Heartbeat,
+    Join,
+    Leave,
+    Sync,
+)
+from kpybroker.groups.ground.kind import Decision, GroupKind, GroupKinds
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
 from kpybroker.groups.ground.timers import Timers
+from kpybroker.groups.offsets.commits import commit
 from kpybroker.metadata.image import Image
-from kpybroker.wire.rpc import consumer_group_describe, join_group, list_groups, sync_group
+from kpybroker.wire.rpc.list_groups import ListedGroup
 
 
-class ConsumerGroups:
-    """Finds groups, makes and forgets them.
+class ConsumerGroups(GroupKind):
+    """Finds groups, makes and deletes them. `classic`: the groups that may migrate from or to the classic protocol."""
 
-    - classic: the groups of the classic protocol, from which some come and to which some go.
-    - check_room: raises where no further group may be made.
-    """
+    name = "consumer"
+    record_kinds = records.KINDS
 
     def __init__(
         self,
-        rebalance: Rebalance,
+        kinds: GroupKinds,
+        classic: ClassicGroups,
+        settings: GroupSettings,
         timers: Timers,
         image: Callable[[], Image],
-        classic: dict[str, Any],
-        check_room: Callable[[str], None],
     ) -> None:
+        self._kinds = kinds
+        self._settings = settings
+        self._classic = classic
         self.stored: dict[str, dict[bytes, bytes]] = {}
         """Hard: group id -> key -> value."""
         self.groups: dict[str, ConsumerGroup] = {}
         self._image = image
-        self._check_room = check_room
-        self._steps = Transitions(rebalance.settings, timers, image)
-        self._migration = Migration(self._steps, rebalance, classic, self)
-        self._steps.on_all_classic = self._migration.downgrade
-        self._heartbeat = Heartbeats(self._steps, self.find, self._find_or_make)
-        self.classic = ClassicMembers(self._steps)
+        self._steps = Transitions(settings, timers, image, self._downgrade)
+        self._migration = Migration(self._steps, classic, self)
+        self._heartbeats = Heartbeats(self._steps, self.find, self._find_or_make)
+        self._classic_members = ClassicMembers(self._steps)
+        self.classic_calls = self
 
     def configure(self, settings: GroupSettings) -> None:
-        """Go on with other settings."""
-        self._steps.settings = settings
+        self._steps.configure(settings)
 
-    # -- hard state -----------------------------------------------------------------------------------------------
+    def decisions(self) -> Mapping[type, Decision]:
+        return {ConsumerHeartbeat: self._beat, DescribeConsumerGroup: self._describe}
 
-    def apply(self, key: bytes, value: bytes | None) -> None:
-        """Take one record of these kinds into the hard state. Raises MalformedFrame."""
+    # -- records --------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def check_record(kind: int, key: bytes, value: bytes | None) -> None:
+        group_id = records.group_of(key)
+        if value is not None:
+            records.read_group(group_id, {bytes(key): bytes(value)})
+
+    def apply(self, kind: int, key: bytes, value: bytes | None) -> None:
         group_id = records.group_of(key)
         if value is not None:
             self.stored.setdefault(group_id, {})[bytes(key)] = bytes(value)
@@ -71,7 +91,6 @@ class ConsumerGroups:
                 del self.stored[group_id]
 
     def wake(self, step: Step) -> None:
-        """A new coordinator begins: every session anew. Raises Damage."""
         for group_id, said in self.stored.items():
             group = self.groups[group_id] = records.read_group(group_id, said)
             for member in group.members.values():
@@ -79,8 +98,7 @@ class ConsumerGroups:
                 if member.current.state is MemberState.UNREVOKED_PARTITIONS:
                     self._steps.begin_to_wait(group, member, step)
 
-    def start_over(self) -> None:
-        """Back to the hard state; the timers have been cleared."""
+    def start_over(self, step: Step) -> None:
         self.groups.clear()
 
     # -- finding --------------------------------------------------------------------------------------------------
@@ -95,19 +113,19 @@ class ConsumerGroups:
     def _find_or_make(self, group_id: str, step: Step) -> ConsumerGroup:
         group = self.groups.get(group_id) or self._migration.upgraded(group_id, step)
         if group is None:
-            self._check_room(group_id)
+            self._kinds.make_room(group_id, self, step)
             group = self.groups[group_id] = ConsumerGroup(group_id)
         return group
 
-    def give_way(self, group_id: str, step: Step) -> None:
-        """A group without members is no group of either protocol: the classic one may have it."""
-        group = self.groups.get(group_id)
-        if group is not None and not group.members:
-            self.forget(group, step)
+    def _downgrade(self, group: ConsumerGroup, step: Step) -> bool:
+        return self._migration.downgrade(group, step)
 
-    def forget(self, group: ConsumerGroup, step: Step) -> None:
-        """The group is no more; its offsets are another matter."""
-        group_id = group.group_id
+    def give_way(self, group_id: str, step: Step) -> None:
+        if not self.groups[group_id].members:
+            self.forget(group_id, step)
+
+    def forget(self, group_id: str, step: Step) -> None:
+        group = self.groups[group_id]
         keys = dict.fromkeys(self.stored.get(group_id, ()))
         for record in step.records:
             key = record.key
@@ -125,29 +143,51 @@ class ConsumerGroups:
             group.resolving.cancel()
         del self.groups[group_id]
 
-    # -- what classic members ask, answered with its code in the response ----------------------------------------------
+    # -- the classic calls of members that have not migrated ------------------------------------------------------
 
-    def join(self, group: ConsumerGroup, command: Join, new_id: str, step: Step) -> join_group.Response:
+    def join(self, ticket: Any, command: Join, step: Step) -> None:
+        """Answer a JoinGroup. A group without members gives way to a classic one."""
+        group = self.groups[command.request.group_id]
+        if not group.members or self._classic.refusal(command.request) is not None:
+            self._classic.join(ticket, command, step)
+            return
         try:
-            return self.classic.join(group, command, new_id, step)
+            member_id = self._classic.new_member_id(command)
+            step.answer(ticket, self._classic_members.join(group, command, member_id, step))
         except KafkaError as refusal:
-            return refused_join(refusal.code, command.request.member_id)
+            step.answer(ticket, refused_join(refusal.code, command.request.member_id))
 
-    def sync(self, group: ConsumerGroup, request: sync_group.Request, step: Step) -> sync_group.Response:
+    def sync(self, ticket: Any, command: Sync, step: Step) -> None:
+        """Answer a SyncGroup."""
+        group = self.groups[command.request.group_id]
         try:
-            return self.classic.sync(group, request, step)
+            step.answer(ticket, self._classic_members.sync(group, command.request, step))
         except KafkaError as refusal:
-            return refused_sync(refusal.code)
+            step.answer(ticket, refused_sync(refusal.code))
 
-    # -- what is asked --------------------------------------------------------------------------------------------
+    def heartbeat(self, ticket: Any, command: Heartbeat, step: Step) -> None:
+        """Answer a Heartbeat. Raises KafkaError."""
+        step.answer(ticket, self._classic_members.beat(self.groups[command.group_id], command, step))
 
-    def beat(self, ticket: Any, command: ConsumerHeartbeat, step: Step) -> None:
-        step.answer(ticket, self._heartbeat.beat(command, step))
+    def leave(self, ticket: Any, command: Leave, step: Step) -> None:
+        """Answer a LeaveGroup."""
+        step.answer(ticket, self._classic_members.leave(self.groups[command.group_id], command.members, step))
 
-    def describe(self, group_id: str) -> consumer_group_describe.DescribedGroup:
-        """Raises GROUP_ID_NOT_FOUND."""
-        group = self.find(group_id)
-        return described(group, self._steps.assignor(group), self._image())
+    # -- commands -------------------------------------------------------------------------------------------------
 
-    def list(self) -> Sequence[list_groups.ListedGroup]:
+    def _beat(self, ticket: Any, command: ConsumerHeartbeat, step: Step) -> None:
+        step.answer(ticket, self._heartbeats.beat(command, step))
+
+    def _describe(self, ticket: Any, command: DescribeConsumerGroup, step: Step) -> None:
+        group = self.find(command.group_id)
+        step.answer(ticket, described(group, self._steps.assignor(group), self._image()))
+
+    def commit(self, command: CommitOffsets, step: Step) -> list[ErrorCode]:
+        self.groups[command.group_id].check_commit(command)
+        return commit(command, self._settings, step)
+
+    def check_fetch(self, command: FetchOffsets) -> None:
+        self.groups[command.group_id].check_fetch(command.member_id, command.member_epoch)
+
+    def listed(self) -> Iterable[ListedGroup]:
         return [listed(group) for group in self.groups.values()]

@@ -206,11 +206,10 @@ def _take_over(member: ConsumerMember, command: ConsumerHeartbeat) -> None:
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
     if request.server_assignor is not None:
         member.server_assignor = request.server_assignor
-    if request.subscribed_topic_names is not None:
-        member.names = tuple(dict.fromkeys(request.subscribed_topic_names))
-    if request.subscribed_topic_regex is not None:
-        member.regex = request.subscribed_topic_regex
-    member.client_id, member.client_host, member.classic = command.client_id, command.client_host, None
+    names = request.subscribed_topic_names
+    member.subscribe(None if names is None else dict.fromkeys(names), request.subscribed_topic_regex)
+    member.client_id, member.client_host = command.client_id, command.client_host
+    member.use_classic(None)
 
 
 def _malformed(request: Request) -> str | None:

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups.classic.group import CONSUMER, ClassicGroup, ClassicMember, GroupState, named_once
-from kpybroker.groups.classic.rebalance import Rebalance, refused_join, refused_sync
+from kpybroker.groups.classic.groups import ClassicGroups
+from kpybroker.groups.classic.rebalance import refused_join, refused_sync
 from kpybroker.groups.classic.records import group_tombstone
 from kpybroker.groups.classic.subscription import Subscription, read_assignment, read_subscription
 from kpybroker.groups.consumer import records
@@ -22,24 +23,22 @@ from kpybroker.groups.ground.step import Step
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicProtocol
 
 
-class Keeper(Protocol):
-    """Where the groups of the modern protocol are kept."""
+class ConsumerGroupStore(Protocol):
+    """The groups of the consumer protocol."""
 
     groups: dict[str, ConsumerGroup]
 
-    def forget(self, group: ConsumerGroup, step: Step) -> None: ...
+    def forget(self, group_id: str, step: Step) -> None: ...
 
 
 class Migration:
     """Turns groups of one protocol into groups of the other."""
 
-    def __init__(
-        self, steps: Transitions, rebalance: Rebalance, classic: dict[str, ClassicGroup], modern: Keeper
-    ) -> None:
+    def __init__(self, steps: Transitions, classic: ClassicGroups, consumer: ConsumerGroupStore) -> None:
         self._steps = steps
-        self._rebalance = rebalance
-        self._classic = classic
-        self._modern = modern
+        self._rebalance = classic.rebalance
+        self._classic = classic.groups
+        self._consumer = consumer
 
     # -- up -------------------------------------------------------------------------------------------------------
 
@@ -60,7 +59,7 @@ class Migration:
         for member in classic.members.values():
             self._adopt(group, classic, member, said[member.member_id], step.now_ms)
         self._retire(classic, step)
-        self._modern.groups[group_id] = group
+        self._consumer.groups[group_id] = group
         self._write(group, step)
         return group
 
@@ -80,25 +79,30 @@ class Migration:
     def _adopt(
         self, group: ConsumerGroup, classic: ClassicGroup, known: ClassicMember, said: Subscription, now_ms: int
     ) -> None:
-        member = ConsumerMember(known.member_id, known.instance_id)
+        member = ConsumerMember(known.member_id, known.instance_id, self._current(group, classic, known))
         member.client_id, member.client_host = known.client_id, known.client_host
         member.rack_id = said.rack_id
-        member.names = said.topics
+        member.subscribe(said.topics, "")
         member.rebalance_timeout_ms = known.rebalance_timeout_ms
-        member.classic = ClassicMemberMetadata(
-            session_timeout_ms=known.session_timeout_ms,
-            supported_protocols=[ClassicProtocol(name=name, metadata=data) for name, data in known.protocols],
+        member.use_classic(
+            ClassicMemberMetadata(
+                session_timeout_ms=known.session_timeout_ms,
+                supported_protocols=[ClassicProtocol(name=name, metadata=data) for name, data in known.protocols],
+            )
         )
+        group.add(member)
+        group.targets[member.member_id] = frozenset(member.current.assigned)
+        self._steps.begin_session(group, member, now_ms)
+
+    def _current(self, group: ConsumerGroup, classic: ClassicGroup, known: ClassicMember) -> CurrentAssignment:
+        """What a classic member has; of partitions that two members have, the first one keeps them."""
         try:
             has = owned_places(read_assignment(known.assignment), self._steps.image())
         except MalformedFrame:
             has = frozenset()
-        free = frozenset(place for place in has if place not in group.owners)
+        free = sorted(place for place in has if place not in group.owners)
         epoch = classic.generation
-        member.current = CurrentAssignment(epoch, epoch, MemberState.STABLE, dict.fromkeys(sorted(free), epoch))
-        group.add(member)
-        group.targets[member.member_id] = free
-        self._steps.begin_session(group, member, now_ms)
+        return CurrentAssignment(epoch, epoch, MemberState.STABLE, dict.fromkeys(free, epoch))
 
     def _write(self, group: ConsumerGroup, step: Step) -> None:
         for member in group.members.values():
@@ -114,8 +118,7 @@ class Migration:
         """The classic group is no more; who waits in it is sent to join again."""
         for member in classic.members.values():
             step.answer(classic.take_join(member), refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-            step.answer(member.sync_ticket, refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
-            member.sync_ticket = None
+            step.answer(member.take_sync(), refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
             if member.session is not None:
                 member.session.cancel()
         for timer in (classic.join_timer, classic.sync_timer, *classic.pending_join.values()):
@@ -131,13 +134,13 @@ class Migration:
         settings = self._steps.settings
         if not settings.may_downgrade or len(group.members) > settings.group_max_size:
             return False
-        self._modern.forget(group, step)
+        self._consumer.forget(group.group_id, step)
         classic = ClassicGroup(group.group_id, step.wall_ms)
         classic.generation = group.epoch
         for known in group.members.values():
             assert known.classic is not None
             member = ClassicMember(known.member_id, known.instance_id, known.client_id, known.client_host)
-            member.is_new = False
+            member.joined()
             member.protocols = named_once(
                 (each.name, bytes(each.metadata)) for each in known.classic.supported_protocols
             )

@@ -156,7 +156,8 @@ def _read_epoch(group: ConsumerGroup, _: bytes, value: bytes) -> None:
 
 def _read_target_epoch(group: ConsumerGroup, _: bytes, value: bytes) -> None:
     told = parse_stored(stored.ConsumerGroupTargetAssignmentMetadataValue, value)
-    group.assignment_epoch, group.assigned_at_ms = told.assignment_epoch, told.assignment_timestamp
+    group.assignment_epoch = told.assignment_epoch
+    group.assigned(told.assignment_timestamp, None)
 
 
 def _read_member(group: ConsumerGroup, key: bytes, value: bytes) -> None:
@@ -164,13 +165,12 @@ def _read_member(group: ConsumerGroup, key: bytes, value: bytes) -> None:
     member = ConsumerMember(parse_stored(stored.ConsumerGroupMemberMetadataKey, key).member_id, told.instance_id)
     member.rack_id = told.rack_id
     member.client_id, member.client_host = told.client_id, told.client_host
-    member.names = tuple(told.subscribed_topic_names)
-    member.regex = told.subscribed_topic_regex or ""
+    member.subscribe(told.subscribed_topic_names, told.subscribed_topic_regex or "")
     member.rebalance_timeout_ms = told.rebalance_timeout_ms
     member.server_assignor = told.server_assignor
     told_classic = told.classic_member_metadata
     if told_classic is not None and told_classic.supported_protocols:
-        member.classic = told_classic  # one without a protocol is nobody's: earlier versions left the field out
+        member.use_classic(told_classic)  # one without a protocol is nobody's: earlier versions left the field out
     group.add(member)
 
 

@@ -25,7 +25,7 @@ from kpybroker.groups.consumer.reconciliation import reconciled
 from kpybroker.groups.consumer.subscription_regex import RegexResolution
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
-from kpybroker.groups.ground.timers import Timer, Timers
+from kpybroker.groups.ground.timers import Timers
 from kpybroker.metadata.image import Image
 
 GROUP_RESOURCE = 32
@@ -37,15 +37,25 @@ class Transitions:
     """Changes groups, and writes what it changed.
 
     - image: the metadata as this broker knows it.
-    - on_all_classic: called when the last member that speaks the modern protocol has left others behind; True if the
+    - on_all_classic: called when the last member of the consumer protocol has left classic ones behind; True if the
       group is then one of the classic protocol, and this one is no more.
     """
 
-    def __init__(self, settings: GroupSettings, timers: Timers, image: Callable[[], Image]) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        timers: Timers,
+        image: Callable[[], Image],
+        on_all_classic: Callable[[ConsumerGroup, Step], bool],
+    ) -> None:
         self.settings = settings
         self.timers = timers
         self.image = image
-        self.on_all_classic: Callable[[ConsumerGroup, Step], bool] = lambda group, step: False
+        self.on_all_classic = on_all_classic
+
+    def configure(self, settings: GroupSettings) -> None:
+        """Go on with other settings."""
+        self.settings = settings
 
     # -- settings -------------------------------------------------------------------------------------------------
 
@@ -99,7 +109,7 @@ class Transitions:
         image = self.image()
         if not changed and group.seen is image:
             return
-        group.seen = image
+        group.compared_with(image)
         known = group.metadata_hash
         group.metadata_hash = _hash(self.partitions(group.topics()))
         if changed or group.metadata_hash != known:
@@ -111,10 +121,9 @@ class Transitions:
 
     def resolve(self, group: ConsumerGroup, at_ms: int) -> None:
         """Try the group's regular expressions, soon but not within this step."""
-        if group.resolving is None:
-            group.resolving = Timer(partial(self._begin_to_resolve, group))
-        if group.resolving.at_ms is None or group.resolving.at_ms > at_ms:
-            self.timers.set(group.resolving, at_ms)
+        timer = group.resolving or group.resolving_timer(partial(self._begin_to_resolve, group))
+        if timer.at_ms is None or timer.at_ms > at_ms:
+            self.timers.set(timer, at_ms)
 
     def _try_again(self, group: ConsumerGroup, now_ms: int) -> None:
         topics = self.image().topics
@@ -124,11 +133,11 @@ class Transitions:
             again_ms = now_ms if group.resolved_at_ms is None else group.resolved_at_ms + RESOLVE_AGAIN_MS
             self.resolve(group, max(now_ms, again_ms))
         else:
-            group.tried = topics
+            group.tried_on(topics)
 
     def _begin_to_resolve(self, group: ConsumerGroup, step: Step) -> None:
         image = self.image()
-        group.tried = image.topics
+        group.tried_on(image.topics)
         resolving = RegexResolution(group.regexes(), image.topics)
         self._resolve_on(group, resolving, image.offset, step)
 
@@ -136,18 +145,18 @@ class Transitions:
         assert group.resolving is not None
         found = resolving.step()
         if found is None:
-            group.resolving.fire = partial(self._resolve_on, group, resolving, version)
+            group.resolving.then(partial(self._resolve_on, group, resolving, version))
             self.timers.set(group.resolving, step.now_ms)
             return
-        group.resolving.fire = partial(self._begin_to_resolve, group)
+        group.resolving.then(partial(self._begin_to_resolve, group))
         changed = False
         used = set(group.regexes())
         for regex, topics in found.items():
             known = group.resolved.get(regex)
             if regex in used and (known is None or known.topics != topics):
                 changed = changed or topics != (known.topics if known else set())
-                resolved = group.resolved[regex] = ResolvedRegex(frozenset(topics), version, step.wall_ms)
-                group.resolved_at_ms = step.now_ms
+                resolved = ResolvedRegex(frozenset(topics), version, step.wall_ms)
+                group.resolve(regex, resolved, step.now_ms)
                 step.write(records.regex_record(group.group_id, regex, resolved))
         if changed:
             self.refresh(group, step, changed=True)
@@ -177,7 +186,8 @@ class Transitions:
         interval_ms = self._assignment_interval_ms(group.group_id)
         if group.decided_at_ms is None:  # another coordinator decided, or none did
             passed_ms = min(max(step.wall_ms - group.assigned_at_ms, 0), interval_ms)
-            group.decided_at_ms = step.now_ms - passed_ms
+            group.decided(step.now_ms - passed_ms)
+        assert group.decided_at_ms is not None
         if step.now_ms < group.decided_at_ms + interval_ms:
             return
         partitions = self.partitions(group.topics())
@@ -196,7 +206,7 @@ class Transitions:
                 group.targets[member_id] = target
                 step.write(records.target_record(group.group_id, member_id, target))
         group.assignment_epoch = group.epoch
-        group.assigned_at_ms, group.decided_at_ms = step.wall_ms, step.now_ms
+        group.assigned(step.wall_ms, step.now_ms)
         step.write(records.target_epoch_record(group))
 
     def reconcile(
@@ -221,26 +231,23 @@ class Transitions:
 
     def begin_session(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
         """The member is alive."""
-        if member.session is None:
-            member.session = Timer(partial(self._late, group, member))
+        session = member.session or member.session_timer(partial(self._late, group, member))
         if member.classic is None:
             timeout_ms = self.session_timeout_ms(group.group_id)
         else:
             timeout_ms = member.classic.session_timeout_ms
-        self.timers.set(member.session, now_ms + timeout_ms)
+        self.timers.set(session, now_ms + timeout_ms)
 
     def begin_to_wait(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
         """The member has its rebalance timeout to give up what it shall; a classic one to join again."""
-        if member.rebalance is None:
-            member.rebalance = Timer(partial(self._late, group, member))
-        if member.rebalance.at_ms is None or member.classic is None:
-            self.timers.set(member.rebalance, step.now_ms + max(member.rebalance_timeout_ms, 0))
+        timer = member.rebalance or member.rebalance_timer(partial(self._late, group, member))
+        if timer.at_ms is None or member.classic is None:
+            self.timers.set(timer, step.now_ms + max(member.rebalance_timeout_ms, 0))
 
     def wait_for_sync(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
         """A classic member has its rebalance timeout to ask for its assignment."""
-        if member.sync_wait is None:
-            member.sync_wait = Timer(partial(self._late, group, member))
-        self.timers.set(member.sync_wait, step.now_ms + max(member.rebalance_timeout_ms, 0))
+        timer = member.sync_timer(partial(self._late, group, member))
+        self.timers.set(timer, step.now_ms + max(member.rebalance_timeout_ms, 0))
 
     def _late(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
         if group.members.get(member.member_id) is member:
@@ -268,11 +275,7 @@ class Transitions:
 
     def replace(self, group: ConsumerGroup, earlier: ConsumerMember, member_id: str, step: Step) -> ConsumerMember:
         """A static member came again under another id: it gets what its earlier self had and shall have."""
-        member = ConsumerMember(member_id, earlier.instance_id)
-        for name in ("rack_id", "client_id", "client_host", "names", "regex", "rebalance_timeout_ms"):
-            setattr(member, name, getattr(earlier, name))
-        member.server_assignor, member.classic = earlier.server_assignor, earlier.classic
-        member.current = CurrentAssignment(assigned=dict.fromkeys(earlier.current.assigned, 0))
+        member = earlier.replaced_by(member_id)
         target = group.targets.get(earlier.member_id, NOTHING)
         group.remove(earlier)
         for record in records.member_tombstones(group.group_id, earlier.member_id):

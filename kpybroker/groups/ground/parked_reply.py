@@ -1,4 +1,4 @@
-"""Requests that a group keeps waiting: a reply that the group's machine completes, without a task for each."""
+"""Replies that a group completes later, without a task for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.machine.runner import Runner
 
 
 class ParkedReply(Reply):
-    """Completed with the machine's answer; given up when the peer goes away."""
+    """Completed with the machine's answer; abandoned when the connection is closed."""
 
     __slots__ = ("_respond", "_runner", "_ticket")
 
@@ -22,7 +22,7 @@ class ParkedReply(Reply):
         self._ticket: Ticket | None = None
 
     def ask(self, command: Any, timeout_ms: int) -> Any:
-        """The response where there is one at once, else this reply. Raises KafkaError: the Runner's."""
+        """The response if it is available at once, else this reply. Raises the Runner's KafkaError."""
         self._ticket = self._runner.submit(command, timeout_ms, self._answered)
         return self.response if self.done else self
 

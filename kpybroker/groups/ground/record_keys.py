@@ -1,6 +1,7 @@
 """Keys and versions of records in `__consumer_offsets`.
 
-A key begins with the kind of record (int16), a value with its version (int16); versions are those Kafka 4.3 writes.
+A key begins with the kind of record (int16), and a value with its version (int16). The versions are those that Kafka
+4.3 writes.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1
 GROUP_METADATA = 2
 FOREIGN_GROUP_METADATA = {11: "share", 17: "streams"}
-"""Kinds of record that say that a group exists which is kept by another protocol, and its type."""
+"""Record kinds that declare a group of another protocol, and the type of that group."""
 
 KEY_VERSION = 0
 HIGHEST_VERSION = 4
-"""Of either kind of value, the highest that Kafka 4.3 reads."""
+"""The highest version that Kafka 4.3 reads, of either kind of value."""
 _first_int16 = Struct(">h").unpack_from
 
 
 def kind_of(key: bytes) -> int:
-    """The kind of a record; -1 where the key is too short to say."""
+    """The kind of a record; -1 if the key is too short."""
     return _first_int16(key)[0] if len(key) >= 2 else -1
 
 
 def versioned(version: int, body: bytes) -> bytes:
-    """A key behind its kind, or a value behind its version."""
+    """A key after its kind, or a value after its version."""
     return version.to_bytes(2, "big") + body
 
 

@@ -1,4 +1,4 @@
-"""One step of the group machine while it is being decided: the time it happens at, and what comes of it so far."""
+"""One step of the group machine: its time, and the records and answers so far."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kpybroker.machine.contract import Moment, Outcome, Stored
 class Step:
     """Collects the records and answers of one `decide`.
 
-    Timers run on `now_ms`, which is steady; `wall_ms` is what records and committed offsets are stamped with.
+    Timers use `now_ms`, the steady clock; records and committed offsets are stamped with `wall_ms`.
     """
 
     __slots__ = ("answers", "now_ms", "records", "size_bytes", "wall_ms")
@@ -20,15 +20,15 @@ class Step:
         self.records: list[Stored] = []
         self.answers: list[tuple[Any, Any]] = []
         self.size_bytes = 0
-        """Of the records: they have to fit into one batch."""
+        """The size of the records, which must fit into one batch."""
 
     def write(self, record: Stored) -> None:
-        record.timestamp_ms = self.wall_ms
+        record.stamp(self.wall_ms)
         self.size_bytes += record_bytes(record)
         self.records.append(record)
 
     def answer(self, ticket: Any, answer: Any) -> None:
-        """Answer a ticket, also one of an earlier command; None for no ticket."""
+        """Answer a ticket, possibly of an earlier command; None for no ticket."""
         if ticket is not None:
             self.answers.append((ticket, answer))
 
@@ -37,9 +37,9 @@ class Step:
 
 
 def record_bytes(record: Stored) -> int:
-    """At most what a record takes in a batch."""
+    """An upper bound for the size of a record in a batch."""
     return _OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
 
 
 _OVERHEAD_BYTES = 24
-"""Length, attributes, deltas and the lengths of key and value, each at its longest here."""
+"""The longest encoding of length, attributes, deltas and the lengths of key and value."""

@@ -1,7 +1,7 @@
-"""Deadlines without a task per timer: one heap, entries that are looked at again only when their time comes.
+"""Deadlines without a task for each: one heap, whose entries are examined only when they are due.
 
-Moving a deadline later, which every heartbeat does, costs one attribute: the entry already in the heap is found too
-early when it surfaces, and is pushed again.
+Moving a deadline to a later time, as every heartbeat does, costs one assignment: the old entry in the heap comes up too
+early, and is pushed again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SWEEP_FROM = 1024
 
 
 class Timer:
-    """One deadline of one owner; `fire(step)` is called once when it has passed."""
+    """One deadline; `fire(step)` is called once when it has passed."""
 
     __slots__ = ("at_ms", "fire", "queued_ms")
 
@@ -27,9 +27,13 @@ class Timer:
     def cancel(self) -> None:
         self.at_ms = None
 
+    def then(self, fire: Callable[[Step], None]) -> None:
+        """Call `fire` from now on when the deadline has passed."""
+        self.fire = fire
+
 
 class Timers:
-    """All deadlines of one machine. Cancelled ones take room only until they are as many as the others."""
+    """All deadlines of one machine. Cancelled entries are removed when they outnumber the others."""
 
     __slots__ = ("_heap", "_sequence", "_sweep_at")
 
@@ -39,11 +43,11 @@ class Timers:
         self._sweep_at = SWEEP_FROM
 
     def clear(self) -> None:
-        """Forget everything; timers set before must not be set again."""
+        """Remove all timers; they must not be set again."""
         self._heap.clear()
 
     def set(self, timer: Timer, at_ms: int) -> None:
-        """Let `timer` fire at `at_ms` and no more at any time set before."""
+        """Let `timer` fire at `at_ms`, in place of any earlier setting."""
         timer.at_ms = at_ms
         if timer.queued_ms is None or at_ms < timer.queued_ms:
             self._push(timer, at_ms)
@@ -73,7 +77,7 @@ class Timers:
         return len(self._heap)
 
     def deadline_ms(self) -> int | None:
-        """When `fire_due` should be called next; may be early, is never late."""
+        """When `fire_due` should be called next; may be too early, never too late."""
         heap = self._heap
         while heap and (heap[0][2].at_ms is None or heap[0][2].queued_ms != heap[0][0]):
             at_ms, _, timer = heapq.heappop(heap)
@@ -82,7 +86,7 @@ class Timers:
         return heap[0][0] if heap else None
 
     def fire_due(self, step: Step, limit: int, limit_bytes: int) -> None:
-        """Fire timers whose time has come, until `limit` of them or so many bytes; the rest stay due."""
+        """Fire due timers, until `limit` of them have fired or this many bytes are written; the rest stay due."""
         fired = 0
         now_ms = step.now_ms
         heap = self._heap

@@ -1,4 +1,4 @@
-"""A committed offset, and the partition it is of."""
+"""A committed offset."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from typing import NamedTuple
 
 
 class Committed(NamedTuple):
-    """One committed offset, as OffsetCommitValue keeps it; a tuple, since a replay makes thousands."""
+    """One committed offset, with the fields of OffsetCommitValue. A tuple, since a replay creates thousands."""
 
     offset: int
     leader_epoch: int
-    """-1 where the client did not say."""
+    """-1 if the client did not send it."""
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int
-    """-1, or when it expires whatever the group does (clients that give a retention time: OffsetCommit v2 to v4)."""
+    """When it expires whatever the group does, for clients that send a retention time (OffsetCommit v2 to v4); -1 for
+    never."""
     topic_id: bytes
 
     def expired(self, unused_since_ms: int, wall_ms: int, retention_ms: int) -> bool:
-        """True if it may be forgotten, being of no use to its group since `unused_since_ms` (KIP-211)."""
+        """Whether it may be deleted, after the group stopped using it at `unused_since_ms` (KIP-211)."""
         if self.expire_timestamp_ms >= 0:
             return wall_ms >= self.expire_timestamp_ms
         return wall_ms - unused_since_ms >= retention_ms

@@ -1,4 +1,4 @@
-"""Committed offsets of the groups of one partition: hard state, changed only by `apply`."""
+"""The committed offsets of one partition's groups: hard state, which only `apply` changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kpybroker.groups.offsets.pending import PendingOffset, PendingOffsets
 from kpybroker.topics import TopicPartition
 
 Shown = Committed | ErrorCode | None
-"""What OffsetFetch tells of a place; None where nothing is committed."""
+"""What OffsetFetch returns for a partition; None if nothing is committed."""
 
 
 class Offsets:
@@ -30,7 +30,7 @@ class Offsets:
         record_offset: int = -1,
         transaction: tuple[int, int] | None = None,
     ) -> None:
-        """Keep an offset, or with None forget it; in a transaction once that is committed."""
+        """Store an offset, or delete it if None. Within a transaction it takes effect when that commits."""
         if committed is not None:
             if transaction is not None:
                 self.pending.add(transaction[0], group_id, place, PendingOffset(record_offset, committed))
@@ -50,13 +50,13 @@ class Offsets:
                 del self._groups[group_id]
 
     def end(self, producer_id: int, *, commits: bool) -> None:
-        """A producer's transaction is decided."""
+        """A producer's transaction has ended."""
         for group_id, place, pending in self.pending.end(producer_id):
             if commits:
                 self.apply(group_id, place, pending.committed, pending.record_offset)
 
     def of(self, group_id: str) -> dict[TopicPartition, Committed]:
-        """All offsets of a group; not to be changed."""
+        """All offsets of a group; read-only."""
         return self._groups.get(group_id, {})
 
     def groups(self) -> Iterator[str]:
@@ -65,9 +65,10 @@ class Offsets:
     def fetch(
         self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]] | None, require_stable: bool = False
     ) -> list[tuple[str, list[tuple[int, Shown]]]]:
-        """What OffsetFetch asks for, in its order; None where nothing is committed. `topics` None: all that is.
+        """The requested offsets in order; None for a partition without one. `topics` None: all offsets of the group.
 
-        With `require_stable` UNSTABLE_OFFSET_COMMIT stands for what a transaction may change (KIP-447).
+        With `require_stable`, UNSTABLE_OFFSET_COMMIT replaces the offsets that an open transaction may change
+        (KIP-447).
         """
         of_group: Mapping[TopicPartition, Shown] = self.of(group_id)
         if require_stable and (undecided := self.pending.of(group_id)):

@@ -1,7 +1,7 @@
-"""Offsets committed within transactions that are not decided yet: hard state, changed only by `apply` (KIP-447).
+"""Offsets that were committed within open transactions: hard state, which only `apply` changes (KIP-447).
 
-What a transaction commits counts from its marker on, but it was said at its own place in the log: a later commit of the
-same offset, plain or of another transaction, stays.
+They take effect with the transaction's marker, but keep their own place in the log: a later commit of the same offset,
+plain or in another transaction, is not overwritten.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from kpybroker.topics import TopicPartition
 
 
 class PendingOffset(NamedTuple):
-    """One offset, and where in the log it was written."""
+    """One offset, and its position in the log."""
 
     record_offset: int
     committed: Committed
 
 
 OfProducer = dict[str, dict[TopicPartition, PendingOffset | None]]
-"""group id -> place -> what is pending; None where a later commit stands already."""
+"""Group id -> partition -> the pending offset; None if a later commit has already taken effect."""
 
 
 class PendingOffsets:
@@ -32,18 +32,18 @@ class PendingOffsets:
     def __init__(self) -> None:
         self._open: dict[int, OfProducer] = {}
         self._groups: dict[str, dict[int, None]] = {}
-        """group id -> the producers with something pending in it."""
+        """Group id -> the producers with pending offsets in it."""
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
     def add(self, producer_id: int, group_id: str, place: TopicPartition, pending: PendingOffset) -> None:
-        """Of one producer the later commit counts."""
+        """Add an offset; of one producer, the later one counts."""
         self._open.setdefault(producer_id, {}).setdefault(group_id, {})[place] = pending
         self._groups.setdefault(group_id, {})[producer_id] = None
 
     def end(self, producer_id: int) -> list[tuple[str, TopicPartition, PendingOffset]]:
-        """The transaction is decided: what it would commit, but for what stands already."""
+        """The transaction has ended: returns its offsets, except those that a later commit has replaced."""
         groups = self._open.pop(producer_id, {})
         found = []
         for group_id, places in groups.items():
@@ -55,7 +55,7 @@ class PendingOffsets:
         return found
 
     def supersede(self, group_id: str, place: TopicPartition, record_offset: int) -> None:
-        """A commit that was written at `record_offset` stands: what was written before is of no effect any more."""
+        """The commit at `record_offset` takes effect: earlier pending offsets are void."""
         for producer_id in self._groups.get(group_id, ()):
             places = self._open[producer_id][group_id]
             pending = places.get(place)
@@ -63,7 +63,7 @@ class PendingOffsets:
                 places[place] = None
 
     def forget(self, group_id: str, place: TopicPartition) -> None:
-        """The offset was deleted, whoever may still commit it."""
+        """The offset was deleted: pending commits of it are void."""
         for producer_id in list(self._groups.get(group_id, ())):
             groups = self._open[producer_id]
             groups[group_id].pop(place, None)
@@ -75,11 +75,11 @@ class PendingOffsets:
             del self._groups[group_id]
 
     def has(self, group_id: str, place: TopicPartition) -> bool:
-        """The offset is not stable: some transaction may change it."""
+        """Whether the offset is unstable: an open transaction may change it."""
         return any(place in self._open[producer_id][group_id] for producer_id in self._groups.get(group_id, ()))
 
     def of(self, group_id: str) -> list[TopicPartition]:
-        """Every place with something pending."""
+        """Every partition with a pending offset."""
         producers = self._groups.get(group_id, ())
         return list(dict.fromkeys(place for producer_id in producers for place in self._open[producer_id][group_id]))
 

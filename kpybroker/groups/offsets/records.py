@@ -1,4 +1,4 @@
-"""Records of committed offsets in `__consumer_offsets`: what is written of a commit, and read back."""
+"""Writes and reads the records of committed offsets in `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -21,25 +21,29 @@ from kpybroker.wire.stored.group import LegacyOffsetCommitValue, OffsetCommitKey
 
 _COMMIT_VERSION = 4
 _EXPIRING_COMMIT_VERSION = 1
-"""The one version with an expiry time, which clients that give a retention time ask for."""
+"""The only version with an expiry time, for clients that send a retention time."""
 NO_TOPIC_ID = bytes(16)
 _PARTITION_BYTES = 4
 _USUAL = Struct(">hqiBq3s16s")
-"""The value of a commit as it mostly is, read at once since a replay reads thousands: the version, the offset, the
-leader epoch, the size of the metadata, the time, the mark of a topic id, that id."""
+"""The most common form of the value, unpacked at once since a replay reads thousands: version, offset, leader epoch,
+size of the metadata, timestamp, tag of the topic id, topic id."""
 _NO_METADATA, _TOPIC_ID_FOLLOWS = 1, b"\x01\x00\x10"
 
 Commit = tuple[str, TopicPartition, Committed | None]
-"""What an offset commit says of a group; rides on a record just written, so that it need not be read back from the
-bytes."""
+"""Group, partition and offset of a commit. A record that was just written carries it, so that it need not be parsed."""
 
 
-def commit_record(group_id: str, place: TopicPartition, committed: Committed | None) -> Stored:
-    """One committed offset; without it, a tombstone."""
+def commit_record(
+    group_id: str,
+    place: TopicPartition,
+    committed: Committed | None,
+    transaction: tuple[int, int] | None = None,
+) -> Stored:
+    """One committed offset; without it, a tombstone. `transaction`: (producer id, epoch)."""
     key = build(OffsetCommitKey(group=group_id, topic=place[0], partition=place[1]), KEY_VERSION)
     message = (group_id, place, committed)
     if committed is None:
-        return Stored(versioned(OFFSET_COMMIT, key), None, message=message)
+        return Stored(versioned(OFFSET_COMMIT, key), None, message=message, transaction=transaction)
     value = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
@@ -49,11 +53,12 @@ def commit_record(group_id: str, place: TopicPartition, committed: Committed | N
         topic_id=committed.topic_id,
     )
     version = _COMMIT_VERSION if committed.expire_timestamp_ms < 0 else _EXPIRING_COMMIT_VERSION
-    return Stored(versioned(OFFSET_COMMIT, key), versioned(version, build(value, version)), message=message)
+    encoded = versioned(version, build(value, version))
+    return Stored(versioned(OFFSET_COMMIT, key), encoded, message=message, transaction=transaction)
 
 
 def read_commit(record: Stored) -> Commit:
-    """What an offset commit of either kind says. Raises MalformedFrame."""
+    """Read an offset commit of either kind. Raises MalformedFrame."""
     if record.message is not None:
         said: Commit = record.message
         return said
@@ -80,6 +85,6 @@ def read_commit(record: Stored) -> Commit:
 
 @lru_cache(maxsize=1000)
 def _named(key_without_partition: bytes) -> tuple[str, str]:
-    """Group and topic: read once for a batch that commits many partitions, and kept in memory once."""
+    """Group and topic of a key: parsed once for a batch that commits many partitions, and stored once."""
     named = parse(OffsetCommitKey, KEY_VERSION, key_without_partition + bytes(_PARTITION_BYTES), 2)
     return named.group, named.topic

@@ -7,7 +7,7 @@ from typing import cast
 
 from kpybroker.call import Reply
 from kpybroker.server.connections.activity import Activity
-from kpybroker.server.connections.listener import Door
+from kpybroker.server.connections.listener import ListenerState
 
 
 class Accepted(asyncio.BufferedProtocol):
@@ -16,9 +16,9 @@ class Accepted(asyncio.BufferedProtocol):
     __slots__ = (
         "_closing",
         "activity",
-        "door",
         "host",
         "is_of_a_node",
+        "listener",
         "number",
         "on_probation",
         "peer",
@@ -27,8 +27,8 @@ class Accepted(asyncio.BufferedProtocol):
         "transport",
     )
 
-    def __init__(self, door: Door, now: float) -> None:
-        self.door = door
+    def __init__(self, listener: ListenerState, now: float) -> None:
+        self.listener = listener
         self.transport: asyncio.Transport | None = None
         self._closing = False
         self.number = 0
@@ -46,6 +46,10 @@ class Accepted(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername") or ("?", 0)
         self.host = str(address[0])
         self.peer = f"{self.host}:{address[1]}"
+
+    def admitted(self, number: int) -> None:
+        """The server serves it under this number, which is unique in the process."""
+        self.number = number
 
     def abort(self) -> None:
         """Close at once; what is owed is lost."""

@@ -7,11 +7,10 @@ from typing import Any
 
 from kpybroker.wire.api import by_key
 
-PRODUCE, ENVELOPE = 0, 58
-CARRY_MORE = (PRODUCE, ENVELOPE)
-"""What carries records, or a request of another connection: as large as socket.request.max.bytes allows."""
 FRAME_BYTES_MAX = 32 * 1024 * 1024
-"""Any other request. 100,000 names of topics of full length are 25 MB; to copy 100 MB would hold up others."""
+"""The largest request of an API without `carries_bytes`.
+
+100,000 names of topics of full length are 25 MB; to copy 100 MB would hold up others."""
 HEADER_BYTES_MIN = 8
 TLS_HANDSHAKE, TLS_MAJOR = 0x16, 3
 """The first byte of a record with a ClientHello, and the second, of all versions since SSL 3 (RFC 8446, 5.1)."""
@@ -41,7 +40,8 @@ def why_too_large(size_bytes: int, begin: memoryview) -> str | None:
     if size_bytes <= 4 + FRAME_BYTES_MAX:
         return None
     key = int(unpack(">h", begin[4:6])[0])
-    if key in CARRY_MORE:
+    api = by_key.get(key)
+    if api is not None and api.carries_bytes:
         return None
-    name = by_key[key].name if key in by_key else f"a request with api key {key}"
+    name = api.name if api is not None else f"a request with api key {key}"
     return f"{name} of {size_bytes - 4} bytes: without records a request has at most {FRAME_BYTES_MAX}"

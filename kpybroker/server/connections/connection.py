@@ -18,7 +18,7 @@ from kpybroker.server.connections.accepted import Accepted
 from kpybroker.server.connections.activity import Activity
 from kpybroker.server.connections.bad_frames import HEADER_BYTES_MIN, why_no_frame, why_too_large
 from kpybroker.server.connections.giving_way import GivingWay
-from kpybroker.server.connections.listener import Door
+from kpybroker.server.connections.listener import ListenerState
 from kpybroker.server.connections.port import Port
 from kpybroker.server.connections.receive_memory import (
     BUSY_BUFFER_BYTES,
@@ -45,11 +45,9 @@ class Connection(Accepted):
 
     __slots__ = (
         "_awaits_flush",
-        "_blocker",
         "_buffer",
         "_filled",
         "_giving_way",
-        "_lent",
         "_owed_bytes",
         "_port",
         "_position",
@@ -58,21 +56,23 @@ class Connection(Accepted):
         "_replies",
         "_view",
         "_writing_paused",
+        "blocker",
         "known",
+        "lent",
     )
 
-    def __init__(self, port: Port, door: Door) -> None:
-        super().__init__(door, port.now)
+    def __init__(self, port: Port, listener: ListenerState) -> None:
+        super().__init__(listener, port.now)
         self._port = port
         self._buffer = receive_buffer(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = self._position = 0
         self._replies: deque[Reply | Sequence[Any]] = deque()
-        self._blocker: Reply | None = None
+        self.blocker: Reply | None = None
         self._processing = False
         self._awaits_flush = False
         self._reading_paused = self._writing_paused = False
-        self._lent: list[Any] = []
+        self.lent: list[Any] = []
         self._owed_bytes = 0
         self._giving_way = GivingWay()
         self.known: dict[int, Any] = {}
@@ -93,7 +93,7 @@ class Connection(Accepted):
                 reply.on_ready(None)
                 reply.abandon()
         self._replies.clear()
-        self._blocker = None
+        self.blocker = None
         self.transport = None
         self._let_memory_go()
 
@@ -123,7 +123,7 @@ class Connection(Accepted):
 
     def _process(self) -> None:
         self._processing = True
-        if self._lent:
+        if self.lent:
             self._give_back()
         self._run_frames()
         port = self._port
@@ -140,7 +140,7 @@ class Connection(Accepted):
         self._awaits_flush = False
         self._send()
         self._processing = False
-        if self._position == self._filled < len(self._buffer) and self._blocker is None and not self._reading_paused:
+        if self._position == self._filled < len(self._buffer) and self.blocker is None and not self._reading_paused:
             self._position = self._filled = 0
             if self._port.memory.is_short:
                 self._end_frame()
@@ -152,17 +152,17 @@ class Connection(Accepted):
             return
         if self._closing:
             return
-        if self._blocker is not None:
+        if self.blocker is not None:
             self._ask_blocker_to_give_way()
         self._make_room()
 
     def _may_run(self) -> bool:
         return not (
-            self._blocker is not None
+            self.blocker is not None
             or self._closing
             or self._writing_paused
             or len(self._replies) >= REPLIES_LIMIT
-            or not self.door.is_open
+            or not self.listener.is_open
         )
 
     def _has_runnable_frame(self) -> bool:
@@ -174,11 +174,11 @@ class Connection(Accepted):
     def _run_frames(self) -> None:
         view, end, position = self._view, self._filled, self._position
         port, replies = self._port, self._replies
-        limit, dispatch, is_open = port.frame_limit_bytes, port.dispatch, self.door.is_open
+        limit, dispatch, is_open = port.frame_limit_bytes, port.dispatch, self.listener.is_open
         until_ms = 0
         while end - position >= 4:
             if (
-                self._blocker is not None
+                self.blocker is not None
                 or self._closing
                 or self._writing_paused
                 or len(replies) >= REPLIES_LIMIT
@@ -207,7 +207,7 @@ class Connection(Accepted):
 
     def refuse_frame(self, why: str) -> None:
         """Log one line and close; earlier replies are sent first."""
-        self._port.metrics.frames_refused += 1
+        self._port.metrics.frame_refused()
         self._port.refusals.tell(self.host, "closed connection from %s: %s", self.peer, why)
         self.close()
 
@@ -224,7 +224,7 @@ class Connection(Accepted):
 
     def drop(self, why: str) -> None:
         """Log one line and close at once; what is owed is lost."""
-        self._port.metrics.connections_dropped += 1
+        self._port.metrics.connection_dropped()
         self._port.refusals.tell(self.host, "dropped connection from %s: %s", self.peer, why)
         self.abort()
 
@@ -237,12 +237,12 @@ class Connection(Accepted):
         """Queue a reply that is not complete yet; unless it is parallel, the next request waits for it."""
         self._replies.append(reply)
         if not reply.parallel:
-            self._blocker = reply
+            self.blocker = reply
             reply.on_ready(self._reply_ready)
 
     def _reply_ready(self) -> None:
-        if self._blocker is not None and (self._blocker.done or self._blocker.parallel):
-            self._blocker = None
+        if self.blocker is not None and (self.blocker.done or self.blocker.parallel):
+            self.blocker = None
         if not self._processing:
             self._process()
 
@@ -258,8 +258,8 @@ class Connection(Accepted):
             if not isinstance(head, Reply):
                 out += head
             elif head.done:
-                if head is self._blocker:
-                    self._blocker = None
+                if head is self.blocker:
+                    self.blocker = None
                 out += encode(head)
             else:
                 head.on_ready(self._reply_ready)  # those behind it have to wait for it anyway
@@ -270,28 +270,28 @@ class Connection(Accepted):
             transport.write(out[0])
         elif out:
             self.sent_bytes += sum(map(len, out))
-            self._lent += write_all(transport, out)
+            self.lent += write_all(transport, out)
         if self._writing_paused:
             self._port.unsent.hold(self)
 
     def _give_back(self) -> None:
         """What was sent out of a read buffer has left: its memory can serve the next read."""
         if self.transport is not None and not self.transport.get_write_buffer_size():
-            for piece in self._lent:
+            for piece in self.lent:
                 self._port.give_back(piece)
-            self._lent.clear()
+            self.lent.clear()
 
     def _ask_blocker_to_give_way(self) -> None:
         """Tell a parked Fetch that another kind of request waits behind it."""
-        if self._blocker is None or self._closing or self._processing or self._filled - self._position < 8:
+        if self.blocker is None or self._closing or self._processing or self._filled - self._position < 8:
             return
         key = _KEY_AND_VERSION(self._buffer, self._position + 4)[0]
         if key in self._port.urgent_keys:
-            self._giving_way.ask(self._blocker, self._ask_blocker_to_give_way)
+            self._giving_way.ask(self.blocker, self._ask_blocker_to_give_way)
 
     def _make_room(self) -> None:
         """Move what is left to the front, grow for a frame that needs it, pause reading when there is no room."""
-        if self._blocker is not None and self._blocker.holds_frame:
+        if self.blocker is not None and self.blocker.holds_frame:
             self._pause_reading(True)
             return
         left = self._filled - self._position
@@ -307,7 +307,7 @@ class Connection(Accepted):
             if is_busy and self._port.memory.take_if_free(size * (GROWTH - 1)):
                 self._resize(size * GROWTH)
         size = len(self._buffer)
-        if self._blocker is None and left >= 4 and left * 2 >= size:
+        if self.blocker is None and left >= 4 and left * 2 >= size:
             needed = 4 + int(_SIZE(self._buffer, 0)[0])
             if needed > size and self._may_run():
                 if (why := why_too_large(needed, self._view)) is not None:
@@ -319,7 +319,7 @@ class Connection(Accepted):
     def _grow(self, size: int, frame_bytes: int) -> None:
         """Take memory as bytes come, not as the frame announces it; where none is free, `go_on` is called later."""
         port = self._port
-        of_a_node = self.is_of_a_node or port.limits.is_for_nodes_alone(self.door)
+        of_a_node = self.is_of_a_node or port.limits.is_for_nodes_alone(self.listener)
         if port.memory.take(self, size - len(self._buffer), frame_bytes, of_a_node=of_a_node):
             self._resize(size)
 
@@ -340,7 +340,7 @@ class Connection(Accepted):
         self._end_frame()
 
     def go_on(self) -> None:
-        """What kept this connection is over: memory for its frame, a closed door, a peer that did not read."""
+        """What kept this connection is over: memory for its frame, a closed listener, a peer that did not read."""
         if not self._closing and not self._processing:
             self._process()
 
@@ -363,8 +363,8 @@ class Connection(Accepted):
 
     def stop_gracefully(self) -> None:
         """Answer what may be answered early, and close as soon as nothing is owed."""
-        if self._blocker is not None:
-            self._blocker.give_way()
+        if self.blocker is not None:
+            self.blocker.give_way()
         if not self._has_runnable_frame() and all(not isinstance(each, Reply) or each.done for each in self._replies):
             self.close()
 
@@ -382,7 +382,7 @@ class Connection(Accepted):
         self.activity.look(now, half_of_bytes, self.unsent_bytes)
         if not half_of_bytes:
             self._port.memory.step_back(self)
-        is_held = self._blocker is not None and self._blocker.holds_frame
+        is_held = self.blocker is not None and self.blocker.holds_frame
         if self.activity.quiet_since < now and not self._processing and not is_held:
             self.shrink()
         return self.activity

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from kpybroker.call import BROKER, CONTROLLER
 from kpybroker.config import BrokerConfig
-from kpybroker.server.connections.listener import Door
+from kpybroker.server.connections.listener import ListenerState
 
 PROBATION_S = 2.0
 ON_PROBATION_MAX = 16
@@ -31,7 +31,7 @@ class Limited(Protocol):
 
     number: int
     host: str
-    door: Door
+    listener: ListenerState
     on_probation: bool
     is_of_a_node: bool
 
@@ -64,14 +64,14 @@ class Side:
     def count(self, connection: Limited) -> None:
         self.counted[connection] = None
         self.by_host[connection.host] += 1
-        self.by_listener[connection.door.listener] += 1
+        self.by_listener[connection.listener.name] += 1
 
     def discount(self, connection: Limited) -> bool:
         """Whether it had been counted."""
         if connection not in self.counted:
             return False
         del self.counted[connection]
-        for counts, key in ((self.by_host, connection.host), (self.by_listener, connection.door.listener)):
+        for counts, key in ((self.by_host, connection.host), (self.by_listener, connection.listener.name)):
             counts[key] -= 1
             if not counts[key]:
                 del counts[key]
@@ -87,14 +87,14 @@ class ConnectionLimits:
 
     def admit(self, connection: Limited, now: float) -> str | None:
         """None where it may stay, at least on probation; else the limit that is reached."""
-        side = self._sides[connection.door.side]
+        side = self._sides[connection.listener.side]
         reached = self._reached(connection, side)
         if reached is None:
             side.count(connection)
-            if self.is_for_brokers_alone(connection.door) and len(side.counted) > self._config().max_connections:
+            if self.is_for_brokers_alone(connection.listener) and len(side.counted) > self._config().max_connections:
                 self._close_oldest(side, 1)
             return None
-        if not self._nodes_come_to(connection.door):
+        if not self._nodes_come_to(connection.listener):
             return reached
         if len(side.on_probation) >= ON_PROBATION_MAX:
             next(iter(side.on_probation)).drop(f"{reached} reached, and others come who may be brokers")
@@ -106,7 +106,7 @@ class ConnectionLimits:
         """It has sent what only nodes of the cluster send."""
         if connection.is_of_a_node:
             return
-        side = self._sides[connection.door.side]
+        side = self._sides[connection.listener.side]
         connection.note_node()
         if len(side.nodes) < NODES_MAX:
             side.discount(connection)
@@ -117,12 +117,12 @@ class ConnectionLimits:
 
     def is_a_client(self, connection: Limited) -> None:
         """One on probation has sent what a node of the cluster would not send to this listener."""
-        if connection.door.side != CONTROLLER:  # there nodes also look around
+        if connection.listener.side != CONTROLLER:  # there nodes also look around
             self._count_or_drop(connection, self._sides[BROKER], "it is not another broker's")
 
     def forget(self, connection: Limited) -> None:
         """It is closed."""
-        side = self._sides[connection.door.side]
+        side = self._sides[connection.listener.side]
         if not side.discount(connection):
             side.nodes.pop(connection, None)
             self._end_probation(connection, side)
@@ -136,28 +136,28 @@ class ConnectionLimits:
             if excess > 0:
                 self._close_oldest(side, min(excess, CLOSED_A_SWEEP))
 
-    def is_for_brokers_alone(self, door: Door) -> bool:
+    def is_for_brokers_alone(self, listener: ListenerState) -> bool:
         """One of several listeners of the broker, and that which brokers use among themselves."""
         config = self._config()
-        if door.side == CONTROLLER or len(config.listeners) < 2:
+        if listener.side == CONTROLLER or len(config.listeners) < 2:
             return False
-        return door.listener == (config.inter_broker_listener_name or PLAINTEXT)
+        return listener.name == (config.inter_broker_listener_name or PLAINTEXT)
 
-    def is_for_nodes_alone(self, door: Door) -> bool:
+    def is_for_nodes_alone(self, listener: ListenerState) -> bool:
         """A listener of controllers, or one for brokers alone."""
-        return door.side == CONTROLLER or self.is_for_brokers_alone(door)
+        return listener.side == CONTROLLER or self.is_for_brokers_alone(listener)
 
-    def _nodes_come_to(self, door: Door) -> bool:
+    def _nodes_come_to(self, listener: ListenerState) -> bool:
         config = self._config()
-        if door.side == CONTROLLER or len(config.listeners) < 2:
+        if listener.side == CONTROLLER or len(config.listeners) < 2:
             return True
-        return door.listener == (config.inter_broker_listener_name or PLAINTEXT)
+        return listener.name == (config.inter_broker_listener_name or PLAINTEXT)
 
     def _reached(self, connection: Limited, side: Side) -> str | None:
-        config, listener = self._config(), connection.door.listener
+        config, listener = self._config(), connection.listener.name
         if side.by_host[connection.host] >= config.connections_from(connection.host):
             return "max.connections.per.ip"
-        if not self.is_for_brokers_alone(connection.door) and len(side.counted) >= config.max_connections:
+        if not self.is_for_brokers_alone(connection.listener) and len(side.counted) >= config.max_connections:
             return "max.connections"
         if side.by_listener[listener] >= config.connections_of(listener):
             return f"max.connections of listener {listener}"
@@ -177,6 +177,6 @@ class ConnectionLimits:
 
     def _close_oldest(self, side: Side, count: int) -> None:
         """Close those that have been quiet for the longest, of the listeners for clients."""
-        closable: Collection[Limited] = [each for each in side.counted if not self.is_for_brokers_alone(each.door)]
+        closable: Collection[Limited] = [each for each in side.counted if not self.is_for_brokers_alone(each.listener)]
         for connection in sorted(closable, key=lambda each: (each.quiet_since, each.number))[:count]:
             connection.drop("max.connections reached; of all connections this one was quiet for the longest")

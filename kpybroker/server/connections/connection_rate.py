@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.call import CONTROLLER
 from kpybroker.metrics import Metrics
 from kpybroker.quotas.rate import Rate
@@ -24,9 +24,9 @@ NO_RATE = (1 << 31) - 1
 class Arrivals:
     """Looks at every connection to a listener for clients; nodes of the cluster come when they want."""
 
-    def __init__(self, broker: Broker, limits: ConnectionLimits) -> None:
+    def __init__(self, broker: Broker, metrics: Metrics, limits: ConnectionLimits) -> None:
         self._broker = broker
-        self._metrics: Metrics = broker.metrics
+        self._metrics = metrics
         self._limits = limits
         self.pauses = Pauses()
         self._rate = Rate(broker.quotas.windows)
@@ -35,20 +35,20 @@ class Arrivals:
 
     def came(self, connection: Accepted) -> None:
         """A connection was accepted. It counts as one, whatever becomes of it: max.connections limits what is held."""
-        broker, door = self._broker, connection.door
-        if door.side == CONTROLLER or connection.on_probation:
+        broker, listener = self._broker, connection.listener
+        if listener.side == CONTROLLER or connection.on_probation:
             return
-        is_for_brokers = self._limits.is_for_brokers_alone(door)
+        is_for_brokers = self._limits.is_for_brokers_alone(listener)
         wait_ms = 0 if is_for_brokers else broker.quotas.connected(connection.host)
         if wait_ms:
-            self._metrics.connections_throttled += 1
+            self._metrics.connection_throttled()
             self.pauses.begin(connection)
             asyncio.get_running_loop().call_later(wait_ms / 1000, connection.abort)
             return
-        queue = self._queues.get(door.listener)
+        queue = self._queues.get(listener.name)
         if queue is None:
             of_all = None if is_for_brokers else self._rate
-            queue = self._queues[door.listener] = Queue(broker, door.listener, of_all)
+            queue = self._queues[listener.name] = Queue(broker, listener.name, of_all)
         if queue.is_limited:
             queue.wait(self.pauses.begin(connection))
 

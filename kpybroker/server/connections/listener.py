@@ -8,9 +8,13 @@ from kpybroker.call import BROKER
 
 
 @dataclass(slots=True)
-class Door:
-    """Which listener it is, for whom, and whether requests are served yet; those that come earlier wait."""
+class ListenerState:
+    """Name and side of a listener. Until it is open, requests wait unread."""
 
-    listener: str = "PLAINTEXT"
+    name: str = "PLAINTEXT"
     side: str = BROKER
     is_open: bool = False
+
+    def open(self) -> None:
+        """Serve requests from now on."""
+        self.is_open = True

@@ -7,8 +7,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.call import Reply
+from kpybroker.metrics import Metrics
 from kpybroker.server.connections.accepted import Accepted
 from kpybroker.server.connections.connection_limits import ConnectionLimits
 from kpybroker.server.connections.receive_memory import ReceiveMemory
@@ -28,19 +29,21 @@ class Port:
     dispatch: Dispatch
     encode: Encode
 
-    def __init__(self, broker: Broker, admit: Callable[[Any], bool], forget: Callable[[Any], None]) -> None:
+    def __init__(
+        self, broker: Broker, metrics: Metrics, admit: Callable[[Any], bool], forget: Callable[[Any], None]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._flush_queue = broker.flush_queue
+        self._flush_queue = broker.replication.flush_queue
         self.admit = admit
         self.forget = forget
-        self.metrics = broker.metrics
+        self.metrics = metrics
         self.frame_limit_bytes: int = broker.config.socket_request_max_bytes
         self.urgent_keys = frozenset(api.key for api in API if api.is_urgent)
         self.memory = ReceiveMemory(broker.config.queued_max_request_bytes)
         self.unsent = UnsentReplies(self._loop.time, broker.quotas.limit_fetches)
         self.limits = ConnectionLimits(lambda: broker.config)
         self.refusals = RefusalLog(self.now)
-        self.flush: Callable[[], None] = broker.flush_queue.flush
+        self.flush: Callable[[], None] = broker.replication.flush_queue.flush
         self.steady_ms: Callable[[], int] = broker.world.steady_ms
         self.give_back: Callable[[Any], None] = broker.world.disk.give_back
         self._unflushed: list[Accepted] = []

@@ -22,21 +22,21 @@ class RefusalLog:
     def __init__(self, now: float) -> None:
         self._since = now
         self._told = 0
-        self._by_host: Counter[str] = Counter()
+        self.by_host: Counter[str] = Counter()
         self._untold = 0
-        self._untold_hosts: set[str] = set()
+        self.untold_hosts: set[str] = set()
 
     def tell(self, host: str, line: str, *about: object) -> None:
         """A warning, with logging's own way to fill it in."""
-        is_known = host in self._by_host
-        if (is_known or len(self._by_host) < HOSTS_MAX) and self._by_host[host] < LINES_PER_HOST and self._told < LINES:
-            self._by_host[host] += 1
+        is_known = host in self.by_host
+        if (is_known or len(self.by_host) < HOSTS_MAX) and self.by_host[host] < LINES_PER_HOST and self._told < LINES:
+            self.by_host[host] += 1
             self._told += 1
             log.warning(line, *about)
             return
         self._untold += 1
-        if len(self._untold_hosts) < HOSTS_MAX:
-            self._untold_hosts.add(host)
+        if len(self.untold_hosts) < HOSTS_MAX:
+            self.untold_hosts.add(host)
 
     def look(self, now: float) -> None:
         """Begin another minute when this one is over, with a line that counts what was not logged."""
@@ -48,15 +48,15 @@ class RefusalLog:
     def sum_up(self) -> None:
         """Log how many lines were left out."""
         if self._untold:
-            more = " or more" if len(self._untold_hosts) == HOSTS_MAX else ""
+            more = " or more" if len(self.untold_hosts) == HOSTS_MAX else ""
             log.warning(
                 "%d more connections or frames were refused within %d s, from %d addresses%s, among them %s",
                 self._untold,
                 MINUTE_S,
-                len(self._untold_hosts),
+                len(self.untold_hosts),
                 more,
-                min(self._untold_hosts),
+                min(self.untold_hosts),
             )
         self._told = self._untold = 0
-        self._by_host.clear()
-        self._untold_hosts.clear()
+        self.by_host.clear()
+        self.untold_hosts.clear()

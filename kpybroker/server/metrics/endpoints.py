@@ -17,7 +17,7 @@ from kpybroker.replication.node.lifecycle import Stage
 from kpybroker.server.metrics.http import HttpServer, Page
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.server.metrics.gauges import Gauges
     from kpybroker.server.server import Server
     from kpybroker.world import World
@@ -122,16 +122,16 @@ class Observing:
 
 def why_not_ready(broker: Broker) -> str | None:
     """What keeps others from counting on this node; None where nothing does."""
-    for path in broker.disk_watch.hung:
+    for path in broker.storage.disk_watch.hung:
         return f"the disk of {path} does not answer"
     quorum = broker.quorum
     if not quorum.is_current:
         return "the metadata is not current: no leader of the quorum is known, or its log is not read so far"
     if quorum.committed < quorum.state.high_watermark:
         return f"the metadata is applied up to {quorum.committed} of {quorum.state.high_watermark}"
-    for why in broker.hosting.lost():
+    for why in broker.replication.hosting.lost():
         return why
-    life = broker.lifecycle
+    life = broker.membership.lifecycle
     if life is None:
         return None if "broker" not in broker.config.process_roles else "the broker is not registered"
     if life.stage is not Stage.RUNNING:
@@ -150,8 +150,8 @@ def what_lags(broker: Broker) -> str | None:
     its way here by a reassignment may take hours, and what has no leader has nobody to catch up with.
     """
     lagging = []
-    for partition in broker.hosting:
-        topic = broker.image.topic(partition.topic)
+    for partition in broker.replication.hosting:
+        topic = broker.metadata.image.topic(partition.topic)
         if topic is None or partition.index >= len(topic.partitions):
             continue
         state = topic.partitions[partition.index]

@@ -14,7 +14,7 @@ from kpybroker.metadata.image import Image
 from kpybroker.server.requests.timing import EVERY, Timing
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.server.server import Server
 
@@ -97,12 +97,12 @@ class Gauges:
             counted["kpybroker_loop_worst_stall_seconds"] = stall_s
             await self._count_partitions(counted)
             if self._broker.controller.is_active:
-                await _count_cluster(self._broker.image, counted)
+                await _count_cluster(self._broker.metadata.image, counted)
             self._count_rest(counted)
             self._counted = counted
 
     async def _count_partitions(self, counted: dict[str, float]) -> None:
-        hosting, events = self._broker.hosting, self._broker.hosting.events
+        hosting, events = self._broker.replication.hosting, self._broker.replication.hosting.events
         for number, partition in enumerate(hosting):
             _count_partition(partition, counted)
             if number % AT_ONCE == AT_ONCE - 1:
@@ -114,20 +114,20 @@ class Gauges:
     def _count_rest(self, counted: dict[str, float]) -> None:
         broker, server, quorum = self._broker, self._server, self._broker.quorum
         server.count_bytes()
-        metrics = broker.metrics
+        metrics = server.metrics
         counted.update(
             {
                 "kafka_log_free_bytes": min(
-                    (broker.world.disk.free_bytes(each.path) for each in broker.log_dirs.online), default=0
+                    (broker.world.disk.free_bytes(each.path) for each in broker.storage.log_dirs.online), default=0
                 ),
                 f"{CONTROLLER}activecontrollercount": broker.controller.is_active,
                 f"{RAFT}current_leader": quorum.leader_id,
                 f"{RAFT}current_epoch": quorum.epoch,
                 f"{RAFT}log_end_offset": quorum.end,
                 f"{RAFT}high_watermark": quorum.state.high_watermark,
-                "kafka_server_broker_metadata_metrics_last_applied_record_offset": broker.image.offset,
-                "kpybroker_hung_log_dirs": len(broker.disk_watch.hung),
-                "kpybroker_unusable_settings": broker.dynamic.unusable_count,
+                "kafka_server_broker_metadata_metrics_last_applied_record_offset": broker.metadata.image.offset,
+                "kpybroker_hung_log_dirs": len(broker.storage.disk_watch.hung),
+                "kpybroker_unusable_settings": broker.metadata.dynamic.unusable_count,
                 f"{NETWORK}connection_count": len(server.connections()),
                 f"{NETWORK}incoming_byte": metrics.bytes_received,
                 f"{NETWORK}outgoing_byte": metrics.bytes_sent,

@@ -11,11 +11,10 @@ from dataclasses import replace
 from struct import Struct
 from typing import Any, NamedTuple
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.call import CONTROLLER, Call, Encoded, Reply, TaskReply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers import answer, handler_of, refused
-from kpybroker.handlers.envelope import forwardable
 from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.connection_limits import ConnectionLimits
 from kpybroker.server.connections.writing import SMALL_WRITE_BYTES
@@ -23,20 +22,19 @@ from kpybroker.server.requests.forwarding import forwarding
 from kpybroker.server.requests.long_requests import LongReply, encoded, has_many_rows, run_long
 from kpybroker.server.requests.node_requests import is_of_a_node
 from kpybroker.wire import api as api_table
+from kpybroker.wire.api import API_VERSIONS, FETCH, PRODUCE
 from kpybroker.wire.codec.codec import parser_at_once
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.codec.primitives import ManyElements
 from kpybroker.wire.frame import encode_response, parse_request_header
 from kpybroker.wire.request_cache import RepeatingFetch, RepeatingProduce
-from kpybroker.wire.response_templates import FIRST_FLEXIBLE_FETCH, FIRST_FLEXIBLE_PRODUCE, FORMS
+from kpybroker.wire.response_templates import FORMS
 
 log = logging.getLogger(__name__)
 
 _HEAD = Struct(">Ii").unpack_from
 REMEMBERED_HEADER_BYTES = 512
 _SIZE_AND_ID = Struct(">ii")
-API_VERSIONS = 18
-PRODUCE, FETCH = 0, 1
 
 
 Handle = Callable[[Broker, Call, Any], Any]
@@ -55,7 +53,7 @@ class Route:
         handle, here = handler.handle, getattr(handler, "here", None)
         self.api = api
         self.count = 0
-        self._own: Handle = forwarding(api, handle, here) if forwardable(api) else handle
+        self._own: Handle = forwarding(api, handle, here) if api.is_forwarded else handle
         self.handle: Handle = self._own
 
     def go_through(self, between: Between | None) -> None:
@@ -80,7 +78,7 @@ class Dispatcher:
         self._broker = broker
         self._limits = limits
         self.routes: dict[int, Route] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self._between: Between | None = None
         self._handle_long: HandleLong = _handle_long
 
@@ -132,7 +130,7 @@ class Dispatcher:
             connection.close()
             return
         if isinstance(result, Reply):
-            result.address = (route.api, known.call.version, correlation_id)
+            result.address_to(route.api, known.call.version, correlation_id)
             connection.await_reply(result)
         elif result is not None:
             connection.answer(_buffers(route.api, known.call.version, correlation_id, result))
@@ -141,7 +139,7 @@ class Dispatcher:
         """Note whether a node or a client asks; whether the connection is still open."""
         if is_of_a_node(api, version, request):
             self._limits.is_a_node(connection)
-        elif connection.on_probation and api.key != API_VERSIONS:
+        elif connection.on_probation and api is not API_VERSIONS:
             self._limits.is_a_client(connection)
         return not connection.is_closing
 
@@ -155,8 +153,7 @@ class Dispatcher:
             raise MalformedFrame(f"{api.name} v{call.version}: more than {api.elements} elements")
         route.count += 1
         reply = LongReply()
-        reply.holds_frame = True
-        reply.address = (api, call.version, correlation_id)
+        reply.address_to(api, call.version, correlation_id)
         size_bytes = len(frame)
 
         def handle(request: Any) -> Any:
@@ -165,18 +162,16 @@ class Dispatcher:
             return self._handle_long(connection, size_bytes, reply, lambda: route.handle(self._broker, call, request))
 
         work = run_long(self._broker.long_work, api, call.version, frame, known.body_at, handle, reply)
-        reply.task = self._begin(connection, route, None, work, reply)
+        reply.cancel_if_abandoned(self._begin(connection, route, None, work, reply))
         connection.await_reply(reply)
 
     def _recognise(self, connection: Connection, frame: memoryview) -> Known | None:
         """Read a whole header, and remember what it says: a connection sends the same ones again and again."""
         header, body_at = parse_request_header(frame)
         api = api_table.by_key.get(header.api_key)
-        door = connection.door
-        if api is None or door.side not in api.listens.value:
-            raise MalformedFrame(
-                f"api key {header.api_key} is not served to those who come to listener {door.listener}"
-            )
+        at = connection.listener
+        if api is None or at.side not in api.listens.value:
+            raise MalformedFrame(f"api key {header.api_key} is not served to those who come to listener {at.name}")
         version = header.api_version
         if not api.min <= version <= api.max:
             self._refuse_version(connection, api, version, header.correlation_id)
@@ -185,11 +180,11 @@ class Dispatcher:
         if route is None:
             route = self.routes[api.key] = Route(api)
             route.go_through(self._between)
-        call = Call(api.key, version, header.client_id, connection.host, connection.number, door.listener, door.side)
+        call = Call(api.key, version, header.client_id, connection.host, connection.number, at.name, at.side)
         parse: Callable[[memoryview, int], Any] = parser_at_once(api.request, version)
-        if api.key == PRODUCE and version >= FIRST_FLEXIBLE_PRODUCE:
+        if api is PRODUCE and version >= api.flexible:
             parse = RepeatingProduce(parse)
-        elif api.key == FETCH and version >= FIRST_FLEXIBLE_FETCH:
+        elif api is FETCH and version >= api.flexible:
             parse = RepeatingFetch(parse, version)
         known = Known(route, call, parse, body_at, bytes(frame[8:body_at]))
         if body_at <= REMEMBERED_HEADER_BYTES and version >= 0:
@@ -206,11 +201,12 @@ class Dispatcher:
             rest = encoded(self._broker.long_work, known.call.version, finished.value)
         else:
             rest = self._encoded(known.call.version, _rest(work, waits_for))
-        reply = TaskReply()
-        reply.holds_frame = known.route.api.key == PRODUCE  # its records are views of the receive buffer
+        reply = TaskReply(holds_frame=known.route.api is PRODUCE)  # its records are views of the receive buffer
         task = self._begin(connection, known.route, request, rest, reply)
         if reply.holds_frame and request.acks:
-            reply.task = task  # nothing has been appended yet; with acks=0 a producer may close once it has sent
+            reply.cancel_if_abandoned(
+                task
+            )  # nothing has been appended yet; with acks=0 a producer may close once it has sent
         return reply
 
     async def _encoded(self, version: int, work: Coroutine[Any, Any, Any]) -> Any:
@@ -222,10 +218,10 @@ class Dispatcher:
     ) -> asyncio.Task[Any]:
         """Complete a reply with what a coroutine returns."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self.tasks.add(task)
 
         def done(finished: asyncio.Task[Any]) -> None:
-            self._tasks.discard(finished)
+            self.tasks.discard(finished)
             if finished.cancelled():
                 return
             error = finished.exception()
@@ -253,12 +249,12 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """End what still waits; its connections are closing."""
-        for task in list(self._tasks):
+        for task in list(self.tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def _refuse_version(self, connection: Connection, api: api_table.Api, version: int, correlation_id: int) -> None:
-        if api.key != API_VERSIONS:
+        if api is not API_VERSIONS:
             raise MalformedFrame(f"{api.name} is served in versions {api.min} to {api.max}, not in {version}")
         unsupported = api.response(
             error_code=ErrorCode.UNSUPPORTED_VERSION,

@@ -15,7 +15,7 @@ from kpybroker.wire.frame import parse_response_header, request_head
 from kpybroker.wire.rpc import envelope
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 Handle = Callable[["Broker", Call, Any], Any]
 
@@ -65,7 +65,7 @@ async def _forward(broker: Broker, api: Api, call: Call, request: Any) -> Encode
     frame = request_head(0, api, call.version, call.client_id) + body
     sent = envelope.Request(request_data=frame, request_principal=ANONYMOUS, client_host_address=_packed(call.host))
     async with broker.long_work.outside():
-        told = await broker.channel.ask("Envelope", sent, broker.config.request_timeout_ms)
+        told = await broker.membership.channel.ask("Envelope", sent, broker.config.request_timeout_ms)
     if told.error_code or told.response_data is None:
         raise KafkaError(ErrorCode(told.error_code or ErrorCode.UNKNOWN_SERVER_ERROR))
     _, body_at = parse_response_header(told.response_data, api, call.version)

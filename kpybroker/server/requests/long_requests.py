@@ -17,14 +17,11 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.handlers import refused
 from kpybroker.long_work import LongWork
 from kpybroker.server.connections.receive_memory import SMALL_FRAME_BYTES
-from kpybroker.wire.api import Api
+from kpybroker.wire.api import PRODUCE, Api
 from kpybroker.wire.codec.codec import build_in_turns, parse_in_turns
 from kpybroker.wire.response_templates import FORMS
 from kpybroker.wire.rpc import fetch
 
-PRODUCE = 0
-VIEWS_THE_FRAME = (PRODUCE, 58)
-"""Produce and Envelope: what they carry is not copied out of the frame."""
 Handle = Callable[[Any], Any]
 """From a request to its response, a coroutine, or a Reply. Raises KafkaError and Damage."""
 
@@ -35,9 +32,13 @@ class LongReply(Reply):
     __slots__ = ("task", "waits_for")
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(holds_frame=True)
         self.task: asyncio.Task[Any] | None = None
         self.waits_for: Reply | None = None
+
+    def cancel_if_abandoned(self, task: asyncio.Task[Any]) -> None:
+        """The work need not be finished once the connection is closed."""
+        self.task = task
 
     def give_way(self) -> None:
         if self.waits_for is not None:
@@ -59,7 +60,7 @@ async def run_long(
     small_bytes = len(frame) if len(frame) <= SMALL_FRAME_BYTES else 0  # larger ones have a share of the memory anyway
     async with work.place(min(api.elements, len(frame)), small_bytes):
         request = await work.through(parse_in_turns(api.request, version, frame, body_at, api.elements))
-        if api.key not in VIEWS_THE_FRAME:
+        if not api.carries_bytes:
             reply.release_frame()
         try:
             result = handle(request)
@@ -72,7 +73,7 @@ async def run_long(
         if not isinstance(result, Reply):
             return await encoded(work, version, result)
     del request
-    if api.key == PRODUCE:
+    if api is PRODUCE:
         reply.release_frame()  # its records are written
     reply.waits_for = result
     return await encoded(work, version, await response_of(result))

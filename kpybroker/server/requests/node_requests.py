@@ -6,19 +6,15 @@ from typing import Any
 
 from kpybroker.wire.api import Api, Audience
 
-ADD_PARTITIONS_TO_TXN = 24
-BROKERS_ADD_FROM = 4
-"""AddPartitionsToTxn from this version on is the brokers' (KIP-890)."""
-
 
 def is_of_a_node(api: Api, version: int, request: Any) -> bool:
     """A request of an API for brokers, or one in which a broker says who it is."""
-    return api.audience is Audience.BROKER or is_of_a_broker(api.key, version, request)
+    return api.audience is Audience.BROKER or is_of_a_broker(api, version, request)
 
 
-def is_of_a_broker(api_key: int, version: int, request: Any) -> bool:
+def is_of_a_broker(api: Api, version: int, request: Any) -> bool:
     """What brokers ask of one another over the listeners of clients, with an API for clients."""
-    if api_key == ADD_PARTITIONS_TO_TXN:
-        return version >= BROKERS_ADD_FROM
+    if api.brokers_from is not None:
+        return version >= api.brokers_from
     state = getattr(request, "replica_state", None)
     return getattr(request, "replica_id", -1) >= 0 or (state is not None and state.replica_id >= 0)

@@ -14,24 +14,24 @@ from copy import copy
 from struct import Struct
 from typing import Any
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.call import CONTROLLER, Call, Encoded, Reply, response_of
 from kpybroker.errors import KafkaError
 from kpybroker.handlers import refused
 from kpybroker.metadata.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
-from kpybroker.quotas.clients import STRICT_FROM, ClientQuotas
+from kpybroker.metrics import Metrics
+from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.muting import Pause, Pauses
 from kpybroker.server.connections.port import Dispatch, Encode
 from kpybroker.server.requests.node_requests import is_of_a_broker
 from kpybroker.serving.fetch.throttled import quiet_answer
-from kpybroker.wire.api import Api, Audience
+from kpybroker.wire.api import FETCH, PRODUCE, Api, Audience
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.layout import layout
 from kpybroker.wire.response_templates import FORMS
 from kpybroker.world.stopwatch import perf_counter
 
-PRODUCE, FETCH = 0, 1
 PERCENT = 100.0
 """Of one thread: what all time of it is."""
 _TIME = Struct(">i")
@@ -68,12 +68,6 @@ class Charge:
         """A Produce with acks=0."""
 
 
-class Charged(tuple[Any, ...]):
-    """The address of a reply, and the charge that its encoding settles."""
-
-    charge: Charge
-
-
 class Throttling:
     """The interceptor that charges requests to their clients, active while any quota of requests is set.
 
@@ -84,11 +78,13 @@ class Throttling:
     def __init__(
         self,
         broker: Broker,
+        metrics: Metrics,
         stand_between: Callable[..., None],
         on_change: Callable[[], None],
         stopwatch: Callable[[], float] = perf_counter,
     ) -> None:
         self._broker = broker
+        self._metrics = metrics
         self._quotas: ClientQuotas = broker.quotas
         self._stand_between = stand_between
         self._on_change = on_change
@@ -138,9 +134,8 @@ class Throttling:
         if charge is None:
             return
         if isinstance(reply, Reply) and reply is not before:
-            reply.address = Charged(reply.address)
-            reply.address.charge = charge
-            if charge.wait_ms and charge.api.key != FETCH:
+            reply.attach(charge)
+            if charge.wait_ms and charge.api is not FETCH:
                 charge.pause = self.pauses.begin(connection)
         elif charge.wait_ms:
             self._pause(charge)
@@ -154,9 +149,8 @@ class Throttling:
         finally:
             self._dispatched, self._charge = outer
         if charge is not None:
-            reply.address = Charged(reply.address)
-            reply.address.charge = charge
-            if charge.wait_ms and charge.api.key != FETCH:
+            reply.attach(charge)
+            if charge.wait_ms and charge.api is not FETCH:
                 charge.pause = self.pauses.begin(connection)
         return result
 
@@ -167,13 +161,13 @@ class Throttling:
 
         def charged(broker: Broker, call: Call, request: Any) -> Any:
             dispatched = self._dispatched
-            if dispatched is None or call.side == CONTROLLER or is_of_a_broker(call.api_key, call.version, request):
+            if dispatched is None or call.side == CONTROLLER or is_of_a_broker(api, call.version, request):
                 return handle(broker, call, request)
             charge = self._charge = Charge(api, call, *dispatched)
-            if api.key == FETCH:
+            if api is FETCH:
                 request = self._limited(call, request)
                 charge.session_epoch = request.session_epoch
-            charge.unanswered = api.key == PRODUCE and request.acks == 0
+            charge.unanswered = api is PRODUCE and request.acks == 0
             began = self._stopwatch()
             try:
                 result = handle(broker, call, request)
@@ -183,7 +177,7 @@ class Throttling:
             if type(result) is types.CoroutineType:
                 return self._awaited(charge, request, result)
             self._decide(charge)
-            if api.key == FETCH and not isinstance(result, Reply):
+            if api is FETCH and not isinstance(result, Reply):
                 answered = Reply()
                 answered.complete(result)
                 return answered
@@ -195,14 +189,14 @@ class Throttling:
         try:
             result = await _Measured(work, charge, self._stopwatch)
             if isinstance(result, Reply):
-                if charge.api.name not in STRICT_FROM:
+                if charge.api.strict_from is None:
                     self._decide(charge)
                     return result  # its encoding tells the client how long to wait
                 result = await response_of(result)
         except KafkaError as refusal:
             result = refused(charge.api, request, refusal)
         self._decide(charge)
-        if charge.api.name in STRICT_FROM:  # the active controller has decided, here or elsewhere
+        if charge.api.strict_from is not None:  # the active controller has decided, here or elsewhere
             result = _spelled_out(charge, result)
             charge.wait_ms = max(charge.wait_ms, result.throttle_time_ms)
         return self._told(charge, result)
@@ -222,7 +216,7 @@ class Throttling:
         quotas, client_id = self._quotas, charge.call.client_id
         if quotas.has(REQUEST_PERCENTAGE) and not charge.unanswered:
             charge.wait_ms = quotas.charge(REQUEST_PERCENTAGE, client_id, charge.spent_s * PERCENT)
-        if charge.api.key == PRODUCE:
+        if charge.api is PRODUCE:
             bytes_wait_ms = quotas.charge(PRODUCER_BYTE_RATE, client_id, charge.request_bytes)
             charge.wait_ms = max(charge.wait_ms, bytes_wait_ms)
 
@@ -230,17 +224,17 @@ class Throttling:
 
     def _encode(self, reply: Reply) -> Sequence[Any]:
         _, encode = self._inner
-        if not self.is_active or type(reply.address) is not Charged:
+        if not self.is_active or type(reply.attached) is not Charge:
             return encode(reply)
-        charge = reply.address.charge
-        if charge.api.key == FETCH:
+        charge = reply.attached
+        if charge.api is FETCH:
             buffers = encode(reply)
             self._decide_fetch(charge, sum(map(len, buffers)))
             if not charge.wait_ms:
                 return buffers
-            reply.response = quiet_answer(self._broker, charge.session_epoch, reply.response, charge.wait_ms)
+            reply.replace(quiet_answer(self._broker, charge.session_epoch, reply.response, charge.wait_ms))
         if charge.wait_ms:
-            reply.response = self._told(charge, reply.response)
+            reply.replace(self._told(charge, reply.response))
             self._pause(charge)
         return encode(reply)
 
@@ -263,7 +257,7 @@ class Throttling:
         return response
 
     def _pause(self, charge: Charge) -> None:
-        self._broker.metrics.requests_throttled += 1
+        self._metrics.request_throttled()
         if charge.pause is None:
             charge.pause = self.pauses.begin(charge.connection)
         charge.pause.start(charge.wait_ms)

@@ -64,7 +64,7 @@ class ConsumerView(View):
         return row, None, False
 
     def hosted(self, topic: str, index: int) -> Partition:
-        hosting = self.broker.hosting
+        hosting = self.broker.replication.hosting
         return hosting.replica(topic, index) if self.call.version >= FOLLOWERS_SERVE else hosting.leads(topic, index)
 
     def upper(self, partition: Partition) -> int:

@@ -24,7 +24,7 @@ from kpybroker.wire.response_templates import FetchedMany
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 AGAIN_S_A_PARTITION = 20e-6
 """The pause before another look, for each partition: about four times as long as a look at it takes."""

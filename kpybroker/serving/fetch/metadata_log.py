@@ -15,7 +15,7 @@ from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 WAIT_MAX_MS = 10_000
 

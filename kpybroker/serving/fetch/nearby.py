@@ -17,7 +17,7 @@ from kpybroker.serving.fetch.view import Looked
 from kpybroker.wire.rpc.fetch import PartitionData, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.replication.partition.sessions import Want
 
@@ -63,7 +63,7 @@ def nearest(broker: Broker, partition: Partition, offset: int, rack: str, listen
     followers = partition.followers
     if not partition.leads or followers is None or partition.offline is not None:
         return None
-    there = {node_id for node_id, _, _, its_rack in endpoints(broker.image, listener) if its_rack == rack}
+    there = {node_id for node_id, _, _, its_rack in endpoints(broker.metadata.image, listener) if its_rack == rack}
     if broker.node_id in there:
         return None
     able = [

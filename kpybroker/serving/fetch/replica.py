@@ -23,7 +23,7 @@ from kpybroker.serving.fetch.view import Cold, Looked, View
 from kpybroker.wire.rpc.fetch import EpochEndOffset, PartitionData, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.flush_queue import Waiter
     from kpybroker.replication.partition.partition import Partition
 
@@ -63,14 +63,14 @@ class ReplicaView(View):
         self._news = news
         self._replica_id = replica_id
         self._broker_epoch = UNKNOWN if request.replica_state is None else request.replica_state.replica_epoch
-        self._is_stale = UNKNOWN < self._broker_epoch < broker.hosting.rules.epoch_of(replica_id)
+        self._is_stale = UNKNOWN < self._broker_epoch < broker.replication.hosting.rules.epoch_of(replica_id)
         """An earlier incarnation of the follower sent it (KIP-903)."""
         self._even: list[ReplicaWant] = []
         """Partitions of which the follower had everything at the last look."""
         self._served: list[ReplicaWant] = []
         """Partitions of which the last look found records."""
-        self._is_rack_aware = broker.hosting.rules.is_rack_aware
-        self._throttle = broker.hosting.leading_throttle
+        self._is_rack_aware = broker.replication.hosting.rules.is_rack_aware
+        self._throttle = broker.replication.hosting.leading_throttle
         self._is_slowed = False
         """The last look left out records because of the throttle."""
         self._slowed_bytes = 0
@@ -78,7 +78,7 @@ class ReplicaView(View):
 
     def count(self, named: list[Want]) -> None:
         """Note how far the follower has come in each partition where its history is the leader's."""
-        news, session, now_ms = self._news, self.session, self.broker.hosting.rules.now_ms()
+        news, session, now_ms = self._news, self.session, self.broker.replication.hosting.rules.now_ms()
         if session is not None and news.is_due(self._broker_epoch, now_ms, COUNT_ALL_MS):
             named = list(session.wants.values())
         for want in named:
@@ -147,7 +147,7 @@ class ReplicaView(View):
         return super().respond(rows)
 
     def hosted(self, topic: str, index: int) -> Partition:
-        return self.broker.hosting.leads(topic, index)
+        return self.broker.replication.hosting.leads(topic, index)
 
     def look(self, want: Want, room_bytes: int, *, is_first: bool) -> Looked:
         assert isinstance(want, ReplicaWant)

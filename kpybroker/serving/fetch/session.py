@@ -10,7 +10,7 @@ from kpybroker.replication.partition.sessions import FINAL_EPOCH, INITIAL_EPOCH,
 from kpybroker.wire.rpc.fetch import FetchPartition, FetchTopic, Request
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 def resolve(broker: Broker, request: Request, by_id: bool) -> tuple[Session | None, list[Want]]:
@@ -53,7 +53,7 @@ def resume_with(
     broker: Broker, request: Request, by_id: bool, wants: OrderedDict[SessionKey, Want], *, is_replica: bool
 ) -> tuple[Session | None, list[Want]]:
     """As `resume`, with the wants that the request names."""
-    sessions, session_id, epoch = broker.sessions, request.session_id, request.session_epoch
+    sessions, session_id, epoch = broker.replication.sessions, request.session_id, request.session_epoch
     if epoch == FINAL_EPOCH:
         if session_id:
             sessions.close(session_id)

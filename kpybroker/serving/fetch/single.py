@@ -12,7 +12,7 @@ from kpybroker.wire.response_templates import Fetched, fetch_form
 from kpybroker.wire.rpc.fetch import Request
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 _fetched = partial(tuple.__new__, Fetched)
 """A NamedTuple's own constructor costs three times as much."""
@@ -26,9 +26,9 @@ def fetch_one(broker: Broker, call: Call, request: Request) -> Fetched | None:
     asked = topic.partitions[0]
     try:
         if call.version < 13:
-            partition = broker.hosting.leads(topic.topic, asked.partition)
+            partition = broker.replication.hosting.leads(topic.topic, asked.partition)
         else:
-            found = broker.hosting.leads_id(topic.topic_id, asked.partition)
+            found = broker.replication.hosting.leads_id(topic.topic_id, asked.partition)
             if found is None:
                 return None
             partition = found

@@ -9,7 +9,7 @@ from kpybroker.wire.response_templates import Fetched
 from kpybroker.wire.rpc.fetch import Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 def quiet_answer(broker: Broker, session_epoch: int, response: Response | Fetched, wait_ms: int) -> Response:
@@ -22,8 +22,8 @@ def quiet_answer(broker: Broker, session_epoch: int, response: Response | Fetche
     session_id = response.session_id
     if session_epoch <= INITIAL_EPOCH:
         if session_id:
-            broker.sessions.close(session_id)
+            broker.replication.sessions.close(session_id)
         session_id = 0
     else:
-        broker.sessions.forget_what_was_told(session_id)
+        broker.replication.sessions.forget_what_was_told(session_id)
     return Response(throttle_time_ms=wait_ms, session_id=session_id, responses=[])

@@ -13,7 +13,7 @@ from kpybroker.replication.partition.sessions import INITIAL_EPOCH
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.call import Call
     from kpybroker.metadata.whereabouts import Leader
     from kpybroker.replication.partition.flush_queue import Waiter
@@ -108,7 +108,7 @@ class View:
         """The partition. Raises KafkaError."""
         topic = want.topic
         if topic is None:
-            topic = self.broker.topic_name(want.topic_id)
+            topic = self.broker.metadata.topic_name(want.topic_id)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         return self.hosted(topic, want.index)
@@ -128,8 +128,8 @@ class View:
             records=b"",
         )
         if error.code in ELSEWHERE:
-            topic = want.topic or self.broker.topic_name(want.topic_id) or ""
-            leader = self.broker.leader_of(topic, want.index, self.call.listener)
+            topic = want.topic or self.broker.metadata.topic_name(want.topic_id) or ""
+            leader = self.broker.metadata.leader_of(topic, want.index, self.call.listener)
             if leader is not None:
                 row.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
                 self._leaders[leader.node_id] = leader

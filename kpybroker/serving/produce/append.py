@@ -12,16 +12,17 @@ from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.serving.produce.refusals import first_error, name_leader, refuse_partition
 from kpybroker.serving.produce.reply import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProduceReply, Row
 from kpybroker.storage.log.admission import ALL, NOTHING
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import Batch, split
 from kpybroker.wire.rpc.produce import PartitionProduceResponse, Request, Response, TopicProduceResponse
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.storage.producers.transactions import Verification
     from kpybroker.wire.codec.message import Buffer
 
-Verdicts = dict[tuple[str, int], "Verification | KafkaError"]
+Verdicts = dict[TopicPartition, "Verification | KafkaError"]
 """By topic and partition: the coordinator's permission to begin a transaction there, or why not."""
 Validated = dict[int, Batch | KafkaError]
 """By the id() of a PartitionProduceData: the validated batch to append in its place, or why it is refused."""
@@ -36,7 +37,7 @@ def admit(
     broker: Broker, call: Call, acks: int, topic: str, index: int, records: Buffer | None
 ) -> tuple[Partition, list[Batch]]:
     """The partition to append to, and its batches. Raises KafkaError."""
-    partition = broker.hosting.leads(topic, index)
+    partition = broker.replication.hosting.leads(topic, index)
     if records is None:
         raise KafkaError(ErrorCode.INVALID_RECORD, "no records were sent")
     if partition.is_internal and call.client_id != ADMIN_CLIENT:
@@ -52,7 +53,7 @@ def append_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts,
     rows: list[Row] = []
     refused = False
     for topic in request.topic_data:
-        name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        name = topic.name if call.version < 13 else broker.metadata.topic_name(topic.topic_id)
         told = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
         result.responses.append(told)
         for data in topic.partition_data:
@@ -86,5 +87,5 @@ def append_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts,
     if refused and request.acks == ACKS_NONE:
         raise MalformedFrame(f"a produce with acks=0 was refused: {first_error(result)}")
     reply = ProduceReply(request, result if request.acks != ACKS_NONE else None, rows)
-    broker.flush_queue.woken.append(reply)
+    broker.replication.flush_queue.woken.append(reply)
     return reply

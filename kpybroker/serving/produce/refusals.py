@@ -17,7 +17,7 @@ from kpybroker.wire.rpc.produce import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 ACKS_WITH_REPLY = (-1, 1)
 WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -58,7 +58,7 @@ def name_leader(
     broker: Broker, call: Call, response: Response, topic: str | None, answer: PartitionProduceResponse
 ) -> None:
     """Add the current leader and its address to the response, if this broker knows them (KIP-951)."""
-    leader = broker.leader_of(topic or "", answer.index, call.listener)
+    leader = broker.metadata.leader_of(topic or "", answer.index, call.listener)
     if leader is None:
         return
     answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)

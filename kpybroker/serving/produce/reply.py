@@ -117,7 +117,7 @@ class OneReply(ProduceReply):
     def __init__(self, request: Request, version: int, partition: Partition, appended: Appended) -> None:
         # as the constructors above, which are not called: every small Produce makes one of these
         self.done = self.holds_frame = False
-        self._ready = None
+        self._ready = self.attached = None
         self.request = request
         self._result = None
         self._rows = ()

@@ -23,7 +23,7 @@ from kpybroker.wire.rpc.produce import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.storage.log.admission import Appended
 
@@ -37,7 +37,7 @@ def append_one(
     records, data.records = data.records, None  # the connection caches the request, which must not keep the bytes
     partition = None
     try:
-        name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        name = topic.name if call.version < 13 else broker.metadata.topic_name(topic.topic_id)
         if name is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         partition, batches = admit(broker, call, request.acks, name, data.index, records)
@@ -64,7 +64,7 @@ def append_one(
         reply: ProduceReply = OneReply(request, call.version, partition, appended)
     else:
         reply = _with_append_time(request, partition, appended)
-    broker.flush_queue.woken.append(reply)
+    broker.replication.flush_queue.woken.append(reply)
     return reply
 
 
@@ -90,7 +90,7 @@ def _refused(
     told = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])
     response = Response(responses=[told])
     if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-        name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        name = topic.name if call.version < 13 else broker.metadata.topic_name(topic.topic_id)
         name_leader(broker, call, response, name, answer)
     return response
 

@@ -16,7 +16,7 @@ from kpybroker.serving.produce.transactional import produce
 from kpybroker.wire.rpc.produce import Request, Response, TopicProduceData
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 class SlicesReply(Reply):
@@ -75,7 +75,7 @@ async def produce_in_slices(broker: Broker, call: Call, request: Request, slice_
             )
             result = produce(broker, call, some)
             begun.append(await result if inspect.iscoroutine(result) else result)
-            broker.flush_queue.flush()
+            broker.replication.flush_queue.flush()
             await broker.long_work.turn()
     except asyncio.CancelledError:
         SlicesReply(begun, is_wanted=False).abandon()

@@ -21,7 +21,7 @@ from kpybroker.wire.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, spl
 from kpybroker.wire.rpc.produce import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 ATTRIBUTES_AT = 22
 """The low byte of a batch's attributes."""
@@ -82,7 +82,7 @@ def _transactional_batches(broker: Broker, call: Call, request: Request) -> dict
     """The batches that can be read; the append refuses the others."""
     found = {}
     for topic in request.topic_data:
-        name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        name = topic.name if call.version < 13 else broker.metadata.topic_name(topic.topic_id)
         for data in topic.partition_data:
             try:
                 batch = split(data.records, 1)[0] if data.records is not None else None
@@ -95,7 +95,7 @@ def _transactional_batches(broker: Broker, call: Call, request: Request) -> dict
 
 def _refuse_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts, code: ErrorCode) -> None:
     for topic in request.topic_data:
-        name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        name = topic.name if call.version < 13 else broker.metadata.topic_name(topic.topic_id)
         for data in topic.partition_data:
             verdicts[name or "", data.index] = KafkaError(code)
 
@@ -104,7 +104,7 @@ def _begin(broker: Broker, batches: dict[TopicPartition, Batch], verdicts: Verdi
     """Note which partitions need a verification, and refuse those where the producer is fenced."""
     for place, batch in batches.items():
         try:
-            producers = broker.hosting.leads(*place).log.producers
+            producers = broker.replication.hosting.leads(*place).log.producers
         except KafkaError:
             continue  # the append will refuse it
         try:
@@ -140,7 +140,7 @@ async def _ask(
     if not asking:
         return
     batch = next(iter(asking.values()))
-    told = await broker.transactions_client.verify(
+    told = await broker.coordinators.transactions_client.verify(
         request.transactional_id or "",
         batch.producer_id,
         batch.producer_epoch,
@@ -156,7 +156,7 @@ def _is_void(broker: Broker, place: TopicPartition, verdict: Verification | Kafk
     if not isinstance(verdict, Verification):
         return False
     try:
-        return broker.hosting.leads(*place).log.producers.is_void(verdict)
+        return broker.replication.hosting.leads(*place).log.producers.is_void(verdict)
     except KafkaError:
         return False  # the append will refuse it
 

@@ -26,7 +26,7 @@ from kpybroker.wire.records.record_scan import SLICE_RECORDS
 from kpybroker.wire.rpc.produce import PartitionProduceData, Request
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 SLICES_AT_ONCE = 4
 """Slices in one go, a few milliseconds at most, before other connections have their turn."""
@@ -88,12 +88,12 @@ def validating_all(broker: Broker, call: Call, request: Request, found: Validate
     """
     done = 0
     for topic in request.topic_data:
-        name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        name = topic.name if call.version < 13 else broker.metadata.topic_name(topic.topic_id)
         for data in topic.partition_data:
             if id(data) in found:
                 continue
             try:
-                log = broker.hosting.leads(name or "", data.index).log
+                log = broker.replication.hosting.leads(name or "", data.index).log
                 batches = split(data.records or b"", BATCHES_MAX)
             except KafkaError:
                 continue
@@ -152,9 +152,9 @@ async def append_later(
     timeout_ms = request.timeout_ms if request.acks else None  # with acks=0 nobody would learn of the timeout
     validated: Validated
     try:
-        validated = await broker.log_dirs.sliced_work.run(begin, begun, step, timeout_ms)
+        validated = await broker.storage.log_dirs.sliced_work.run(begin, begun, step, timeout_ms)
     except KafkaError as refusal:
         validated = {id(data): refusal for topic in request.topic_data for data in topic.partition_data}
     reply = append_all(broker, call, request, verdicts, validated)
-    broker.flush_queue.flush()
+    broker.replication.flush_queue.flush()
     return reply

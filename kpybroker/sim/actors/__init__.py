@@ -1,1 +1,1 @@
-"""Who takes part in a run besides the clients that every run has: each in a file, with its draw and its law."""
+"""Optional participants of a run: each is one file with its random draw, its work, and its invariant."""

@@ -1,4 +1,4 @@
-"""Clients that stop amid a transaction and a generation while clocks jump: both end in their time."""
+"""A client stops in the middle of a transaction and a generation while clocks jump: both must time out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kpybroker.sim.cluster.setup import Setup
 
 
 class Abandonment(Actor):
-    """One client, when the others have stopped."""
+    """One client, which starts when all others have stopped."""
 
     @classmethod
     def plays(cls, setup: Setup) -> bool:
@@ -19,4 +19,4 @@ class Abandonment(Actor):
     async def conclude(self) -> bool:
         run = self.run
         random = Random(f"abandoned {run.setup.seed}")
-        return await Abandoner(run.client("abandoner"), run.worked, run.machines, random).run()
+        return await Abandoner(run.client("abandoner"), run.writable, run.machines, random).run()

@@ -1,63 +1,63 @@
-"""Producers that want no acknowledgement (acks=0): what came of a connection is in its order, none of it twice."""
+"""A producer with acks=0: records of one connection that arrive are in order and not duplicated."""
 
 from __future__ import annotations
 
 from random import Random
 
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.consuming import latest_offset
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.world.history import Place, Sent
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import produce
 
-TIRES_AFTER = 50
+SLOWS_AFTER = 50
 LOOKS_EVERY = 5
-"""Requests, after which it asks for the latest offset, as the only way to notice that the leader is another."""
+"""After this many requests the producer asks for the latest offset: the only way to notice a new leader."""
 
 
 class AcksNone(Actor):
-    """One producer."""
+    """Runs one producer with acks=0."""
 
     name = "acks_none"
     odds = 0.12
-    checks = "the order of what was sent with acks=0"
+    checks = "the order of records sent with acks=0"
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self._producer: Producer | None = None
+        self._producer: AcksNoneProducer | None = None
 
     def start(self) -> None:
         run, random = self.run, Random(f"acks_none {self.run.setup.seed}")
         client = run.client("careless")
-        self._producer = Producer(client, random.choice(run.worked), pace_s=run.pace_s)
+        self._producer = AcksNoneProducer(client, random.choice(run.writable), pace_s=run.pace_s)
         run.start(client, self._producer)
 
-    async def check(self, auditor: Client) -> None:
-        """Nothing is asked: the partition was read before, and what is there twice was found then."""
+    async def check(self, auditor: SimClient) -> None:
+        """Sends no request: the partition was read before, which also found duplicates."""
         if self._producer is None:
             return
         history, place = self.run.history, self._producer.place
         offsets = {value: offset for offset, (_, value) in history.ledger(place).seen.items()}
         for values in self._producer.connections:
             came = [offsets[value] for value in values if value in offsets]
-            history.count("came of acks=0", len(came))
+            history.count("records written with acks=0", len(came))
             if came != sorted(came):
-                history.breach(f"of one connection with acks=0 {values[:3]!r} and so on are at {came} of {place}")
+                history.breach(f"records {values[:3]!r}... of one connection with acks=0 are at {came} of {place}")
 
 
-class Producer:
-    """`connections` has what was sent, by connection."""
+class AcksNoneProducer:
+    """Sends batches with acks=0. `connections` has the values sent on each connection."""
 
-    def __init__(self, client: Client, place: Place, *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, place: Place, *, pace_s: float) -> None:
         self._client = client
         self.place = place
         self._pace_s = pace_s
         self._number = 0
         self.connections: list[list[bytes]] = []
         self._sent_on: object = None
-        """The connection of the last of them."""
+        """The connection of the last batch."""
 
     async def run(self) -> None:
         client = self._client
@@ -67,7 +67,7 @@ class Producer:
                     await self._send()
                 await latest_offset(client, self.place)
                 client.succeeded()
-                await client.nap(2 * self._pace_s * (1 + self._number / TIRES_AFTER))
+                await client.nap(2 * self._pace_s * (1 + self._number / SLOWS_AFTER))
             except (Unanswered, Refused) as failed:
                 client.note(f"cannot send: {failed}")
                 client.forget_topic(self.place[0])

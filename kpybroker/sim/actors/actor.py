@@ -1,4 +1,4 @@
-"""What an actor of a run is: whether a seed has it, what it prepares, starts, and checks in the end."""
+"""The interface of actors: whether one takes part in a seed, and what it prepares, starts and checks."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import ClassVar
 
-from kpybroker.sim.clients.client import Client
+from kpybroker.sim.clients.client import SimClient
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.cluster.setup import Setup
 
 Preparation = tuple[str, Callable[[], Awaitable[None]]]
-"""What is made, in words, and the work, which is tried again where it raises Unanswered or Refused."""
+"""A description, and work that is retried when it raises Unanswered or Refused."""
 
 
 class Actor:
-    """One of a run. The class says when it takes part; an instance takes part in one run."""
+    """An optional participant. The class decides whether it takes part in a seed; an instance belongs to one run."""
 
     name: ClassVar[str] = ""
-    """In `Setup.actors`, and in the seed of its draws."""
+    """Its name in `Setup.actors` and in the seed of its Random."""
     odds: ClassVar[float] = 0.0
-    """In how many of the seeds that suit it takes part."""
+    """The odds that it takes part in a seed that suits it."""
     checks: ClassVar[str] = ""
-    """What `check` looks at, in words; nothing, where there is no such check."""
+    """Describes what `check` checks; empty if there is no check."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -33,32 +33,32 @@ class Actor:
 
     @classmethod
     def suits(cls, setup: Setup) -> bool:
-        """Whether it can take part at all."""
+        """Whether it can take part in this seed."""
         return True
 
     @classmethod
     def draw(cls, setup: Setup, random: Random) -> Setup:
-        """The setup with what the actor needs: settings of nodes, topics."""
+        """The setup with the topics and node settings that the actor needs."""
         return setup
 
-    def preparations(self, founder: Client) -> list[Preparation]:
-        """What is made before anything breaks."""
+    def preparations(self, founder: SimClient) -> list[Preparation]:
+        """What to create before the first fault."""
         return []
 
     def start(self) -> None:
-        """Start its clients, before anything breaks."""
+        """Start its clients, before the first fault."""
 
     async def rest(self) -> bool:
-        """With everything mended and its clients still at work: whether all is at rest, and a breach where not."""
+        """Wait for rest after all faults are repaired, while its clients still run. Returns False after a breach."""
         return True
 
     async def conclude(self) -> bool:
-        """When the clients of all actors have stopped, a last thing that it does: False, with a breach, if it fails."""
+        """Do last work when the clients of all actors have stopped. Returns False after a breach."""
         return True
 
-    async def check(self, auditor: Client) -> None:
-        """When its clients have stopped, and again after a restart, as a client. Raises Unanswered, Refused, as long as
-        something may still come about."""
+    async def check(self, auditor: SimClient) -> None:
+        """Check as a client when its clients have stopped, and again after a restart. Raises Unanswered or Refused
+        where a later attempt may succeed."""
 
     def look(self) -> None:
-        """Then, from inside."""
+        """Check the nodes from inside, after `check`."""

@@ -1,10 +1,10 @@
-"""Settings of brokers that change while they run (KIP-226): none ends a node; what was answered is what is told."""
+"""Dynamic broker settings (KIP-226): no value ends a node, and DescribeConfigs returns what was set."""
 
 from __future__ import annotations
 
 from kpybroker.metadata.image import BROKER_RESOURCE
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.clients.topic_admin import alter_config
 from kpybroker.wire.rpc import describe_configs
@@ -44,14 +44,15 @@ VALUES = {
     "producer.id.expiration.ms": ("86400000", "2147483647"),
     "transaction.partition.verification.enable": ("true", "false"),
 }
-"""Values at and beyond the boundaries: what would shut everybody out, or cannot be applied, is refused. None of them
-shortens logs or refuses what clients write, for then no law says what must be there."""
+"""Values at and beyond the bounds. The broker refuses those that it cannot apply or that would shut out all clients.
+None of them shortens logs or refuses what clients write, as then no invariant could tell which records must be
+there."""
 Setting = tuple[str, str]
-"""The name of the resource, empty for the whole cluster, and the key."""
+"""(resource name, empty for the whole cluster; config name)."""
 
 
 class BrokerSettings(Actor):
-    """One operator."""
+    """Runs one client that changes broker settings."""
 
     name = "settings"
     odds = 0.12
@@ -67,8 +68,8 @@ class BrokerSettings(Actor):
         client = self.run.client("adjuster")
         self.run.start(client, Adjuster(client, nodes, self))
 
-    async def check(self, auditor: Client) -> None:
-        """Of one broker only that broker tells what was set."""
+    async def check(self, auditor: SimClient) -> None:
+        """Settings of one broker are asked from that broker, as Kafka requires."""
         for (name, key), value in self.set.items():
             if (name, key) in self.doubtful:
                 continue
@@ -76,25 +77,27 @@ class BrokerSettings(Actor):
                 resource_type=BROKER_RESOURCE, resource_name=name, configuration_keys=[key]
             )
             node_id = int(name) if name else auditor.any_broker()
-            told = await auditor.ask(node_id, "DescribeConfigs", describe_configs.Request(resources=[resource]))
-            if told.results[0].error_code:
-                raise Refused(told.results[0].error_code)
-            found = next((row.value for row in told.results[0].configs if row.name == key), None)
+            response = await auditor.ask(node_id, "DescribeConfigs", describe_configs.Request(resources=[resource]))
+            if response.results[0].error_code:
+                raise Refused(response.results[0].error_code)
+            found = next((row.value for row in response.results[0].configs if row.name == key), None)
             if found != value:
-                self.run.history.breach(f"{key} of broker {name!r} was set to {value}, and is told to be {found}")
+                self.run.history.breach(
+                    f"{key} of broker {name!r} was set to {value}, but DescribeConfigs returns {found}"
+                )
 
     def look(self) -> None:
-        """Nodes end by themselves where their disks fail, and for no other reason."""
+        """A node may end by itself only when its disk fails."""
         history = self.run.history
         has_failed = {"disk_full", "disk_error"} & set(self.run.setup.faults) or history.counts.get("fault bad_file")
         if history.counts.get("ended by itself") and not has_failed:
-            history.breach("a node ended by itself, and no disk has failed")
+            history.breach("a node ended by itself, but no disk has failed")
 
 
 class Adjuster:
-    """Sets one setting after the other."""
+    """Changes one random setting after the other."""
 
-    def __init__(self, client: Client, nodes: list[str], settings: BrokerSettings) -> None:
+    def __init__(self, client: SimClient, nodes: list[str], settings: BrokerSettings) -> None:
         self._client = client
         self._nodes = nodes
         self._settings = settings
@@ -117,6 +120,6 @@ class Adjuster:
                 settings.doubtful.add(setting)
                 await client.nap(1.0)
             except Unanswered as failed:
-                client.note(f"does not know of {key} of broker {name!r}: {failed}")
+                client.note(f"does not know the value of {key} of broker {name!r}: {failed}")
                 settings.doubtful.add(setting)
                 await client.nap(1.0)

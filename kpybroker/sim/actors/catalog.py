@@ -1,4 +1,4 @@
-"""All actors, in the order in which they start, and those of a seed."""
+"""All actors in the order in which they start, and the choice of those that take part in a seed."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from kpybroker.sim.actors.acks_none import AcksNone
 from kpybroker.sim.actors.actor import Actor
 from kpybroker.sim.actors.broker_settings import BrokerSettings
 from kpybroker.sim.actors.compression import Compression
-from kpybroker.sim.actors.consumer_group import ConsumerGroup
+from kpybroker.sim.actors.consumer_group import SharedGroup
 from kpybroker.sim.actors.elections import Elections
 from kpybroker.sim.actors.log_dirs import LogDirMoves
-from kpybroker.sim.actors.new_partitions import NewPartitions
+from kpybroker.sim.actors.new_partitions import PartitionCreation
 from kpybroker.sim.actors.quotas import Quotas
 from kpybroker.sim.actors.racks import Racks
 from kpybroker.sim.actors.reassignment import Reassignments
 from kpybroker.sim.actors.record_deletion import RecordDeletion
 from kpybroker.sim.actors.tables import Tables
 from kpybroker.sim.actors.time_lookups import TimeLookups
-from kpybroker.sim.actors.topics_made_again import TopicsMadeAgain
-from kpybroker.sim.actors.transactions import Transactions
+from kpybroker.sim.actors.topics_made_again import TopicRecreation
+from kpybroker.sim.actors.transactions import TransactionClients
 from kpybroker.sim.actors.unregistration import Unregistration
 from kpybroker.sim.actors.voters import VoterChanges
 from kpybroker.sim.cluster.setup import Setup
 
 ACTORS: tuple[type[Actor], ...] = (
-    ConsumerGroup,
-    Transactions,
+    SharedGroup,
+    TransactionClients,
     Tables,
-    TopicsMadeAgain,
+    TopicRecreation,
     LogDirMoves,
     VoterChanges,
     Reassignments,
@@ -40,7 +40,7 @@ ACTORS: tuple[type[Actor], ...] = (
     TimeLookups,
     Compression,
     AcksNone,
-    NewPartitions,
+    PartitionCreation,
     Elections,
     BrokerSettings,
     Unregistration,
@@ -49,12 +49,12 @@ ACTORS: tuple[type[Actor], ...] = (
 )
 
 SHORTER_BY = 0.93
-"""Each that takes part makes the time of trouble so much shorter: a seed is not to cost more for it."""
+"""Each actor that takes part shortens the time of faults by this factor, so that a seed does not cost more."""
 
 
 def with_actors(setup: Setup, wanted: Collection[str] = (), *, only: bool = False) -> Setup:
-    """The setup with the actors of its seed: those that it draws, each by a chance of its own, and those that are
-    wanted; with `only`, those that are wanted."""
+    """The setup with its actors: those drawn, each with its own Random, and those in `wanted`. With `only`, just those
+    in `wanted`."""
     for actor in ACTORS:
         random = Random(f"{actor.name} {setup.seed} {len(setup.nodes)}")
         drawn = random.random() < actor.odds and not only
@@ -66,5 +66,5 @@ def with_actors(setup: Setup, wanted: Collection[str] = (), *, only: bool = Fals
 
 
 def actor_names() -> list[str]:
-    """Those that can be wanted."""
+    """The names that `--actors` accepts."""
     return [actor.name for actor in ACTORS if actor.name]

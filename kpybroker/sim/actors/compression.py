@@ -1,4 +1,4 @@
-"""Producers that compress, and topics that want their batches in a codec of their own (compression.type)."""
+"""Producers that compress, and topics whose compression.type changes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from random import Random
 
 from kpybroker.metadata.image import TOPIC_RESOURCE
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
-from kpybroker.sim.clients.producing import Producer
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
+from kpybroker.sim.clients.producing import SimProducer
 from kpybroker.sim.clients.topic_admin import alter_config
 from kpybroker.wire.records.compression import Codec
 
@@ -16,25 +16,25 @@ PACE_S = 5.0
 
 
 class Compression(Actor):
-    """What is read is held against what was sent, as of any producer."""
+    """Its records are checked like those of any producer."""
 
     name = "compression"
     odds = 0.12
 
     def start(self) -> None:
         run, random = self.run, Random(f"compression {self.run.setup.seed}")
-        topics = sorted({name for name, _ in run.worked})
-        place = random.choice(run.worked)
+        topics = sorted({name for name, _ in run.writable})
+        place = random.choice(run.writable)
         codecs = tuple(int(codec) for codec in Codec)
         client = run.client("compressor")
         is_idempotent = random.random() < 0.7
-        worker = Producer(
+        worker = SimProducer(
             client,
             place,
             acks=-1,
             idempotent=is_idempotent,
             pace_s=run.pace_s,
-            tires_after=run.tires_after,
+            slows_after=run.slows_after,
             codecs=codecs,
         )
         run.start(client, worker)
@@ -43,9 +43,9 @@ class Compression(Actor):
 
 
 class Recompressor:
-    """Changes compression.type of topics: brokers open what comes then, and compress it anew."""
+    """Changes compression.type of topics, so that brokers recompress the batches that they receive."""
 
-    def __init__(self, client: Client, topics: list[str]) -> None:
+    def __init__(self, client: SimClient, topics: list[str]) -> None:
         self._client = client
         self._topics = topics
 
@@ -59,5 +59,5 @@ class Recompressor:
                 client.succeeded()
                 await client.nap(PACE_S)
             except (Unanswered, Refused) as failed:
-                client.note(f"does not know of compression.type of {topic}: {failed}")
+                client.note(f"does not know compression.type of {topic}: {failed}")
                 await client.nap(1.0)

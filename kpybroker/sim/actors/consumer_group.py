@@ -5,33 +5,34 @@ from __future__ import annotations
 import asyncio
 
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.clients.consumer_members import Sharer
+from kpybroker.sim.clients.consumer_members import ConsumerGroupMember
 from kpybroker.sim.cluster.setup import Setup
 
 GROUP = "sharers"
 REST_LIMIT_S = 60.0
 
 
-class ConsumerGroup(Actor):
-    """What its members may have at the same time is held by `Shares`, beside members of the classic protocol."""
+class SharedGroup(Actor):
+    """`PartitionOwnership` checks that no partition has two owners, also with members of the classic protocol in the
+    group."""
 
     @classmethod
     def plays(cls, setup: Setup) -> bool:
-        return setup.sharers > 0
+        return setup.consumer_members > 0
 
     def start(self) -> None:
         run = self.run
-        topics = sorted({name for name, _ in run.worked})
-        for number in range(run.setup.sharers):
+        topics = sorted({name for name, _ in run.writable})
+        for number in range(run.setup.consumer_members):
             client = run.client(f"s{number}")
-            run.start(client, Sharer(client, GROUP, topics, run.shares, pace_s=1.0))
+            run.start(client, ConsumerGroupMember(client, GROUP, topics, run.ownership, pace_s=1.0))
 
     async def rest(self) -> bool:
         run = self.run
         deadline = run.loop.time() + REST_LIMIT_S
-        while left := run.shares.without_owner(run.worked):
+        while left := run.ownership.without_owner(run.writable):
             if run.loop.time() > deadline:
-                run.history.breach(f"nobody has {left} in {REST_LIMIT_S:.0f} s after all was mended")
+                run.history.breach(f"{left} have no owner {REST_LIMIT_S:.0f} s after all faults were repaired")
                 return False
             await asyncio.sleep(0.5)
         return True

@@ -1,4 +1,4 @@
-"""Topics that get more partitions (CreatePartitions): the new ones are written to, read, and given to members."""
+"""CreatePartitions: clients write to and read the new partitions, and group members get them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from random import Random
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.actors.actor import Actor
 from kpybroker.sim.actors.requests import partitions_of
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
-from kpybroker.sim.clients.producing import Producer
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
+from kpybroker.sim.clients.producing import SimProducer
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.clients.topic_admin import ADMIN_LIMIT_S
 from kpybroker.wire.rpc import create_partitions
@@ -19,54 +19,54 @@ PACE_S = 8.0
 TOO_FEW = int(ErrorCode.INVALID_PARTITIONS)
 
 
-class NewPartitions(Actor):
-    """Those that were made are places of the run as all others."""
+class PartitionCreation(Actor):
+    """New partitions join `Run.places`, so that all clients and checks use them."""
 
     name = "partitions"
     odds = 0.12
-    checks = "partitions that were made"
+    checks = "partitions that were created"
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self.counts: dict[str, int] = {}
-        """How many there are at least, by topic."""
+        """The lowest possible number of partitions, by topic."""
         self._producers = 0
 
     def start(self) -> None:
         random = Random(f"partitions {self.run.setup.seed}")
-        for name, index in self.run.worked:
+        for name, index in self.run.writable:
             self.counts[name] = max(self.counts.get(name, 0), index + 1)
         client = self.run.client("grower")
         self.run.start(client, Grower(client, self, random.choice(sorted(self.counts))))
 
     def there_are(self, name: str, count: int) -> None:
-        """So many partitions were told: whoever is new is used from now on."""
+        """The topic has at least `count` partitions: use the new ones from now on."""
         run = self.run
         for index in range(self.counts[name], count):
             place = name, index
             run.places.append(place)
-            run.worked.append(place)
-            run.history.count("partitions made")
+            run.writable.append(place)
+            run.history.count("partitions created")
             if self._producers < PRODUCERS_MAX:
                 self._producers += 1
                 client = run.client(f"new{self._producers}")
-                worker = Producer(
-                    client, place, acks=-1, idempotent=True, pace_s=run.pace_s, tires_after=run.tires_after
+                worker = SimProducer(
+                    client, place, acks=-1, idempotent=True, pace_s=run.pace_s, slows_after=run.slows_after
                 )
                 run.start(client, worker)
         self.counts[name] = max(self.counts[name], count)
 
-    async def check(self, auditor: Client) -> None:
+    async def check(self, auditor: SimClient) -> None:
         for name, count in self.counts.items():
             there = len(await partitions_of(auditor, name))
             if there < count:
-                self.run.history.breach(f"{name} had {count} partitions, and has {there}")
+                self.run.history.breach(f"{name} had {count} partitions, but now has {there}")
 
 
 class Grower:
-    """Gives one topic one partition more, again and again."""
+    """Adds one partition at a time to one topic."""
 
-    def __init__(self, client: Client, partitions: NewPartitions, topic: str) -> None:
+    def __init__(self, client: SimClient, partitions: PartitionCreation, topic: str) -> None:
         self._client = client
         self._partitions = partitions
         self._topic = topic
@@ -83,7 +83,7 @@ class Grower:
                 client.succeeded()
                 await client.nap(PACE_S)
             except (Unanswered, Refused) as failed:
-                client.note(f"does not know of the partitions of {name}: {failed}")
+                client.note(f"does not know the partitions of {name}: {failed}")
                 await client.nap(1.0)
 
     async def _grow(self, count: int) -> None:
@@ -91,10 +91,10 @@ class Grower:
         client, name = self._client, self._topic
         topic = create_partitions.CreatePartitionsTopic(name=name, count=count, assignments=None)
         request = create_partitions.Request(topics=[topic], timeout_ms=5000)
-        told = await client.ask(client.any_broker(), "CreatePartitions", request, limit_s=ADMIN_LIMIT_S)
-        code = told.results[0].error_code
+        response = await client.ask(client.any_broker(), "CreatePartitions", request, limit_s=ADMIN_LIMIT_S)
+        code = response.results[0].error_code
         if code == TOO_FEW:
-            return  # done before, where that went unanswered
+            return  # an earlier request without an answer has created it
         if code:
             raise Refused(code)
         client.note(f"{name} has {count} partitions")

@@ -1,4 +1,4 @@
-"""Quotas that come and go while clients work (KIP-13, KIP-546, KIP-599): what was set is what is told, and is felt."""
+"""Client quotas that change while clients work (KIP-13, KIP-546, KIP-599): brokers return and enforce them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from kpybroker.sim.actors.actor import Actor, Preparation
 from kpybroker.sim.actors.requests import produced
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.clients.topic_admin import ADMIN_LIMIT_S, create_topic
 from kpybroker.sim.cluster.setup import TopicSetup
@@ -16,42 +16,42 @@ from kpybroker.wire.rpc import alter_client_quotas, describe_client_quotas
 
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate")
 RATES = {KEYS[0]: (1000.0, 5000.0, 1e9, 1.7e308), KEYS[1]: (2000.0, 20_000.0, 1e9, 1.7e308), KEYS[2]: (1.0, 10.0)}
-"""Request percentages are of a real processor's time, which a seed cannot decide."""
+"""Without request percentages: they limit a real processor's time, which a seed cannot determine."""
 LIMITED: Place = ("limited", 0)
 BURST_BYTES, BURST_RATE, BURSTS_MAX = 30_000, 1000.0, 20
-"""More at once than the window of a rate allows."""
+"""One such batch exceeds what the quota window allows at that rate."""
 PACE_S = 3.0
 CLIENT_ID = "client-id"
 Named = tuple[str | None, str]
-"""A client id, None for the default of all, and the key of a quota."""
+"""(client id, None for the default; quota key)."""
 
 
-async def set_quota(client: Client, named: Named, value: float | None) -> None:
+async def set_quota(client: SimClient, named: Named, value: float | None) -> None:
     """Set a quota, or remove it. Raises Unanswered, Refused."""
     name, key = named
     entity = alter_client_quotas.EntityData(entity_type=CLIENT_ID, entity_name=name)
     op = alter_client_quotas.OpData(key=key, value=value or 0.0, remove=value is None)
     request = alter_client_quotas.Request(entries=[alter_client_quotas.EntryData(entity=[entity], ops=[op])])
-    told = await client.ask(client.any_broker(), "AlterClientQuotas", request, limit_s=ADMIN_LIMIT_S)
-    code = told.entries[0].error_code
+    response = await client.ask(client.any_broker(), "AlterClientQuotas", request, limit_s=ADMIN_LIMIT_S)
+    code = response.entries[0].error_code
     if code:
         raise Refused(code)
 
 
 class Quotas(Actor):
-    """Everybody still gets something done; in the end somebody writes more than it may, and is told to wait."""
+    """All clients still make progress; at the end a client that exceeds its quota must be throttled."""
 
     name = "quotas"
     odds = 0.12
-    checks = "which quotas are set"
+    checks = "the quotas that are set"
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self.set: dict[Named, float | None] = {}
-        """What was answered with success; nothing of what went unanswered once."""
+        """Quotas that were set with success."""
         self.doubtful: set[Named] = set()
 
-    def preparations(self, founder: Client) -> list[Preparation]:
+    def preparations(self, founder: SimClient) -> list[Preparation]:
         topic = TopicSetup(LIMITED[0], 1, self.run.setup.replicas, {})
         return [(topic.name, partial(create_topic, founder, topic))]
 
@@ -60,23 +60,25 @@ class Quotas(Actor):
         client = self.run.client("limiter")
         self.run.start(client, Limiter(client, names, self))
 
-    async def check(self, auditor: Client) -> None:
+    async def check(self, auditor: SimClient) -> None:
         found: dict[Named, float] = {}
-        told = await auditor.ask(auditor.any_broker(), "DescribeClientQuotas", describe_client_quotas.Request())
-        if told.error_code:
-            raise Refused(told.error_code)
-        for entry in told.entries or []:
+        response = await auditor.ask(auditor.any_broker(), "DescribeClientQuotas", describe_client_quotas.Request())
+        if response.error_code:
+            raise Refused(response.error_code)
+        for entry in response.entries or []:
             for each in entry.values:
                 found[entry.entity[0].entity_name, each.key] = each.value
         for named, value in self.set.items():
             if named not in self.doubtful and found.get(named) != value:
-                self.run.history.breach(f"quota {named} was set to {value}, and is told to be {found.get(named)}")
+                self.run.history.breach(
+                    f"quota {named} was set to {value}, but DescribeClientQuotas returns {found.get(named)}"
+                )
 
 
 class Limiter:
     """Sets quotas and removes them."""
 
-    def __init__(self, client: Client, names: list[str], quotas: Quotas) -> None:
+    def __init__(self, client: SimClient, names: list[str], quotas: Quotas) -> None:
         self._client = client
         self._names = names
         self._quotas = quotas
@@ -92,9 +94,9 @@ class Limiter:
                 client.succeeded()
                 await client.nap(PACE_S)
             except (Unanswered, Refused) as failed:
-                client.note(f"does not know of quota {named}: {failed}")
+                client.note(f"does not know the value of quota {named}: {failed}")
                 await client.nap(1.0)
-        for key in KEYS:  # those that look at everything in the end are not to wait
+        for key in KEYS:  # so that the checks at the end are not throttled
             await self._surely((None, key), None)
         await self._surely((client.name, KEYS[0]), BURST_RATE)
         await self._write_too_much()
@@ -121,12 +123,12 @@ class Limiter:
         batch = bytes(encode_batch([(None, b"." * BURST_BYTES)], timestamp_ms=client.wall_ms()))
         for _ in range(BURSTS_MAX):
             try:
-                _, _, told = await produced(client, LIMITED, batch)
-                if told.throttle_time_ms > 0:
+                _, _, response = await produced(client, LIMITED, batch)
+                if response.throttle_time_ms > 0:
                     client.history.count("clients throttled")
                     return
             except (Unanswered, Refused) as failed:
                 client.note(f"cannot write: {failed}")
                 client.forget_topic(LIMITED[0])
             await client.nap(1.0)
-        client.history.breach(f"{client.name} wrote far more than it may, and was never told to wait")
+        client.history.breach(f"{client.name} wrote far more than its quota, but was never throttled")

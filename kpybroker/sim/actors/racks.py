@@ -1,4 +1,4 @@
-"""Consumers that say in which rack they are, and read from a follower there (KIP-392)."""
+"""Consumers with a rack id, which fetch from a follower in their rack (KIP-392)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.clients.client import Client, Refused
+from kpybroker.sim.clients.client import Refused, SimClient
 from kpybroker.sim.clients.consuming import Consumer
 from kpybroker.sim.cluster.setup import Setup
 from kpybroker.sim.world.history import Place
@@ -15,7 +15,7 @@ from kpybroker.wire.rpc import fetch
 
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_AGAIN_ODDS = 0.1
-"""How often a consumer asks the leader anew: real ones do so with every refresh of their metadata."""
+"""The odds that a consumer returns to the leader, as real ones do with every metadata refresh."""
 
 
 def rack_of(node_id: int) -> str:
@@ -23,7 +23,7 @@ def rack_of(node_id: int) -> str:
 
 
 class Racks(Actor):
-    """Each broker in a rack of its own, and a consumer in one of them: what it reads is what the leader has."""
+    """Each broker has its own rack, and a consumer is in one of them: it must read what the leader has."""
 
     name = "racks"
     odds = 0.12
@@ -52,19 +52,19 @@ class Racks(Actor):
         random = Random(f"racks {run.setup.seed}")
         client = run.client("neighbour")
         rack_id = rack_of(random.choice(run.setup.nodes).node_id)
-        run.start(client, NearbyConsumer(client, list(run.worked), rack_id=rack_id, pace_s=run.pace_s))
+        run.start(client, NearbyConsumer(client, list(run.writable), rack_id=rack_id, pace_s=run.pace_s))
 
 
 class NearbyConsumer(Consumer):
-    """Reads from the replica that the leader names, until that refuses or the leader is asked anew."""
+    """Fetches from the preferred read replica, until that fails or the consumer returns to the leader."""
 
-    def __init__(self, client: Client, places: list[Place], *, rack_id: str, pace_s: float) -> None:
+    def __init__(self, client: SimClient, places: list[Place], *, rack_id: str, pace_s: float) -> None:
         super().__init__(client, places, max_wait_ms=100, pace_s=pace_s)
         self._rack_id = rack_id
         self._preferred: dict[Place, int] = {}
 
     async def fetch(self, place: Place) -> None:
-        """One Fetch. Raises Unanswered, Refused."""
+        """Send one Fetch to the leader or the preferred read replica. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         position = self.positions[place]
         leader = await client.leader(name, index)
@@ -79,11 +79,11 @@ class NearbyConsumer(Consumer):
         )
         topic = fetch.FetchTopic(topic=name, topic_id=leader.topic_id, partitions=[row])
         request: Any = fetch.Request(max_wait_ms=self._max_wait_ms, min_bytes=1, topics=[topic], rack_id=self._rack_id)
-        told = await client.ask(node_id, "Fetch", request)
-        if told.error_code:
-            raise Refused(told.error_code)
-        answer = told.responses[0].partitions[0]
-        if answer.error_code:  # also where a follower does not have as much yet: the leader is asked next
+        response = await client.ask(node_id, "Fetch", request)
+        if response.error_code:
+            raise Refused(response.error_code)
+        answer = response.responses[0].partitions[0]
+        if answer.error_code:  # also if a follower lags behind; the next Fetch goes to the leader
             raise Refused(answer.error_code)
         if answer.preferred_read_replica >= 0:
             self._send_away(place, answer.preferred_read_replica, leader.node_id)
@@ -95,5 +95,7 @@ class NearbyConsumer(Consumer):
 
     def _send_away(self, place: Place, node_id: int, leader_id: int) -> None:
         if rack_of(node_id) != self._rack_id or node_id == leader_id:
-            self._client.history.breach(f"{self._client.name} in {self._rack_id} is sent to node {node_id} for {place}")
+            self._client.history.breach(
+                f"{self._client.name} in {self._rack_id} got node {node_id} as preferred read replica of {place}"
+            )
         self._preferred[place] = node_id

@@ -1,4 +1,4 @@
-"""Partitions that are given other replicas, with throttles and cancels (KIP-455, KIP-73)."""
+"""AlterPartitionReassignments with throttles and cancellations (KIP-455, KIP-73)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kpybroker.errors import ErrorCode
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from kpybroker.sim.actors.actor import Actor, Preparation
 from kpybroker.sim.actors.requests import partitions_of
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.clients.topic_admin import ADMIN_LIMIT_S, alter_config
 from kpybroker.sim.cluster.setup import Setup
@@ -24,19 +24,19 @@ CANCEL_ODDS = 0.3
 THROTTLE_ODDS = 0.2
 NOTHING_TO_CANCEL = int(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
 REFUSALS = frozenset({NOTHING_TO_CANCEL, int(ErrorCode.INVALID_REPLICA_ASSIGNMENT)})
-"""Nothing was changed. After any other error it may be done yet."""
+"""Errors after which nothing has changed. After any other error the change may still happen."""
 Replicas = frozenset[int]
 
 
 @dataclass
 class Whereabouts:
-    """The sets of replicas that a partition may have in the end."""
+    """The sets of replicas that a partition may have at the end."""
 
     may_be: set[Replicas]
     origins: set[Replicas] = field(default_factory=set)
-    """Where a cancel leads to."""
+    """The replica sets that a cancellation may return to."""
     doubtful: set[Replicas] = field(default_factory=set)
-    """Asked for without an answer: it may be done at any time."""
+    """Targets of unanswered requests, which may take effect at any time."""
     doubtful_cancel: bool = False
 
     def moves(self, target: Replicas) -> None:
@@ -57,11 +57,11 @@ class Reassignments(Actor):
 
     name = "reassignment"
     odds = 0.15
-    checks = "where replicas are after they were reassigned"
+    checks = "the replicas after reassignments"
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self.places = list(run.worked)
+        self.places = list(run.writable)
         self.whereabouts: dict[Place, Whereabouts] = {}
 
     @classmethod
@@ -78,7 +78,7 @@ class Reassignments(Actor):
         }
         return replace(setup, topics=tuple(fewer.values()))
 
-    def preparations(self, founder: Client) -> list[Preparation]:
+    def preparations(self, founder: SimClient) -> list[Preparation]:
         topics = sorted({name for name, _ in self.places})
         return [
             (f"{key} of {topic}", partial(alter_config, founder, TOPIC_RESOURCE, topic, key, "*"))
@@ -91,44 +91,46 @@ class Reassignments(Actor):
         nodes = [node.node_id for node in self.run.setup.nodes]
         self.run.start(client, Mover(client, self.places, nodes, self.whereabouts))
 
-    async def check(self, auditor: Client) -> None:
-        """No move is under way; a partition has replicas that were asked for, all in sync, and nobody else has it."""
+    async def check(self, auditor: SimClient) -> None:
+        """No reassignment is ongoing; each partition has requested replicas, all in sync; no other broker has a log."""
         history = self.run.history
         request = list_partition_reassignments.Request()
-        told = await auditor.ask(auditor.any_broker(), "ListPartitionReassignments", request)
-        if told.error_code:
-            raise Refused(told.error_code)
-        if told.topics:
-            raise Unanswered(f"{told.topics[0].name} is being moved: {told.topics[0].partitions}")
+        response = await auditor.ask(auditor.any_broker(), "ListPartitionReassignments", request)
+        if response.error_code:
+            raise Refused(response.error_code)
+        if response.topics:
+            raise Unanswered(f"{response.topics[0].name} is being moved: {response.topics[0].partitions}")
         for place, where in self.whereabouts.items():
             name, index = place
             row = (await partitions_of(auditor, name))[index]
             replicas = frozenset(row.replica_nodes)
             if set(row.isr_nodes) != replicas:
-                raise Unanswered(f"{name}-{index} has replicas {row.replica_nodes}, in sync are {row.isr_nodes}")
+                raise Unanswered(f"{name}-{index} has replicas {row.replica_nodes}, but ISR {row.isr_nodes}")
             if replicas not in where.allowed:
                 allowed = sorted(sorted(each) for each in where.allowed)
-                history.breach(f"{name}-{index} has replicas {sorted(replicas)}; asked for were {allowed}")
+                history.breach(f"{name}-{index} has replicas {sorted(replicas)}, but requested were {allowed}")
             for machine in self.run.machines:
-                hosted = machine.node is not None and machine.node.broker.hosting.find(name, index) is not None
+                hosted = (
+                    machine.node is not None and machine.node.broker.replication.hosting.find(name, index) is not None
+                )
                 if hosted and machine.setup.node_id not in replicas:
-                    raise Unanswered(f"{machine.name} has {name}-{index}, and is no replica of it")
+                    raise Unanswered(f"{machine.name} has a log of {name}-{index}, but is not among its replicas")
 
     def look(self) -> None:
         for machine in self.run.machines:
             if machine.node is None:
                 continue
-            for topic in machine.node.broker.image.topics.values():
+            for topic in machine.node.broker.metadata.image.topics.values():
                 for index, one in enumerate(topic.partitions):
                     if not {*one.isr, *one.adding_replicas, *one.removing_replicas} <= set(one.replicas):
                         self.run.history.breach(f"{topic.name}-{index} is {one}")
 
 
 class Mover:
-    """Asks for other replicas, calls moves off, and lets throttles come and go."""
+    """Reassigns partitions, cancels reassignments, and changes throttles."""
 
     def __init__(
-        self, client: Client, places: list[Place], nodes: list[int], whereabouts: dict[Place, Whereabouts]
+        self, client: SimClient, places: list[Place], nodes: list[int], whereabouts: dict[Place, Whereabouts]
     ) -> None:
         self._client = client
         self._places = places
@@ -150,13 +152,13 @@ class Mover:
                 client.succeeded()
                 await client.nap(4.0)
             except (Unanswered, Refused) as failed:
-                client.note(f"does not know of the replicas of {place}: {failed}")
+                client.note(f"does not know the replicas of {place}: {failed}")
                 client.forget_topic(place[0])
                 await client.nap(1.0)
         await self._let_go()
 
     async def _let_go(self) -> None:
-        """No throttle is left: every move must end."""
+        """Lift the throttle, so that every reassignment can complete."""
         while True:
             try:
                 await self._throttle(UNLIMITED_BYTES_S)
@@ -180,8 +182,10 @@ class Mover:
         topic = alter_partition_reassignments.ReassignableTopic(name=name, partitions=[asked])
         request = alter_partition_reassignments.Request(timeout_ms=5000, topics=[topic])
         try:
-            told = await client.ask(client.any_broker(), "AlterPartitionReassignments", request, limit_s=ADMIN_LIMIT_S)
-            code = told.error_code or told.responses[0].partitions[0].error_code
+            response = await client.ask(
+                client.any_broker(), "AlterPartitionReassignments", request, limit_s=ADMIN_LIMIT_S
+            )
+            code = response.error_code or response.responses[0].partitions[0].error_code
             if code and code not in REFUSALS:
                 raise Refused(code)
         except (Unanswered, Refused):
@@ -191,12 +195,12 @@ class Mover:
                 where.doubtful.add(frozenset(target))
             raise
         if code:
-            client.note(f"{place} stays as it is: {ErrorCode(code).name}")
+            client.note(f"{place} does not change: {ErrorCode(code).name}")
             return
         if target is None:
             where.cancelled()
-            client.history.count("moves called off")
+            client.history.count("reassignments cancelled")
         else:
             where.moves(frozenset(target))
-            client.history.count("moves of replicas")
-        client.note(f"{place} is to have {target}")
+            client.history.count("reassignments")
+        client.note(f"reassigned {place} to {target}")

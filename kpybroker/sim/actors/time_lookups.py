@@ -1,4 +1,4 @@
-"""Offsets by time: they are right against what was acknowledged with its timestamps (KIP-33, KIP-734, KIP-405)."""
+"""ListOffsets by time, checked against the timestamps of acknowledged records (KIP-33, KIP-734, KIP-405)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kpybroker.sim.actors.actor import Actor, Preparation
 from kpybroker.sim.actors.requests import offset_by_time, produced
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.consuming import Consumer, latest_offset
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.clients.topic_admin import create_topic
@@ -19,22 +19,22 @@ from kpybroker.wire.records.batch import Record, encode_batch
 PLACE: Place = ("times", 0)
 MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -3, -4, -5
 SPREAD_MS = 5000
-"""How far the timestamps of records lie around the time when they are sent."""
-TIRES_AFTER = 40
+"""How far back from the current time the timestamps of records may be."""
+SLOWS_AFTER = 40
 CODECS = (0, 0, 1, 2, 3, 4)
 
 
 class Stamped(NamedTuple):
-    """A record that was acknowledged."""
+    """An acknowledged record."""
 
     epoch: int
-    """Of the leader that acknowledged it."""
+    """Epoch of the leader that acknowledged it."""
     offset: int
     timestamp: int
 
 
 class TimeLookups(Actor):
-    """One client writes records whose timestamps go to and fro, and asks."""
+    """Runs one client that writes records with timestamps out of order, and looks up offsets by time."""
 
     name = "times"
     odds = 0.12
@@ -45,7 +45,7 @@ class TimeLookups(Actor):
         self.sent: dict[bytes, int] = {}
         """Timestamps by value."""
 
-    def preparations(self, founder: Client) -> list[Preparation]:
+    def preparations(self, founder: SimClient) -> list[Preparation]:
         random = Random(f"times {self.run.setup.seed}")
         configs = {"internal.segment.bytes": random.choice(("900", "3000", "100000"))}
         topic = TopicSetup(PLACE[0], 1, self.run.setup.replicas, configs)
@@ -55,8 +55,8 @@ class TimeLookups(Actor):
         client = self.run.client("times")
         self.run.start(client, Asker(client, self.sent, pace_s=self.run.pace_s))
 
-    async def check(self, auditor: Client) -> None:
-        """Every answer is that of a reader who looks at all records."""
+    async def check(self, auditor: SimClient) -> None:
+        """At rest every answer is what a scan of all records gives."""
         consumer = Consumer(auditor, [PLACE], max_wait_ms=100, pace_s=0.0)
         await consumer.read_to_the_end()
         found = [(offset, self.sent[value]) for offset, value in consumer.got[PLACE]]
@@ -71,15 +71,15 @@ class TimeLookups(Actor):
         self._hold(EARLIEST_LOCAL, await offset_by_time(auditor, PLACE, leader, EARLIEST_LOCAL), (0, -1))
         self._hold(LATEST_TIERED, await offset_by_time(auditor, PLACE, leader, LATEST_TIERED), (-1, -1))
 
-    def _hold(self, timestamp: int, told: tuple[int, int], right: tuple[int, int]) -> None:
-        if told != right:
-            self.run.history.breach(f"for time {timestamp} offset and timestamp are {right}, and {told} was told")
+    def _hold(self, timestamp: int, answer: tuple[int, int], right: tuple[int, int]) -> None:
+        if answer != right:
+            self.run.history.breach(f"ListOffsets answered {answer} for time {timestamp}, but {right} is right")
 
 
 class Asker:
-    """Writes and asks in turn."""
+    """Writes records and looks up offsets by time, in turn."""
 
-    def __init__(self, client: Client, sent: dict[bytes, int], *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, sent: dict[bytes, int], *, pace_s: float) -> None:
         self._client = client
         self._sent = sent
         self._pace_s = pace_s
@@ -92,14 +92,14 @@ class Asker:
                 await self._write()
                 await self._ask()
                 client.succeeded()
-                await client.nap(self._pace_s * (1 + len(self._sent) / TIRES_AFTER))
+                await client.nap(self._pace_s * (1 + len(self._sent) / SLOWS_AFTER))
             except (Unanswered, Refused) as failed:
-                client.note(f"does not know of times: {failed}")
+                client.note(f"cannot look up offsets by time: {failed}")
                 client.forget_topic(PLACE[0])
                 await client.nap(0.5)
 
     async def _write(self) -> None:
-        """A few records in a batch. Raises Unanswered, Refused."""
+        """Write a few records in one batch. Raises Unanswered, Refused."""
         client, records = self._client, []
         for number in range(client.random.choice((1, 2, 5))):
             value = b"times/%d" % len(self._sent) + b"." * client.random.choice((0, 10))
@@ -112,7 +112,7 @@ class Asker:
         self._acked += [Stamped(leader.epoch, base + each.offset, each.timestamp) for each in records]
 
     async def _ask(self) -> None:
-        """A leader has what was acknowledged in its epoch or before. Raises Unanswered, Refused."""
+        """A leader has all records that were acknowledged in its epoch or earlier. Raises Unanswered, Refused."""
         client = self._client
         leader = await client.leader(*PLACE)
         had = [each for each in self._acked if each.epoch <= leader.epoch]
@@ -122,11 +122,13 @@ class Asker:
         floor = min((each.offset for each in had if each.timestamp >= timestamp), default=None)
         offset, found = await offset_by_time(client, PLACE, leader, timestamp)
         if floor is not None and not 0 <= offset <= floor:
-            client.history.breach(f"time {timestamp} is at {floor} of {PLACE[0]}-0, and {offset} was told")
+            client.history.breach(
+                f"ListOffsets answered {offset} for time {timestamp}, which {PLACE[0]}-0 has at {floor}"
+            )
         if offset >= 0 and found < timestamp:
-            client.history.breach(f"offset {offset} of time {found} was told for time {timestamp}")
+            client.history.breach(f"ListOffsets answered offset {offset} of time {found} for time {timestamp}")
         newest = max(each.timestamp for each in had)
         offset, found = await offset_by_time(client, PLACE, leader, MAX_TIMESTAMP)
         if offset >= 0 and found < newest:
-            client.history.breach(f"a record of time {newest} was acknowledged, and {found} is told for the newest")
+            client.history.breach(f"a record of time {newest} was acknowledged, but the max timestamp is {found}")
         await latest_offset(client, PLACE)

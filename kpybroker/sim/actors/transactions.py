@@ -1,4 +1,4 @@
-"""Transactional producers, and those who consume, transform and produce."""
+"""Transactional producers, and clients that consume, transform and produce."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from kpybroker.sim.clients.transforming import TEAM, TWINS, Transformer
 from kpybroker.sim.cluster.setup import OUTPUTS, Setup
 
 TWINS_ODDS = 0.4
-"""How often two transactors share one transactional id, and fence each other off all the time."""
+"""The odds that two transactors share one transactional id, and keep fencing each other off."""
 TEAM_ODDS = 0.5
 
 
-class Transactions(Actor):
-    """`checks` holds what is there in the end against what they were told."""
+class TransactionClients(Actor):
+    """The package `checks` compares their records at the end with the outcomes that they got."""
 
     @classmethod
     def plays(cls, setup: Setup) -> bool:
@@ -26,9 +26,9 @@ class Transactions(Actor):
             client = run.client(f"t{number}")
             transactional_id = "twins" if are_twins else client.name
             client.share(transactional_id)
-            run.start(client, Transactor(client, transactional_id, run.worked, pace_s=pace_s))
+            run.start(client, Transactor(client, transactional_id, run.writable, pace_s=pace_s))
         is_team = run.setup.transformers > 0 and run.random.random() < TEAM_ODDS
-        group, sources = (TEAM, run.worked) if is_team else (TWINS, run.worked[:1])
+        group, sources = (TEAM, run.writable) if is_team else (TWINS, run.writable[:1])
         for number in range(run.setup.transformers):
             client = run.client(f"x{number}")
             client.share(client.name if is_team else TWINS)

@@ -1,11 +1,11 @@
-"""Brokers that are unregistered while they are away, or at work, and come back (UnregisterBroker, KIP-631)."""
+"""UnregisterBroker for brokers that are down or running; they register again (KIP-631)."""
 
 from __future__ import annotations
 
 from kpybroker.controller.commands import UnregisterBroker
 from kpybroker.controller.state import ControllerState
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.clients.client import Client, Unanswered
+from kpybroker.sim.clients.client import SimClient, Unanswered
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.cluster.cluster import SimMachine
 from kpybroker.sim.cluster.setup import Setup
@@ -19,7 +19,7 @@ class Unregistration(Actor):
 
     name = "unregistration"
     odds = 0.12
-    checks = "who is registered"
+    checks = "the registered brokers"
 
     @classmethod
     def suits(cls, setup: Setup) -> bool:
@@ -29,22 +29,22 @@ class Unregistration(Actor):
         client = self.run.client("unregistrar")
         self.run.start(client, Unregistrar(client, self.run))
 
-    async def check(self, auditor: Client) -> None:
+    async def check(self, auditor: SimClient) -> None:
         for machine in self.run.machines:
             if machine.node is None:
                 raise Unanswered(f"{machine.name} does not run")
-            brokers = machine.node.broker.image.brokers
+            brokers = machine.node.broker.metadata.image.brokers
             away = [each.setup.node_id for each in self.run.machines if each.setup.node_id not in brokers]
             fenced = [broker.id for broker in brokers.values() if broker.fenced]
             if away or fenced:
-                raise Unanswered(f"{machine.name} has brokers {away} as not registered, {fenced} as fenced")
+                raise Unanswered(f"{machine.name} knows brokers {away} as not registered, {fenced} as fenced")
 
 
 class Unregistrar:
-    """Asks the active controller on its own machine: a request that is late could take the last replica of something
-    from the cluster, which is what was asked for then, and nobody's fault."""
+    """Gives the command directly to the active controller. A request that arrives late could unregister the last
+    in-sync replica of a partition, which would be no bug."""
 
-    def __init__(self, client: Client, run: Run) -> None:
+    def __init__(self, client: SimClient, run: Run) -> None:
         self._client = client
         self._run = run
 
@@ -71,7 +71,7 @@ class Unregistrar:
 
 
 def others_suffice(state: ControllerState, node_id: int) -> bool:
-    """Every partition of the broker has another live replica in sync."""
+    """Whether every partition of the broker has another live in-sync replica."""
     partitions = [one for topic in state.topics.values() for one in topic.partitions.values()]
     return all(
         any(member != node_id and state.active(member) for member in one.isr)

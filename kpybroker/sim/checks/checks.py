@@ -1,4 +1,4 @@
-"""The contract, held against what is there in the end: nothing acknowledged is lost, nothing comes twice, all agree."""
+"""Check the contract at the end of a run: no acknowledged record is lost, none is there twice, and replicas agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.sim.checks.atomicity import check_transactions, check_transformed
 from kpybroker.sim.clients.classic_members import Membership
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.consuming import Consumer, latest_offset
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.clients.table_clients import read_table
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.sim.cluster.cluster import SimMachine
 
-Check = Callable[[Client], Awaitable[None]]
-"""Asks as a client. Raises Unanswered and Refused as long as something may still come about."""
+Check = Callable[[SimClient], Awaitable[None]]
+"""Checks one thing as a client. Raises Unanswered or Refused where a later attempt may succeed."""
 PATIENCE_S = 60.0
 READ_BYTES = 1 << 20
 
 
-async def check_all(run: Run, auditor: Client, more: dict[str, Check]) -> None:
-    """Read everything, as a client and from inside, look at what `more` there is, and note each breach."""
+async def check_all(run: Run, auditor: SimClient, more: dict[str, Check]) -> None:
+    """Read everything as a client and from inside, run the checks in `more`, and record each breach."""
     with run.loop.acting(auditor.owner):
         reading = run.loop.create_task(_read_all(run, auditor, more))
     await reading
@@ -42,8 +42,8 @@ async def check_all(run: Run, auditor: Client, more: dict[str, Check]) -> None:
                 logs_agree(run.history, machine, other)
 
 
-async def _patiently(auditor: Client, what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Everything is mended: what is asked is answered soon, if not at once."""
+async def _patiently(auditor: SimClient, what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Retry `work` until it succeeds. All faults are repaired, so a failure that lasts is a breach."""
     deadline = auditor.loop.time() + PATIENCE_S
     while True:
         try:
@@ -57,7 +57,7 @@ async def _patiently(auditor: Client, what: str, work: Callable[[], Awaitable[No
             await asyncio.sleep(0.2)
 
 
-async def _read_all(run: Run, auditor: Client, more: dict[str, Check]) -> None:
+async def _read_all(run: Run, auditor: SimClient, more: dict[str, Check]) -> None:
     for place in run.places:
         ledger = run.history.ledger(place)
         consumer = Consumer(auditor, [place], max_wait_ms=100, pace_s=0.0)
@@ -79,18 +79,18 @@ async def _read_all(run: Run, auditor: Client, more: dict[str, Check]) -> None:
     await _patiently(auditor, "metadata", look)
 
 
-async def _fetch(auditor: Client, group: str, place: Place) -> None:
+async def _fetch(auditor: SimClient, group: str, place: Place) -> None:
     """Raises Unanswered, Refused."""
     await Membership(auditor, group).fetch(place)
 
 
-async def _read_committed(run: Run, auditor: Client) -> None:
-    """No transaction is open for ever; what those show that were committed is all of them."""
+async def _read_committed(run: Run, auditor: SimClient) -> None:
+    """Every transaction ends, and committed ones are visible as a whole."""
     found = {}
     for place in run.places:
-        await _patiently(auditor, f"ending the transactions of {place[0]}-{place[1]}", partial(_ends, auditor, place))
+        await _patiently(auditor, f"the end of transactions in {place[0]}-{place[1]}", partial(_ends, auditor, place))
         consumer = Consumer(auditor, [place], max_wait_ms=100, pace_s=0.0, committed=True)
-        await _patiently(auditor, f"reading what is committed of {place[0]}-{place[1]}", consumer.read_to_the_end)
+        await _patiently(auditor, f"reading committed records of {place[0]}-{place[1]}", consumer.read_to_the_end)
         found[place] = consumer.got[place]
     check_transactions(run.history, found)
     if run.setup.transformers:
@@ -98,7 +98,7 @@ async def _read_committed(run: Run, auditor: Client) -> None:
             await _patiently(auditor, f"the commits of {group}", partial(_read_positions, auditor, group, found))
 
 
-async def _read_table(run: Run, auditor: Client, place: Place) -> None:
+async def _read_table(run: Run, auditor: SimClient, place: Place) -> None:
     """Raises Unanswered, Refused."""
     history, forgetting = run.history, run.setup.forgetting
     assert forgetting is not None, "there is a table"
@@ -112,14 +112,14 @@ async def _read_table(run: Run, auditor: Client, place: Place) -> None:
     history.count("records compacted away", sum(is_settled(sent) for sent in ledger.sent.values()) - len(found))
 
 
-async def _ends(auditor: Client, place: Place) -> None:
-    """Raises Unanswered, Refused: also where a transaction is open."""
+async def _ends(auditor: SimClient, place: Place) -> None:
+    """Raises Unanswered, Refused. Unanswered also stands for an open transaction."""
     end, stable = await latest_offset(auditor, place), await latest_offset(auditor, place, stable=True)
     if stable < end:
         raise Unanswered(f"a transaction is open at {stable}, below {end}")
 
 
-async def _read_positions(auditor: Client, group: str, found: dict[Place, list[tuple[int, bytes]]]) -> None:
+async def _read_positions(auditor: SimClient, group: str, found: dict[Place, list[tuple[int, bytes]]]) -> None:
     """Raises Unanswered, Refused."""
     taken = []
     for known, place in list(auditor.history.commits):
@@ -129,27 +129,29 @@ async def _read_positions(auditor: Client, group: str, found: dict[Place, list[t
     check_transformed(auditor.history, group, taken, [value for _, value in found[OUTPUTS, 0]])
 
 
-async def _check_topics(auditor: Client) -> None:
+async def _check_topics(auditor: SimClient) -> None:
     """Raises Unanswered."""
     there = {topic.name for topic in (await auditor.refresh()).topics}
     for name, fate in auditor.history.topics.items():
         if fate.must_exist is not None and fate.must_exist != (name in there):
-            was = "made" if fate.must_exist else "deleted"
-            auditor.history.breach(f"topic {name} was {was}, and now is {'there' if name in there else 'not there'}")
+            was = "created" if fate.must_exist else "deleted"
+            auditor.history.breach(f"topic {name} was {was}, but {'exists' if name in there else 'does not exist'}")
 
 
 def check_ledger(run: Run, ledger: Ledger, found: list[tuple[int, bytes]]) -> None:
-    """A partition, read from its start to its end, against what producers and consumers were told."""
+    """Compare all records of a partition with what producers and consumers were answered."""
     history, (topic, index) = run.history, ledger.place
     offsets: dict[bytes, int] = {}
     for offset, value in found:
         if value in offsets:
-            history.breach(f"{value!r} is in {topic}-{index} twice, at {offsets[value]} and {offset}")
+            history.breach(f"{value!r} is twice in {topic}-{index}, at {offsets[value]} and {offset}")
         offsets[value] = offset
     by_offset = dict(found)
     for offset, (_, value) in ledger.seen.items():
         if by_offset.get(offset) != value:
-            history.breach(f"{value!r} was read at {offset} of {topic}-{index}; now there is {by_offset.get(offset)!r}")
+            history.breach(
+                f"{value!r} was read at {offset} of {topic}-{index}, which now has {by_offset.get(offset)!r}"
+            )
     survives = run.setup.survives
     for sent in ledger.sent.values():
         if not sent.is_acked or sent.acks not in survives:
@@ -190,12 +192,12 @@ def batches_of(partition: Partition, upper: int) -> Iterator[tuple[int, bytes]]:
 
 
 def logs_agree(history: History, one: SimMachine, other: SimMachine) -> None:
-    """Replicas of a partition have the same batches below the lower of their high watermarks; of a compacted one, the
-    same record wherever both have one."""
+    """Replicas of a partition have the same batches below the lower of their high watermarks. Replicas of a compacted
+    partition have the same record at each offset that both have."""
     assert one.node is not None
     assert other.node is not None
-    for partition in one.node.broker.hosting:
-        replica = other.node.broker.hosting.find(partition.topic, partition.index)
+    for partition in one.node.broker.replication.hosting:
+        replica = other.node.broker.replication.hosting.find(partition.topic, partition.index)
         if replica is None or partition.offline is not None or replica.offline is not None:
             continue
         upper = min(partition.log.high_watermark, replica.log.high_watermark)

@@ -1,8 +1,8 @@
-"""What a node says that it has, against what its disk has: nobody claims what is only in memory.
+"""Compare the log ends that nodes report with the batches on their disks: no node may report what is only in memory.
 
-A leader knows of a follower what its fetches have claimed, the leader of the quorum the same of a voter, and a broker
-of itself how far its logs are written. Each is compared with the batches in the files: of the page cache, or with
-`kpybroker.fsync=always` and of voters what a loss of power would leave.
+A leader knows the log end of each follower from its fetches, the leader of the quorum that of each voter, and a broker
+how far its own logs are written. Each is compared with the batches in the files: those in the page cache or, with
+`kpybroker.fsync=always` and for voters, those that survive a power loss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kpybroker.sim.world.storage import File, Folder, Storage
 from kpybroker.wire.records.batch import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.sim.cluster.cluster import SimMachine
     from kpybroker.sim.world.history import History
@@ -29,16 +29,16 @@ _SUFFIX, _SWAP = ".log", ".swap"
 
 
 class Files:
-    """The batches in files of logs, by their headers; what was looked at once is not looked at again."""
+    """Finds the last batch in the files of a log by batch headers, and remembers which it has read already."""
 
     def __init__(self) -> None:
         self._seen: dict[File, tuple[int, int, bytes]] = {}
-        """Of a file: where the last batch begins that was looked at, its end offset, and its header, with its CRC."""
+        """By file: the position of the last batch read, its end offset, and its header, which has its CRC."""
 
     def end(self, storage: Storage, directory: str, *, synced: bool) -> int:
-        """The end of the last batch in a log's directory; -1 without a file.
+        """The end offset of the last batch in a log's directory; -1 without a file.
 
-        `synced`: of what outlives a loss of power, which leaves the changes of names up to any of them.
+        `synced`: of what survives a power loss, which may undo any number of the latest changes of names.
         """
         folder = storage.find(directory)
         if not isinstance(folder, Folder):
@@ -55,7 +55,7 @@ class Files:
         return end
 
     def _end_in(self, names: Mapping[str, File | Folder], *, synced: bool) -> int:
-        """The end of the last batch by these names; a start ends the swaps that it finds."""
+        """The end offset of the last batch in these files. Swap files count: the next start completes their swaps."""
         found = sorted(name for name in names if name.removesuffix(_SWAP).endswith(_SUFFIX))
         for name in reversed(found):
             file = names[name]
@@ -87,7 +87,7 @@ class Files:
 
 
 class Claims:
-    """Looks at all nodes, and remembers what was found right."""
+    """Checks all nodes, and remembers what it has verified."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -97,20 +97,20 @@ class Claims:
         self._voted: dict[tuple[int, int], tuple[int, int]] = {}
 
     def look(self, machines: list[SimMachine]) -> None:
-        """Compare what has changed since the last look."""
+        """Compare what has changed since the last call."""
         by_id = {machine.setup.node_id: machine for machine in machines}
         for machine in machines:
             node = machine.node
             if node is None:
                 continue
-            for partition in node.broker.hosting:
+            for partition in node.broker.replication.hosting:
                 self._look_at_own(machine, partition.log)
                 if partition.leads and partition.followers is not None:
                     self._look_at_followers(machine, partition, by_id)
             self._look_at_voters(machine, node.broker, by_id)
 
     def _look_at_own(self, machine: SimMachine, log: Log) -> None:
-        """What a broker acknowledges by itself: what it calls written is in its files, what it calls synced stays."""
+        """The broker's `written_end` must be in its files, and its `synced_end` must survive a power loss."""
         if log.offline is not None:
             return
         key, ends = (machine.name, log.directory), (log.written_end, log.synced_end)
@@ -125,17 +125,17 @@ class Claims:
         assert partition.followers is not None
         for node_id, follower in partition.followers.by_id.items():
             node = by_id[node_id].node
-            replica = None if node is None else node.broker.hosting.find(partition.topic, partition.index)
-            if node is None or replica is None or node.broker.epoch != follower.broker_epoch:
-                continue  # it has been started anew, and will say where it is
+            replica = None if node is None else node.broker.replication.hosting.find(partition.topic, partition.index)
+            if node is None or replica is None or node.broker.membership.epoch != follower.broker_epoch:
+                continue  # it has restarted, and its next fetch has its log end
             if replica.leader_epoch != partition.leader_epoch or replica.topic_id != partition.topic_id:
-                continue  # one of the two knows more, and has cut its log or is about to
+                continue  # one of the two has a newer epoch, and has truncated its log or is about to
             key = (machine.setup.node_id, node_id, partition.topic_id, partition.index)
             claim = (follower.broker_epoch, partition.leader_epoch, follower.log_end)
             if self._told.get(key) == claim:
                 continue
             self._told[key] = claim
-            synced = node.broker.config.fsync == "always"  # what a topic asks for may have changed since its claim
+            synced = node.broker.config.fsync == "always"  # the topic's setting may have changed since the fetch
             who = f"{machine.name}, by the fetches of node {node_id},"
             self._compare(by_id[node_id], replica.log, follower.log_end, synced=synced, who=who)
 
@@ -148,17 +148,17 @@ class Claims:
                 continue
             self._voted[key] = claim
             log = node.broker.quorum.log
-            if node.broker.quorum.epoch == state.epoch and log.end >= end:  # else it has lost its disk, or cuts its log
+            if node.broker.quorum.epoch == state.epoch and log.end >= end:  # else it lost its disk or truncates its log
                 who = f"{machine.name}, which leads the quorum,"
                 self._compare(by_id[voter], log, end, synced=True, who=who)
 
     def _compare(self, machine: SimMachine, log: Log, claim: int, *, synced: bool, who: str) -> None:
         if claim <= max(log.start, log.cleaned_end):
-            return  # of nothing that must be there
+            return  # no batch has to be there
         found = self._files.end(machine.storage, log.directory, synced=synced)
         if found < claim:
             on = "on the disk" if synced else "in the files"
             self._history.breach(
-                f"{who} counts {log.topic}-{log.partition} below {claim} as {on} of {machine.name}, which has it "
-                f"below {found}"
+                f"{who} counts {log.topic}-{log.partition} below {claim} as {on} of {machine.name}, which has only "
+                f"what is below {found}"
             )

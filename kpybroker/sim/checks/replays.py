@@ -1,11 +1,12 @@
-"""Replay equals live: what a node holds in memory, against what another reads from a copy of its disk."""
+"""Replay equals live: compare a node's state in memory with what another node reads from a copy of its disk."""
 
 from __future__ import annotations
 
 import asyncio
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.sim.checks.checks import batches_of
 from kpybroker.sim.cluster.cluster import Process
@@ -21,46 +22,48 @@ SCRATCH_RUN = 1_000_000
 OPEN_LIMIT_S = 30.0
 
 
-class Known(NamedTuple):
-    """Of one producer, in one partition."""
+class ProducerFacts(NamedTuple):
+    """The state of one producer in one partition."""
 
     epoch: int
     batches: list[Any]
     open_since: int
-    """Where its transaction begins, -1 where none is open."""
+    """First offset of its open transaction; -1 if none is open."""
 
 
 class Held(NamedTuple):
-    """What a broker holds."""
+    """The state of a broker."""
 
     image: Image
     batches: dict[Place, dict[int, bytes]]
-    producers: dict[Place, dict[int, Known]]
-    groups: dict[int, tuple[dict[str, bytes], dict[str, Any]]]
+    producers: dict[Place, dict[int, ProducerFacts]]
+    groups: dict[int, tuple[dict[str, Any], dict[str, Any]]]
+    """By partition: what each kind of group stores, and the committed offsets."""
     compacted: frozenset[Place]
 
 
 def held_by(broker: Broker) -> Held:
-    """A copy of it all, made at one instant."""
+    """A copy of the broker's state at one moment."""
     batches, producers = {}, {}
-    for partition in broker.hosting:
+    for partition in broker.replication.hosting:
         if partition.offline is None:
             place = partition.topic, partition.index
             batches[place] = dict(batches_of(partition, partition.log.written_end))
             producers[place] = _producers(partition.log.producers)
     groups = {}
-    for index, led in broker.groups.led.items():
+    for index, led in broker.coordinators.groups.led.items():
         if led.refusal is None:
             offsets = {group: dict(led.machine.offsets.of(group)) for group in led.machine.offsets.groups()}
-            groups[index] = dict(led.machine.stored), offsets
-    compacted = frozenset((one.topic, one.index) for one in broker.hosting if one.log.settings.compacted)
+            stored = {kind.name: deepcopy(dict(kind.stored)) for kind in led.machine.kinds}
+            groups[index] = stored, offsets
+    compacted = frozenset((one.topic, one.index) for one in broker.replication.hosting if one.log.settings.compacted)
     return Held(broker.quorum.image, batches, producers, groups, compacted)
 
 
-def _producers(states: ProducerStates) -> dict[int, Known]:
-    """Without the times of batches: a snapshot has one for each producer, which may be that of a marker."""
+def _producers(states: ProducerStates) -> dict[int, ProducerFacts]:
+    """Without the timestamps of batches: a snapshot has one per producer, which may be that of a marker."""
     return {
-        one.producer_id: Known(
+        one.producer_id: ProducerFacts(
             one.producer_epoch, [batch._replace(timestamp=0) for batch in one.batches], one.current_txn_first_offset
         )
         for one in states
@@ -68,17 +71,17 @@ def _producers(states: ProducerStates) -> dict[int, Known]:
 
 
 async def replay_equals_live(machine: SimMachine, history: History) -> None:
-    """Open a copy of the disk, as after a crash of the process, and compare. For a node that is its own quorum."""
+    """Open a copy of the disk, as after a crash of the process, and compare. Only for a node that is its own quorum."""
     node = machine.node
     assert node is not None, "a node that serves"
-    node.broker.flush_queue.flush()
+    node.broker.replication.flush_queue.flush()
     live = held_by(node.broker)
     process = Process(machine, SCRATCH_RUN, machine.storage.copy())
     with machine.loop.acting(process.owner):
         opening = machine.loop.create_task(_open(process, parse_config(machine.setup.properties)))
     await asyncio.wait([opening], timeout=OPEN_LIMIT_S)
     if not opening.done():
-        history.breach(f"a copy of the disk of {machine.name} could not be opened in {OPEN_LIMIT_S:.0f} s")
+        history.breach(f"a copy of the disk of {machine.name} could not be opened within {OPEN_LIMIT_S:.0f} s")
     elif (raised := opening.exception()) is not None:
         history.breach(f"a copy of the disk of {machine.name} could not be opened: {raised!r}")
     else:
@@ -89,13 +92,13 @@ async def replay_equals_live(machine: SimMachine, history: History) -> None:
 
 async def _open(process: Process, config: BrokerConfig) -> Broker:
     broker = await Broker.open(process.world, config)
-    await broker.groups.loaded()
+    await broker.coordinators.groups.loaded()
     return broker
 
 
 def _compare(name: str, live: Held, replayed: Held, history: History) -> None:
     if live.image != replayed.image:
-        history.breach(f"the Image of {name} is not what its log and snapshots make")
+        history.breach(f"the Image of {name} is not what its log and snapshots give")
     for place, batches in live.batches.items():
         again = replayed.batches.get(place, {})
         if again != batches:
@@ -105,18 +108,27 @@ def _compare(name: str, live: Held, replayed: Held, history: History) -> None:
         _compare_producers(name, place, live.producers[place], replayed.producers.get(place, {}), kept, history)
     for index, group_state in live.groups.items():
         if replayed.groups.get(index) != group_state:
-            history.breach(f"groups in __consumer_offsets-{index} of {name} are not what a replay makes")
+            history.breach(f"groups in __consumer_offsets-{index} of {name} are not what a replay gives")
 
 
 def _compare_producers(
-    name: str, place: Place, live: dict[int, Known], replayed: dict[int, Known], kept: int, history: History
+    name: str,
+    place: Place,
+    live: dict[int, ProducerFacts],
+    replayed: dict[int, ProducerFacts],
+    kept: int,
+    history: History,
 ) -> None:
-    """Of the last batches (five; in a compacted log one) a replay may know fewer, but never others, and always the
-    last."""
+    """Of a producer's last batches (five, or one in a compacted log), a replay may have fewer, but always the last one
+    and never a different one."""
     for producer_id, known in live.items():
-        again = replayed.get(producer_id, Known(-1, [], -1))
+        again = replayed.get(producer_id, ProducerFacts(-1, [], -1))
         last, replayed_last = known.batches[-kept:], again.batches[-kept:]
         if (again.epoch, again.open_since) != (known.epoch, known.open_since):
-            history.breach(f"{place[0]}-{place[1]} of {name} has {known} of producer {producer_id}, a replay {again}")
+            history.breach(
+                f"{place[0]}-{place[1]} of {name} has {known} of producer {producer_id}, but a replay gives {again}"
+            )
         elif last and (not replayed_last or last[-len(replayed_last) :] != replayed_last[-len(last) :]):
-            history.breach(f"{place[0]}-{place[1]} of {name} has forgotten what producer {producer_id} wrote last")
+            history.breach(
+                f"{place[0]}-{place[1]} of {name} has lost the last batch of producer {producer_id} in a replay"
+            )

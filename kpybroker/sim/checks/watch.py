@@ -1,4 +1,4 @@
-"""What is looked at from inside while a run goes on: Images at equal offsets, leaders of an epoch, claims."""
+"""Checks the nodes from inside during a run: Images at equal offsets, one leader per epoch, reported log ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kpybroker.metadata.image import Image
 from kpybroker.raft.core.state import NOBODY, Voted
 from kpybroker.sim.checks.claims import Claims
-from kpybroker.sim.clients.voter_admin import VoterLaws
+from kpybroker.sim.clients.voter_admin import VoterChecks
 
 if TYPE_CHECKING:
     from kpybroker.sim.cluster.cluster import SimMachine
@@ -19,7 +19,7 @@ LOOKS_EVERY_S = 0.1
 
 
 class Watch:
-    """Looks at every node, again and again, and remembers what it saw."""
+    """Checks every node ten times a second, and remembers what it saw."""
 
     def __init__(self, loop: VirtualLoop, machines: list[SimMachine], history: History) -> None:
         self._loop = loop
@@ -29,10 +29,10 @@ class Watch:
         self._looked_at: dict[str, Image] = {}
         self._leaders: dict[tuple[bytes, int, int], int] = {}
         self._quorum_leaders: dict[int, str] = {}
-        self._voters = VoterLaws(history)
+        self._voters = VoterChecks(history)
         self._claims = Claims(history)
         self._voted: dict[str, tuple[int, int]] = {}
-        """Of every node, the last epoch it was in, and whom it had voted for."""
+        """By node: its last epoch, and the candidate that it voted for."""
 
     async def run(self) -> None:
         while True:
@@ -42,7 +42,7 @@ class Watch:
             await asyncio.sleep(LOOKS_EVERY_S)
 
     def look(self, machine: SimMachine) -> None:
-        """Remember the Image that a node has now, and who it believes to lead."""
+        """Check a node's Image, vote and leaders against those seen before."""
         node = machine.node
         if node is None:
             return
@@ -54,7 +54,7 @@ class Watch:
                 self._history.breach(f"{leader} and {machine.name} both lead the quorum in epoch {quorum.voted.epoch}")
         self._remember_vote(machine.name, quorum.voted)
         self._voters.look(machine.name, broker.quorum)
-        image = broker.image
+        image = broker.metadata.image
         if self._looked_at.get(machine.name) is image:
             return
         self._looked_at[machine.name] = image
@@ -72,11 +72,11 @@ class Watch:
                     )
 
     def _remember_vote(self, name: str, voted: Voted) -> None:
-        """Epochs never go back, also over a loss of power, and nobody votes for two in one."""
+        """A node's epoch never goes back, even after a power loss, and a node votes once in an epoch."""
         epoch, voted_id = self._voted.get(name, (-1, NOBODY))
         if voted.epoch < epoch:
-            self._history.breach(f"{name} was in epoch {epoch} of the quorum, and now is in {voted.epoch}")
+            self._history.breach(f"{name} was in epoch {epoch} of the quorum, but now is in {voted.epoch}")
         elif voted.epoch == epoch and NOBODY not in (voted.voted_id, voted_id) and voted.voted_id != voted_id:
-            self._history.breach(f"{name} has voted for {voted_id} and for {voted.voted_id} in epoch {epoch}")
+            self._history.breach(f"{name} has voted for both {voted_id} and {voted.voted_id} in epoch {epoch}")
         if voted.epoch > epoch or voted.voted_id != NOBODY:
             self._voted[name] = voted.epoch, voted.voted_id

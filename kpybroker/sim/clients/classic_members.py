@@ -1,4 +1,4 @@
-"""Groups: members of the classic protocol that share partitions, and lone committers of offsets."""
+"""Members of classic groups, and clients that commit offsets without a membership."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from struct import pack, unpack_from
 
 from kpybroker.errors import ErrorCode
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
-from kpybroker.sim.laws.assignment_law import Shares
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
+from kpybroker.sim.laws.assignment_law import PartitionOwnership
 from kpybroker.sim.world.history import Place
 from kpybroker.wire.rpc import heartbeat, join_group, leave_group, offset_commit, offset_fetch, sync_group
 
@@ -24,19 +24,19 @@ ANY_GENERATION = -1
 
 
 def _subscription(topics: tuple[str, ...]) -> bytes:
-    """A consumer's subscription, version 0, as group coordinators read it (ConsumerProtocolSubscription)."""
+    """A consumer's subscription (ConsumerProtocolSubscription, version 0)."""
     names = b"".join(pack(">h", len(topic)) + topic.encode() for topic in topics)
     return pack(">hi", 0, len(topics)) + names + pack(">i", -1)
 
 
 def _assignment(places: list[Place]) -> bytes:
-    """What a leader gives to a member, version 0 (ConsumerProtocolAssignment)."""
+    """The assignment of a member (ConsumerProtocolAssignment, version 0)."""
     rows = [pack(">h", len(name)) + name.encode() + pack(">ii", 1, index) for name, index in places]
     return pack(">hi", 0, len(rows)) + b"".join(rows) + pack(">i", -1)
 
 
 def _places(assignment: bytes) -> list[Place]:
-    """What a member is given, by a leader or by the coordinator; nothing at all is nothing."""
+    """The partitions of an assignment; none if it is empty."""
     if not assignment:
         return []
     found, position = [], 6
@@ -51,20 +51,20 @@ def _places(assignment: bytes) -> list[Place]:
 
 
 class Membership:
-    """What one client says to the coordinator of its group."""
+    """The requests of one client to the coordinator of its group."""
 
-    def __init__(self, client: Client, group: str, *, instance_id: str | None = None, topics: tuple[str, ...] = ()):
+    def __init__(self, client: SimClient, group: str, *, instance_id: str | None = None, topics: tuple[str, ...] = ()):
         self._client = client
         self.group = group
         self.instance_id = instance_id
-        """Of a static member (KIP-345)."""
+        """Set for a static member (KIP-345)."""
         self._subscription = _subscription(topics)
         self.member_id = ""
         self.generation = ANY_GENERATION
         self._protocol: str | None = None
 
     async def commit(self, place: Place, step: int) -> None:
-        """Commit a higher offset than ever. Raises Unanswered, Refused."""
+        """Commit an offset higher than all before. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         commits = client.history.committed(self.group, place)
         offset = commits.send(max(commits.sent, 0) + step)
@@ -79,16 +79,16 @@ class Membership:
             topics=[topic],
         )
         try:
-            told = await client.ask(await client.coordinator(self.group), "OffsetCommit", request)
+            response = await client.ask(await client.coordinator(self.group), "OffsetCommit", request)
         except Unanswered:
             commits.unanswered.append((client.history.now_s, offset))
             raise
-        self._check(told.topics[0].partitions[0].error_code)
+        self._check(response.topics[0].partitions[0].error_code)
         commits.acknowledge(offset)
         client.history.count("commits")
 
     async def fetch(self, place: Place) -> int:
-        """What is committed, -1 for nothing. Raises Unanswered, Refused."""
+        """The committed offset; -1 if there is none. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         floor = client.history.committed(self.group, place).floor(client.history.now_s)
         topic_id = (await client.topic(name)).topic_id
@@ -96,8 +96,8 @@ class Membership:
         group = offset_fetch.OffsetFetchRequestGroup(group_id=self.group, topics=[topic])
         request = offset_fetch.Request(groups=[group], require_stable=True)
         node_id = await client.coordinator(self.group)
-        told = await client.ask(node_id, "OffsetFetch", request)
-        answer = told.groups[0]
+        response = await client.ask(node_id, "OffsetFetch", request)
+        answer = response.groups[0]
         self._check(answer.error_code)
         row = answer.topics[0].partitions[0]
         self._check(row.error_code)
@@ -107,7 +107,7 @@ class Membership:
         return int(row.committed_offset)
 
     async def join(self) -> dict[str, bytes]:
-        """Take part in the next generation; a leader gets its members. Raises Unanswered, Refused."""
+        """Join the next generation. Returns its members if this one is the leader. Raises Unanswered, Refused."""
         client = self._client
         request = join_group.Request(
             group_id=self.group,
@@ -122,18 +122,18 @@ class Membership:
             ],
         )
         node_id = await client.coordinator(self.group)
-        told = await client.ask(node_id, "JoinGroup", request, limit_s=REBALANCE_LIMIT_S)
-        if told.error_code == MEMBER_ID_REQUIRED:
-            self.member_id = told.member_id
-            request.member_id = told.member_id
-            told = await client.ask(node_id, "JoinGroup", request, limit_s=REBALANCE_LIMIT_S)
-        self._check(told.error_code)
-        self.member_id, self.generation = told.member_id, told.generation_id
-        self._protocol = told.protocol_name
-        return {member.member_id: member.metadata for member in told.members}
+        response = await client.ask(node_id, "JoinGroup", request, limit_s=REBALANCE_LIMIT_S)
+        if response.error_code == MEMBER_ID_REQUIRED:
+            self.member_id = response.member_id
+            request.member_id = response.member_id
+            response = await client.ask(node_id, "JoinGroup", request, limit_s=REBALANCE_LIMIT_S)
+        self._check(response.error_code)
+        self.member_id, self.generation = response.member_id, response.generation_id
+        self._protocol = response.protocol_name
+        return {member.member_id: member.metadata for member in response.members}
 
     async def sync(self, shares: dict[str, bytes]) -> bytes:
-        """Hand in what the leader decided, learn one's own share. Raises Unanswered, Refused."""
+        """Send the leader's assignments, return this member's. Raises Unanswered, Refused."""
         client = self._client
         assignments = [
             sync_group.SyncGroupRequestAssignment(member_id=member, assignment=share)
@@ -149,12 +149,12 @@ class Membership:
             assignments=assignments,
         )
         node_id = await client.coordinator(self.group)
-        told = await client.ask(node_id, "SyncGroup", request, limit_s=REBALANCE_LIMIT_S)
-        self._check(told.error_code)
-        return bytes(told.assignment)
+        response = await client.ask(node_id, "SyncGroup", request, limit_s=REBALANCE_LIMIT_S)
+        self._check(response.error_code)
+        return bytes(response.assignment)
 
     async def share_of(self, places: list[Place]) -> list[Place]:
-        """Take part in the next generation, and learn which of the places are one's own. Raises Unanswered, Refused."""
+        """Join and sync the next generation. Returns this member's partitions. Raises Unanswered, Refused."""
         client = self._client
         members = await self.join()
         shares = {member: _assignment(places[number :: len(members)]) for number, member in enumerate(sorted(members))}
@@ -170,15 +170,15 @@ class Membership:
             member_id=self.member_id,
             group_instance_id=self.instance_id,
         )
-        told = await self._client.ask(await self._client.coordinator(self.group), "Heartbeat", request)
-        self._check(told.error_code)
+        response = await self._client.ask(await self._client.coordinator(self.group), "Heartbeat", request)
+        self._check(response.error_code)
 
     async def leave(self) -> None:
-        """Not a member any more. Raises Unanswered, Refused."""
+        """Leave the group. Raises Unanswered, Refused."""
         member = leave_group.MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
         request = leave_group.Request(group_id=self.group, members=[member])
-        told = await self._client.ask(await self._client.coordinator(self.group), "LeaveGroup", request)
-        self._check(told.error_code or told.members[0].error_code)
+        response = await self._client.ask(await self._client.coordinator(self.group), "LeaveGroup", request)
+        self._check(response.error_code or response.members[0].error_code)
         self.member_id, self.generation = "", ANY_GENERATION
 
     def _check(self, code: int) -> None:
@@ -192,9 +192,9 @@ class Membership:
 
 
 class Committer:
-    """Commits ever higher offsets without being a member, and asks what is committed."""
+    """Commits ever higher offsets without being a member, and fetches them back."""
 
-    def __init__(self, client: Client, group: str, place: Place, *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, group: str, place: Place, *, pace_s: float) -> None:
         self._client = client
         self._place = place
         self._pace_s = pace_s
@@ -215,16 +215,23 @@ class Committer:
                 await client.nap(0.5)
 
 
-class Member:
-    """A consumer as a group sees it: joins, is given a share of the partitions, commits for it, beats."""
+class ClassicGroupMember:
+    """A member of a classic group: joins, commits offsets of its partitions, and sends heartbeats."""
 
     def __init__(
-        self, client: Client, group: str, places: list[Place], *, pace_s: float, shares: Shares | None = None
+        self,
+        client: SimClient,
+        group: str,
+        places: list[Place],
+        *,
+        pace_s: float,
+        ownership: PartitionOwnership | None = None,
     ) -> None:
-        """`shares`: others of the group may speak the consumer protocol, and then generations say little."""
+        """`ownership`: given if other members may use the consumer protocol, as then ownership is not tied to
+        generations."""
         self._client = client
         self._places = places
-        self._shares = shares
+        self._ownership = ownership
         self._pace_s = pace_s
         instance_id = client.name if client.random.random() < STATIC_ODDS else None
         topics = tuple(sorted({name for name, _ in places}))
@@ -243,14 +250,14 @@ class Member:
                     await client.nap(0.5)
 
     async def _take_part(self) -> None:
-        """One generation, until it ends. Raises Unanswered, Refused."""
+        """Be a member of one generation until it ends. Raises Unanswered, Refused."""
         client, membership = self._client, self._membership
-        if self._shares is not None:
-            self._shares.gives_up(client.name, self._places)
+        if self._ownership is not None:
+            self._ownership.revokes(client.name, self._places)
         sent_at_s = client.history.now_s
         own = await membership.share_of(self._places)
-        if self._shares is not None:
-            self._shares.has(client.name, own, sent_at_s)
+        if self._ownership is not None:
+            self._ownership.owns(client.name, own, sent_at_s)
         else:
             client.history.assigned(membership.group, membership.generation, client.name, own)
         for place in own:
@@ -260,12 +267,12 @@ class Member:
                 await membership.commit(place, client.random.randint(1, 3))
             sent_at_s = client.history.now_s
             await membership.beat()
-            if self._shares is not None:
-                self._shares.has(client.name, own, sent_at_s)
+            if self._ownership is not None:
+                self._ownership.owns(client.name, own, sent_at_s)
             client.succeeded()
             if client.random.random() < LEAVING_ODDS:
-                if self._shares is not None:
-                    self._shares.gives_up(client.name, own)
+                if self._ownership is not None:
+                    self._ownership.revokes(client.name, own)
                 await membership.leave()
                 return
             await asyncio.sleep(0.2 + client.random.random() * self._pace_s)

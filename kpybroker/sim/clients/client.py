@@ -17,11 +17,11 @@ from kpybroker.wire.rpc import find_coordinator, metadata
 
 REQUEST_LIMIT_S = 6.0
 GROUP, TRANSACTION = 0, 1
-"""What has a coordinator."""
+"""Coordinator types of FindCoordinator."""
 
 
 class Unanswered(Exception):
-    """No answer: the connection broke, was refused, or time ran out. What was asked may have happened."""
+    """No answer: the connection broke, was refused, or timed out. The broker may have processed the request."""
 
 
 class Refused(Exception):
@@ -32,16 +32,16 @@ class Refused(Exception):
         self.code = code
 
 
-class Leader(NamedTuple):
-    """Of one partition."""
+class KnownLeader(NamedTuple):
+    """The leader of one partition."""
 
     node_id: int
     epoch: int
     topic_id: bytes
 
 
-class Client:
-    """One client process. It does not die; what it asks may go unanswered."""
+class SimClient:
+    """One client process. It never dies, but its requests may go unanswered."""
 
     def __init__(self, name: str, address: str, seed: int, fabric: Fabric, brokers: dict[int, tuple[str, int]]) -> None:
         self.name = name
@@ -52,9 +52,9 @@ class Client:
         self.network = SimNetwork(fabric, address, self.owner)
         self.stopping = False
         self.succeeded_at_s = 0.0
-        """When the last piece of work succeeded; liveness looks here."""
+        """When the last piece of work succeeded, for the liveness check."""
         self.twins = name
-        """Who fence each other off have this in common: one of them gets something done."""
+        """Clients that fence each other off share this value; liveness requires progress of only one of them."""
         self._brokers = dict(brokers)
         self._peers: dict[int, Peer] = {}
         self._topics: dict[str, Any] = {}
@@ -64,11 +64,11 @@ class Client:
         self._coordinators: dict[tuple[int, str], int] = {}
 
     def stop(self) -> None:
-        """End the work in hand, and begin no more."""
+        """Finish the current work and start no more."""
         self.stopping = True
 
     def share(self, transactional_id: str) -> None:
-        """It fences off others, and they fence it off, under this id."""
+        """The client shares this transactional id with others, and they fence each other off."""
         self.twins = transactional_id
 
     def succeeded(self) -> None:
@@ -84,13 +84,13 @@ class Client:
         await asyncio.sleep(self.random.random() * longest_s)
 
     def any_broker(self) -> int:
-        """Clients pick one at random."""
+        """A random broker."""
         return self.random.choice(sorted(self._brokers))
 
-    # ---- asking
+    # ---- requests
 
     async def peer(self, node_id: int) -> Peer:
-        """A connection to a node, negotiated. Raises Unanswered."""
+        """A connection to a node with negotiated API versions. Raises Unanswered."""
         known = self._peers.get(node_id)
         if known is not None and known.is_open:
             return known
@@ -101,10 +101,10 @@ class Client:
             async with asyncio.timeout(REQUEST_LIMIT_S):
                 peer = await Peer.dial(self.network, *where, client_id=self.name)
                 await peer.negotiate()
-        except OSError as error:  # time-outs are among them
-            raise Unanswered(str(error) or "time-out") from error
+        except OSError as error:  # TimeoutError is one
+            raise Unanswered(str(error) or "timeout") from error
         again = self._peers.get(node_id)
-        if again is not None and again.is_open:  # somebody else of this client was quicker
+        if again is not None and again.is_open:  # another task of this client connected first
             peer.close()
             return again
         self._peers[node_id] = peer
@@ -113,9 +113,9 @@ class Client:
     async def ask(
         self, node_id: int, name: str, request: Any, *, limit_s: float = REQUEST_LIMIT_S, version: int | None = None
     ) -> Any:
-        """A reply, in the highest version that both know, or this one. Raises Unanswered.
+        """The reply to a request in `version`, or in the highest that both sides support. Raises Unanswered.
 
-        A connection that let a request go unanswered is given up.
+        Closes the connection if the request goes unanswered.
         """
         peer = await self.peer(node_id)
         try:
@@ -123,7 +123,7 @@ class Client:
                 return await peer.ask(name, request, version=version)
         except OSError as error:
             peer.close()
-            raise Unanswered(str(error) or "time-out") from error
+            raise Unanswered(str(error) or "timeout") from error
 
     def drop(self, node_id: int) -> None:
         known = self._peers.pop(node_id, None)
@@ -137,7 +137,7 @@ class Client:
     # ---- metadata
 
     async def refresh(self) -> Any:
-        """Metadata of everything, from any node. Raises Unanswered."""
+        """Fetch the metadata of all topics from a random node. Raises Unanswered."""
         node_id = self.any_broker()
         found = await self.ask(node_id, "Metadata", metadata.Request(topics=None))
         if found.brokers:
@@ -153,11 +153,11 @@ class Client:
             self.note(f"has no metadata: {failed}")
 
     def forget_topic(self, name: str) -> None:
-        """What is known of it has been shown to be wrong."""
+        """Drop the cached metadata of a topic, as it was wrong."""
         self._topics.pop(name, None)
 
     async def topic(self, name: str) -> Any:
-        """Raises Unanswered where no node knows it."""
+        """The metadata of a topic. Raises Unanswered if the node does not know it."""
         known = self._topics.get(name)
         if known is None:
             await self.refresh()
@@ -166,21 +166,21 @@ class Client:
                 raise Unanswered(f"no metadata of {name}")
         return known
 
-    async def leader(self, name: str, index: int) -> Leader:
-        """Who leads, as far as is known here. Raises Unanswered."""
+    async def leader(self, name: str, index: int) -> KnownLeader:
+        """The leader according to cached metadata, which is fetched if needed. Raises Unanswered."""
         topic = await self.topic(name)
         for row in topic.partitions:
             if row.partition_index == index and row.leader_id in self._brokers:
                 newest = self._epochs.get((topic.topic_id, index), -1)
                 if row.leader_epoch < newest:
-                    break  # told by a node that lags behind: clients never go back to an earlier leader
+                    break  # from a node that lags behind: clients never go back to an earlier leader
                 self._epochs[topic.topic_id, index] = row.leader_epoch
-                return Leader(row.leader_id, row.leader_epoch, topic.topic_id)
+                return KnownLeader(row.leader_id, row.leader_epoch, topic.topic_id)
         self.forget_topic(name)
-        raise Unanswered(f"{name}-{index} has no leader that is known")
+        raise Unanswered(f"{name}-{index} has no known leader")
 
     async def coordinator(self, key: str, kind: int = GROUP) -> int:
-        """The node that keeps a group, or a transactional id. Raises Unanswered, Refused."""
+        """The coordinator of a group or transactional id. Raises Unanswered, Refused."""
         known = self._coordinators.get((kind, key))
         if known is not None:
             return known
@@ -194,8 +194,8 @@ class Client:
         return int(row.node_id)
 
     async def is_deposed(self, node_id: int, group: str) -> bool:
-        """Whether the node that answered for a group has a successor that it does not know: coordinators have no
-        leases. Every other node is asked, for as long as one may be out of reach. Raises Unanswered."""
+        """Whether the node that answered for a group is no longer its coordinator but does not know it: coordinators
+        have no leases. Asks every other node, for as long as one may be unreachable. Raises Unanswered."""
         own = await self._reign(node_id, group)
         if own is None or own.leader_id != node_id:
             return True
@@ -204,17 +204,17 @@ class Client:
         while doubtful and self.loop.time() < until_s:
             for other in list(doubtful):
                 try:
-                    told = await self._reign(other, group)
+                    response = await self._reign(other, group)
                 except Unanswered:
                     continue
-                if told is not None and told.leader_epoch > own.leader_epoch:
+                if response is not None and response.leader_epoch > own.leader_epoch:
                     return True
                 doubtful.remove(other)
             await self.nap(1.0)
         return False
 
     async def _reign(self, node_id: int, group: str) -> Any:
-        """Who leads the partition that keeps a group, and in which epoch, says this node; None where it knows none."""
+        """The leader and epoch of a group's partition of __consumer_offsets according to this node; None if unknown."""
         request = metadata.Request(topics=[metadata.MetadataRequestTopic(name=OFFSETS_TOPIC)])
         rows = (await self.ask(node_id, "Metadata", request)).topics[0].partitions
         return next((row for row in rows if row.partition_index == partition_of(group, len(rows))), None)

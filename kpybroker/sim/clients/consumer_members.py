@@ -1,4 +1,4 @@
-"""Members of the consumer protocol (KIP-848): they beat, are told what is theirs, and give up before others get it."""
+"""Members that use the consumer protocol (KIP-848)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.clients.classic_members import LEAVING_ODDS, MOVED, STATIC_ODDS, Membership
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
-from kpybroker.sim.laws.assignment_law import Shares
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
+from kpybroker.sim.laws.assignment_law import PartitionOwnership
 from kpybroker.sim.world.history import Place
 from kpybroker.wire.rpc import consumer_group_describe, consumer_group_heartbeat
 from kpybroker.wire.rpc.consumer_group_heartbeat import TopicPartitions
@@ -26,17 +26,19 @@ COUNTED_OUT = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     )
 )
-"""Everything is given up, and the member joins anew."""
+"""Errors after which a member drops all partitions and joins again."""
 
 
-class Sharer:
-    """One member, again and again with a new id."""
+class ConsumerGroupMember:
+    """A member of a consumer group, which joins again with a new member id when it has left or was fenced."""
 
-    def __init__(self, client: Client, group: str, topics: list[str], shares: Shares, *, pace_s: float) -> None:
+    def __init__(
+        self, client: SimClient, group: str, topics: list[str], ownership: PartitionOwnership, *, pace_s: float
+    ) -> None:
         self._client = client
         self._group = group
         self._topics = topics
-        self._shares = shares
+        self._ownership = ownership
         self._pace_s = pace_s
         self._instance_id = client.name if client.random.random() < STATIC_ODDS else None
         self._uses_regex = client.random.random() < REGEX_ODDS
@@ -52,7 +54,7 @@ class Sharer:
                 await self._take_part()
                 client.succeeded()
             except (Unanswered, Refused) as failed:
-                client.note(f"of epoch {self._epoch} is told: {failed}")
+                client.note(f"in epoch {self._epoch} failed: {failed}")
                 self._says_all = True
                 if isinstance(failed, Refused) and failed.code in COUNTED_OUT:
                     self._start_over()
@@ -61,15 +63,15 @@ class Sharer:
                     await client.nap(0.5)
 
     def _start_over(self) -> None:
-        """Nothing is one's own any more."""
-        self._shares.gives_up(self._client.name, self._owned)
+        """Drop all partitions, and take a new member id."""
+        self._ownership.revokes(self._client.name, self._owned)
         self._owned.clear()
         self._number += 1
         self._member_id = self._membership.member_id = f"{self._client.name}.{self._number}"
         self._epoch, self._says_all = JOIN, True
 
     async def _take_part(self) -> None:
-        """A heartbeat, commits, and sometimes farewell. Raises Unanswered, Refused."""
+        """Send a heartbeat, commit offsets, and sometimes leave. Raises Unanswered, Refused."""
         client, before = self._client, set(self._owned)
         await self._beat()
         for place in sorted(self._owned - before):
@@ -95,41 +97,41 @@ class Sharer:
             else:
                 request.subscribed_topic_names = list(self._topics)
         request.topic_partitions = await self._told() if self._epoch != JOIN else []
-        told = await self._ask(request)
+        response = await self._ask(request)
         self._says_all = False
-        if told.member_epoch != self._epoch:
-            client.note(f"is in epoch {told.member_epoch}")
-        self._epoch = self._membership.generation = told.member_epoch
-        if told.assignment is not None:
+        if response.member_epoch != self._epoch:
+            client.note(f"is in epoch {response.member_epoch}")
+        self._epoch = self._membership.generation = response.member_epoch
+        if response.assignment is not None:
             names = await self._names()
             wanted = {
                 (names[row.topic_id], index)
-                for row in told.assignment.topic_partitions
+                for row in response.assignment.topic_partitions
                 for index in row.partitions
                 if row.topic_id in names
             }
-            self._shares.gives_up(client.name, self._owned - wanted)
+            self._ownership.revokes(client.name, self._owned - wanted)
             self._owned = wanted
-        self._shares.has(client.name, self._owned, sent_at_s)
+        self._ownership.owns(client.name, self._owned, sent_at_s)
 
     async def _describe(self) -> None:
-        """As its coordinator shows the group, nobody has what another has."""
+        """Check that in ConsumerGroupDescribe no partition has two owners."""
         request = consumer_group_describe.Request(group_ids=[self._group])
         node_id = await self._client.coordinator(self._group)
-        told = (await self._client.ask(node_id, "ConsumerGroupDescribe", request)).groups[0]
-        if told.error_code:
-            raise Refused(told.error_code)
+        response = (await self._client.ask(node_id, "ConsumerGroupDescribe", request)).groups[0]
+        if response.error_code:
+            raise Refused(response.error_code)
         shown = [
             (topic.topic_name, index)
-            for member in told.members
+            for member in response.members
             for topic in member.assignment.topic_partitions
             for index in topic.partitions
         ]
         if len(shown) != len(set(shown)):
-            self._client.history.breach(f"{self._group} is shown with {shown}")
+            self._client.history.breach(f"ConsumerGroupDescribe returns {shown} for {self._group}")
 
     async def _leave(self) -> None:
-        """For good; or, static, to come back as somebody else with the same name."""
+        """Leave for good or, for a static member, to come back under the same instance id."""
         epoch = LEAVE if self._instance_id is None or self._client.random.random() < 0.5 else LEAVE_FOR_A_WHILE
         request = self._request(epoch)
         self._start_over()
@@ -145,19 +147,19 @@ class Sharer:
 
     async def _ask(self, request: consumer_group_heartbeat.Request) -> consumer_group_heartbeat.Response:
         node_id = await self._client.coordinator(self._group)
-        told: consumer_group_heartbeat.Response = await self._client.ask(node_id, "ConsumerGroupHeartbeat", request)
-        if told.error_code in MOVED:
+        response: consumer_group_heartbeat.Response = await self._client.ask(node_id, "ConsumerGroupHeartbeat", request)
+        if response.error_code in MOVED:
             self._client.forget_coordinator(self._group)
-        if told.error_code:
-            raise Refused(told.error_code)
-        return told
+        if response.error_code:
+            raise Refused(response.error_code)
+        return response
 
     async def _names(self) -> dict[bytes, str]:
         """Topics by id. Raises Unanswered."""
         return {(await self._client.topic(name)).topic_id: name for name in self._topics}
 
     async def _told(self) -> list[TopicPartitions]:
-        """What one has, as a request says it."""
+        """The owned partitions, as the heartbeat has them."""
         return [
             TopicPartitions(
                 topic_id=topic_id, partitions=sorted(index for topic, index in self._owned if topic == name)

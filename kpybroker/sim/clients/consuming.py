@@ -1,4 +1,4 @@
-"""Consumers: they read partitions from the start, ask for latest offsets, and believe nothing they cannot check."""
+"""Consumers that read partitions from the start, ask for latest offsets, and check every answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.world.history import Place, value_of
 from kpybroker.wire.records.batch import Batch, read_records, split
 from kpybroker.wire.rpc import fetch, list_offsets
@@ -14,52 +14,52 @@ from kpybroker.wire.rpc import fetch, list_offsets
 LATEST = -1
 EARLIEST = -2
 FETCHED_BYTES: tuple[int, ...] = (1, 300, 100_000)
-"""What a fetch asks for at most: one batch, a few, everything."""
+"""The max bytes of a Fetch: for one batch, a few, or everything."""
 TABLE_BYTES = (2000, 100_000)
-"""Tables are read whole again and again."""
+"""The same for tables, which are read whole again and again."""
 OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
-async def latest_offset(client: Client, place: Place, *, stable: bool = False) -> int:
+async def latest_offset(client: SimClient, place: Place, *, stable: bool = False) -> int:
     """The latest offset of a partition, or the last stable one. Raises Unanswered, Refused."""
     name, index = place
     leader = await client.leader(name, index)
     row = list_offsets.ListOffsetsPartition(partition_index=index, timestamp=LATEST, current_leader_epoch=leader.epoch)
     topic = list_offsets.ListOffsetsTopic(name=name, partitions=[row])
-    least_end = client.history.ledger(place).told(stable=stable).least(leader.epoch)
+    least_end = client.history.ledger(place).ends_of(stable=stable).least(leader.epoch)
     request = list_offsets.Request(replica_id=-1, isolation_level=int(stable), topics=[topic])
-    told = await client.ask(leader.node_id, "ListOffsets", request)
-    answer = told.topics[0].partitions[0]
+    response = await client.ask(leader.node_id, "ListOffsets", request)
+    answer = response.topics[0].partitions[0]
     if answer.error_code:
         raise Refused(answer.error_code)
     client.history.latest(place, least_end, leader.epoch, answer.offset, stable=stable)
     return int(answer.offset)
 
 
-async def earliest_offset(client: Client, place: Place) -> int:
-    """Where a partition begins. Raises Unanswered, Refused."""
+async def earliest_offset(client: SimClient, place: Place) -> int:
+    """The earliest offset of a partition. Raises Unanswered, Refused."""
     name, index = place
     leader = await client.leader(name, index)
     row = list_offsets.ListOffsetsPartition(
         partition_index=index, timestamp=EARLIEST, current_leader_epoch=leader.epoch
     )
     topic = list_offsets.ListOffsetsTopic(name=name, partitions=[row])
-    told = await client.ask(leader.node_id, "ListOffsets", list_offsets.Request(replica_id=-1, topics=[topic]))
-    answer = told.topics[0].partitions[0]
+    response = await client.ask(leader.node_id, "ListOffsets", list_offsets.Request(replica_id=-1, topics=[topic]))
+    answer = response.topics[0].partitions[0]
     if answer.error_code:
         raise Refused(answer.error_code)
     return int(answer.offset)
 
 
-class Running:
-    """Which transactions that will be aborted are under way while a fetched log is walked, as KIP-98 has clients do."""
+class AbortedFilter:
+    """Filters batches of aborted transactions from a Fetch response, as read_committed consumers do (KIP-98)."""
 
     def __init__(self, aborted: Iterable[Any]) -> None:
         self._coming = sorted(((each.first_offset, each.producer_id) for each in aborted), reverse=True)
         self._doomed: set[int] = set()
 
     def lets_through(self, batch: Batch) -> bool:
-        """Whether a reader of committed transactions is shown this batch."""
+        """Whether a read_committed consumer sees this batch."""
         while self._coming and self._coming[-1][0] <= batch.last_offset:
             self._doomed.add(self._coming.pop()[1])
         if batch.is_control:
@@ -69,14 +69,14 @@ class Running:
 
 
 class Consumer:
-    """Follows some partitions, one fetch after the other; all records, or those of `committed` transactions alone.
+    """Reads partitions one Fetch after the other. `committed`: with read_committed.
 
-    `has_gaps`: they are compacted, or lose their oldest records.
+    `has_gaps`: offsets may be missing, as the partitions are compacted or lose their oldest records.
     """
 
     def __init__(
         self,
-        client: Client,
+        client: SimClient,
         places: list[Place],
         *,
         max_wait_ms: int,
@@ -89,7 +89,7 @@ class Consumer:
         self._has_gaps = has_gaps
         self.positions = dict.fromkeys(places, 0)
         self.got: dict[Place, list[tuple[int, bytes]]] = {place: [] for place in places}
-        """Offsets and values, as they were read."""
+        """Offsets and values in the order that they were read."""
         self._max_wait_ms = max_wait_ms
         self._pace_s = pace_s
         self._bytes = FETCHED_BYTES
@@ -111,7 +111,7 @@ class Consumer:
                 await client.nap(0.5)
 
     async def read_to_the_end(self) -> None:
-        """Read every partition up to what is latest now, in large pieces. Raises Unanswered, Refused."""
+        """Read every partition up to its current latest offset, in large pieces. Raises Unanswered, Refused."""
         self._bytes = TABLE_BYTES if self._has_gaps else FETCHED_BYTES[1:]
         for place in self.positions:
             end = await latest_offset(self._client, place, stable=self._committed)
@@ -119,7 +119,7 @@ class Consumer:
                 await self.fetch(place)
 
     async def fetch(self, place: Place) -> None:
-        """One Fetch of one partition; the position moves behind what came. Raises Unanswered, Refused."""
+        """Send one Fetch for one partition, and advance the position. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         position = self.positions[place]
         leader = await client.leader(name, index)
@@ -134,40 +134,40 @@ class Consumer:
             max_wait_ms=self._max_wait_ms, min_bytes=1, isolation_level=int(self._committed), topics=[topic]
         )
         shown = client.history.ledger(place).stable.of(leader.epoch)
-        told = await client.ask(leader.node_id, "Fetch", request)
-        if told.error_code:
-            raise Refused(told.error_code)
-        if not told.responses:
+        response = await client.ask(leader.node_id, "Fetch", request)
+        if response.error_code:
+            raise Refused(response.error_code)
+        if not response.responses:
             return
-        answer = told.responses[0].partitions[0]
+        answer = response.responses[0].partitions[0]
         if answer.error_code == OUT_OF_RANGE and not self._has_gaps:
-            client.history.breach(f"{client.name} read {name}-{index} up to {position}, which is now out of range")
+            client.history.breach(f"{client.name} had read {name}-{index} up to {position}, but that is out of range")
         if answer.error_code:
             raise Refused(answer.error_code)
         self._look_at_ends(place, leader.epoch, shown, answer)
         self._take(place, position, leader.epoch, answer)
 
     def _look_at_ends(self, place: Place, epoch: int, shown: int, answer: Any) -> None:
-        """While a leader leads, its last stable offset never goes back, and never lies above its high watermark."""
+        """Within a leader epoch the last stable offset never goes back, and is never above the high watermark."""
         stable = answer.last_stable_offset
         if not shown <= stable <= answer.high_watermark:
             self._client.history.breach(
                 f"the last stable offset of {place[0]}-{place[1]} was {shown} in epoch {epoch}, "
-                f"and now is {stable} below {answer.high_watermark}"
+                f"and now is {stable} with the high watermark at {answer.high_watermark}"
             )
         self._client.history.ledger(place).stable.reached(epoch, stable)
 
     def _take(self, place: Place, position: int, leader_epoch: int, answer: Any) -> None:
-        """Records must follow each other without a gap, from the position on."""
+        """Check and keep the records of a response: they must begin at the position and have no gaps."""
         client = self._client
         chunks = answer.records
         data = b"" if chunks is None else b"".join(chunks) if isinstance(chunks, list) else bytes(chunks)
         try:
             batches = split(memoryview(data)) if data else []
         except KafkaError as unreadable:
-            client.history.breach(f"{client.name} got what is no batch from {position} of {place} on: {unreadable}")
+            client.history.breach(f"{client.name} got malformed batches from {position} of {place}: {unreadable}")
             raise Refused(unreadable.code) from unreadable
-        running = Running(answer.aborted_transactions or () if self._committed else ())
+        running = AbortedFilter(answer.aborted_transactions or () if self._committed else ())
         for batch in batches:
             if not batch.crc_ok():
                 client.history.breach(f"{client.name} got a batch with a wrong CRC at {batch.base_offset} of {place}")

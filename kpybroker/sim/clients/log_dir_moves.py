@@ -1,4 +1,4 @@
-"""Somebody who moves replicas between the log directories of brokers, and what must be true of where they are."""
+"""A client that moves replicas between the log directories of brokers, and the check of where replicas are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from kpybroker.errors import ErrorCode
 from kpybroker.metadata.image import BROKER_RESOURCE
 from kpybroker.metadata.whereabouts import directory_in
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.topic_admin import alter_config
 from kpybroker.sim.cluster.cluster import SimMachine
 from kpybroker.sim.world.history import History, Place
@@ -16,13 +16,13 @@ from kpybroker.wire.rpc import alter_replica_log_dirs
 PATIENCE_S = 120.0
 THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 NOT_HERE = (int(ErrorCode.REPLICA_NOT_AVAILABLE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-"""It will be made there, should it ever come."""
+"""The broker has no such replica; a later one would be created in that directory."""
 
 
-class Shifter:
-    """Asks brokers to have a replica in another directory (AlterReplicaLogDirs), where they have it or not."""
+class LogDirMover:
+    """Sends AlterReplicaLogDirs to brokers, whether they have the replica or not."""
 
-    def __init__(self, client: Client, places: list[Place], paths: tuple[str, ...], *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, places: list[Place], paths: tuple[str, ...], *, pace_s: float) -> None:
         self._client = client
         self._places = places
         self._paths = paths
@@ -35,11 +35,11 @@ class Shifter:
             path = client.random.choice(self._paths)
             try:
                 await self._alter(node_id, topic, index, path)
-                client.note(f"node {node_id} is to have {topic}-{index} in {path}")
+                client.note(f"moved {topic}-{index} of node {node_id} to {path}")
                 client.succeeded()
                 await client.nap(self._pace_s)
             except (Unanswered, Refused) as failed:
-                client.note(f"node {node_id} may not have {topic}-{index} in {path}: {failed}")
+                client.note(f"cannot move {topic}-{index} of node {node_id} to {path}: {failed}")
                 await client.nap(1.0)
 
     async def _alter(self, node_id: int, topic: str, index: int, path: str) -> None:
@@ -48,48 +48,48 @@ class Shifter:
         request = alter_replica_log_dirs.Request(
             dirs=[alter_replica_log_dirs.AlterReplicaLogDir(path=path, topics=[row])]
         )
-        told = await self._client.ask(node_id, "AlterReplicaLogDirs", request)
-        code = told.results[0].partitions[0].error_code
+        response = await self._client.ask(node_id, "AlterReplicaLogDirs", request)
+        code = response.results[0].partitions[0].error_code
         if code not in (0, *NOT_HERE):
             raise Refused(code)
 
 
-async def limit_moves(client: Client, bytes_s: int) -> None:
+async def limit_moves(client: SimClient, bytes_s: int) -> None:
     """Raises Unanswered, Refused."""
     await alter_config(client, BROKER_RESOURCE, "", THROTTLE, str(bytes_s))
 
 
 async def check_directories(machines: list[SimMachine], history: History) -> None:
-    """At rest every move has ended, and the metadata says where each replica is.
+    """At rest every move has ended, and the metadata has the directory of each replica.
 
-    Where a loss of power took the name of the directory that a replica moves from, its copy waits for a person.
+    If a power loss took the name of the directory that a replica moves from, its copy stays until a person removes it.
     """
     may_be_alone = bool(history.counts.get("changes lost"))
     for machine in machines:
         until_s = machine.loop.time() + PATIENCE_S
         while (wrong := _misplaced(machine, may_be_alone=may_be_alone)) is not None:
             if machine.loop.time() > until_s:
-                history.breach(f"{machine.name}: {wrong} {PATIENCE_S:.0f} s after all was mended")
+                history.breach(f"{machine.name}: {wrong} {PATIENCE_S:.0f} s after all faults were repaired")
                 break
             await asyncio.sleep(0.2)
 
 
 def _misplaced(machine: SimMachine, *, may_be_alone: bool) -> str | None:
-    """Something that is not as it should be in the end."""
+    """What is wrong with a machine at rest, or None."""
     if machine.node is None:
         return "it does not run"
     broker = machine.node.broker
-    for directory in broker.log_dirs.online:
-        alone = broker.hosting.offline if may_be_alone else {}
+    for directory in broker.storage.log_dirs.online:
+        alone = broker.replication.hosting.offline if may_be_alone else {}
         moving = sorted(key for key in directory.futures if key not in alone)
         if moving:
-            return f"{moving} are on their way to {directory.path}"
-    for (topic, index), one in broker.log_dirs.logs.items():
-        found = broker.image.topic(topic)
-        place = broker.log_dirs.of(one)
+            return f"{moving} are still moving to {directory.path}"
+    for (topic, index), one in broker.storage.log_dirs.logs.items():
+        found = broker.metadata.image.topic(topic)
+        place = broker.storage.log_dirs.of(one)
         if found is None or place is None or broker.node_id not in found.partitions[index].replicas:
             continue
         said = directory_in(found.partitions[index], broker.node_id)
         if said != place.id:
-            return f"{topic}-{index} is in {place.path}, and the metadata does not say so"
+            return f"{topic}-{index} is in {place.path}, but the metadata has another directory"
     return None

@@ -1,4 +1,4 @@
-"""Producers: plain ones that never send twice, and idempotent ones that send again until they are answered."""
+"""Producers: plain ones that never retry, and idempotent ones that retry until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kpybroker.errors import ErrorCode
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.world.history import Place, Sent
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import init_producer_id, produce
@@ -16,9 +16,9 @@ from kpybroker.wire.rpc import init_producer_id, produce
 PRODUCE_LIMIT_MS = 5000
 IN_FLIGHT_MAX = 5
 FAILURES_MAX = 200
-"""Attempts in a row before an idempotent producer counts as refused for good."""
+"""After this many failed attempts in a row an idempotent producer counts as refused."""
 DEPOSED_S = 30.0
-"""A leader that was deposed and does not know it yet says so too, for as long as it is cut off."""
+"""How long a `HOPELESS` error may come from a leader that is deposed and cut off but does not know it yet."""
 DUPLICATE = int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 HOPELESS = frozenset(
     {
@@ -29,42 +29,42 @@ HOPELESS = frozenset(
         int(ErrorCode.INVALID_RECORD),
     }
 )
-"""For the first batch in flight these mean that the broker has lost or spoilt something."""
+"""For the first batch in flight these errors mean that the broker has lost or damaged records."""
 
 
 @dataclass(slots=True)
-class Parcel:
-    """A batch on its way, and the records that are in it."""
+class InFlightBatch:
+    """A batch in flight, and its records."""
 
     batch: bytes
     records: list[Sent]
 
 
-class Producer:
+class SimProducer:
     """Writes to one partition. `acks` is 1 or -1 (all); an idempotent one has up to five batches in flight.
 
-    After `tires_after` records it takes twice the time for the next one, after as many again three times, and so on.
+    After `slows_after` records it pauses twice as long between records, after as many again three times, and so on.
     """
 
     def __init__(
         self,
-        client: Client,
+        client: SimClient,
         place: Place,
         *,
         acks: int,
         idempotent: bool,
         pace_s: float,
-        tires_after: int,
+        slows_after: int,
         codecs: tuple[int, ...] = (),
     ) -> None:
         """`codecs`: each batch is compressed with one of them."""
-        assert not idempotent or acks == -1, "idempotence wants acks=all"
+        assert not idempotent or acks == -1, "an idempotent producer requires acks=all"
         self._client = client
         self._place = place
         self._acks = acks
         self._idempotent = idempotent
         self._pace_s = pace_s
-        self._tires_after = tires_after
+        self._tires_after = slows_after
         self._codecs = codecs
         self._number = 0
         self._sequence = 0
@@ -76,18 +76,18 @@ class Producer:
                 await self._send_in_order()
             else:
                 await self._send_once()
-            # where nothing stands in its way it would write most, and find least
+            # a producer without faults would write most and find least
             await self._client.nap(self._pace_s * (1 + self._number / self._tires_after))
 
     def _new_sent(self) -> Sent:
-        """One more record, of any length."""
+        """A new record of random length."""
         client = self._client
         value = b"%s/%d" % (client.name.encode(), self._number)
         value += b"." * client.random.choice((0, 10, 200))
         self._number += 1
         return Sent(value, self._place, self._acks, self._idempotent)
 
-    def _new_parcel(self) -> Parcel:
+    def _new_parcel(self) -> InFlightBatch:
         client = self._client
         records = [self._new_sent() for _ in range(client.random.choice((1, 1, 1, 3)))]
         stored = [sent.stored for sent in records]
@@ -96,7 +96,7 @@ class Producer:
         now_ms = client.wall_ms()
         codec = client.random.choice(self._codecs) if self._codecs else 0
         if not self._idempotent:
-            return Parcel(bytes(encode_batch(stored, timestamp_ms=now_ms, codec=codec)), records)
+            return InFlightBatch(bytes(encode_batch(stored, timestamp_ms=now_ms, codec=codec)), records)
         sequence, self._sequence = self._sequence, self._sequence + len(records)
         batch = encode_batch(
             stored,
@@ -106,25 +106,25 @@ class Producer:
             producer_epoch=0,
             base_sequence=sequence,
         )
-        return Parcel(bytes(batch), records)
+        return InFlightBatch(bytes(batch), records)
 
     async def _send_once(self) -> None:
-        """At most once: whatever happens, it is not sent again."""
+        """At most once: send a batch and never retry it."""
         client, parcel = self._client, self._new_parcel()
         try:
             await self._produce(parcel)
             client.succeeded()
         except (Unanswered, Refused) as failed:
-            client.note(f"does not know of {parcel.records[0].value[:20]!r}: {failed}")
+            client.note(f"does not know the fate of {parcel.records[0].value[:20]!r}: {failed}")
             client.forget_topic(self._place[0])
             await client.nap(0.5)
 
     async def _send_in_order(self) -> None:
-        """Exactly once: several in flight, and what is not acknowledged is sent again, in its order."""
+        """Exactly once: send several batches in flight, and retry those without an acknowledgement in order."""
         client = self._client
         if self._producer_id < 0 and not await self._begin():
             return
-        # until one batch is there, the broker takes any as the first, as Kafka does: so the first one goes alone
+        # the first batch goes alone: like Kafka, a broker accepts any sequence from a producer that it does not know
         count = client.random.randint(1, IN_FLIGHT_MAX) if self._sequence else 1
         waiting = [self._new_parcel() for _ in range(count)]
         failures, hopeless_since_s = 0, math.inf
@@ -134,7 +134,7 @@ class Producer:
             if client.history.now_s - hopeless_since_s > DEPOSED_S or failures > FAILURES_MAX:
                 code = outcomes[0]
                 what = ErrorCode(code).name if code is not None else "nothing"
-                client.history.breach(f"{client.name} is told {what} for a batch that follows what was acknowledged")
+                client.history.breach(f"{client.name} got {what} for the batch that follows the acknowledged ones")
                 self._producer_id = -1
                 return
             first = next((at for at, code in enumerate(outcomes) if code != 0), len(waiting))
@@ -147,12 +147,12 @@ class Producer:
                 client.forget_topic(self._place[0])
                 await client.nap(0.5)
 
-    async def _send_together(self, parcels: list[Parcel]) -> list[int | None]:
-        """All on one connection, one behind the other; returns the error code of each, None where nobody answered."""
+    async def _send_together(self, parcels: list[InFlightBatch]) -> list[int | None]:
+        """Send all on one connection, in order. Returns the error code of each, None without an answer."""
         client = self._client
         try:
             node_id = (await client.leader(*self._place)).node_id
-            await client.peer(node_id)  # dialled by each for itself, they could overtake each other
+            await client.peer(node_id)  # on separate connections they could overtake each other
         except Unanswered:
             return [None] * len(parcels)
         return await asyncio.gather(*(self._outcome(parcel) for parcel in parcels))
@@ -161,20 +161,20 @@ class Producer:
         client = self._client
         try:
             node_id = (await client.leader(*self._place)).node_id
-            told = await client.ask(node_id, "InitProducerId", init_producer_id.Request(transactional_id=None))
+            response = await client.ask(node_id, "InitProducerId", init_producer_id.Request(transactional_id=None))
         except Unanswered:
             client.forget_topic(self._place[0])
             await client.nap(0.5)
             return False
-        if told.error_code:
+        if response.error_code:
             await client.nap(0.5)
             return False
-        self._producer_id, self._sequence = told.producer_id, 0
-        client.history.producer_id(client.name, told.producer_id)
+        self._producer_id, self._sequence = response.producer_id, 0
+        client.history.producer_id(client.name, response.producer_id)
         return True
 
-    async def _outcome(self, parcel: Parcel) -> int | None:
-        """The error code; None where nothing was answered."""
+    async def _outcome(self, parcel: InFlightBatch) -> int | None:
+        """The error code of the answer; None without an answer."""
         try:
             await self._produce(parcel)
         except Unanswered:
@@ -183,15 +183,15 @@ class Producer:
             return refused.code
         return 0
 
-    async def _produce(self, parcel: Parcel) -> None:
+    async def _produce(self, parcel: InFlightBatch) -> None:
         """Raises Unanswered, Refused."""
         client, (name, index) = self._client, self._place
         node_id, _, topic_id = await client.leader(name, index)
         data: Any = produce.PartitionProduceData(index=index, records=parcel.batch)
         topic = produce.TopicProduceData(name=name, topic_id=topic_id, partition_data=[data])
         request = produce.Request(acks=self._acks, timeout_ms=PRODUCE_LIMIT_MS, topic_data=[topic])
-        told = await client.ask(node_id, "Produce", request)
-        row = told.responses[0].partition_responses[0]
+        response = await client.ask(node_id, "Produce", request)
+        row = response.responses[0].partition_responses[0]
         if row.error_code and row.error_code != DUPLICATE:
             raise Refused(row.error_code)
         for number, sent in enumerate(parcel.records):

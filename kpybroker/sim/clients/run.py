@@ -1,4 +1,4 @@
-"""A run as its actors and checks see it: the cluster, its clients, and what is known of both."""
+"""The interface of a run for its actors, clients and checks."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from collections.abc import Coroutine
 from random import Random
 from typing import Any, Protocol
 
-from kpybroker.sim.clients.client import Client
+from kpybroker.sim.clients.client import SimClient
 from kpybroker.sim.cluster.cluster import SimMachine
 from kpybroker.sim.cluster.setup import Setup
-from kpybroker.sim.laws.assignment_law import Shares
+from kpybroker.sim.laws.assignment_law import PartitionOwnership
 from kpybroker.sim.world.history import History, Place
 from kpybroker.sim.world.loop import VirtualLoop
 
 
 class Work(Protocol):
-    """What a client does until it is told to stop."""
+    """What a client does until it is stopped."""
 
     def run(self) -> Coroutine[Any, Any, None]: ...
 
 
 class Run(Protocol):
-    """`Simulation`, for those that it starts."""
+    """What actors, clients and checks see of the `Simulation`."""
 
     setup: Setup
     loop: VirtualLoop
     history: History
     machines: list[SimMachine]
     random: Random
-    """Draws of the workload."""
-    clients: list[Client]
+    """The Random of the workload."""
+    clients: list[SimClient]
     places: list[Place]
-    worked: list[Place]
+    writable: list[Place]
     tables: list[Place]
-    shares: Shares
+    ownership: PartitionOwnership
     pace_s: float
-    """How long clients wait between two pieces of work, at most."""
-    tires_after: int
-    """Records, after which a producer waits twice as long."""
+    """The longest pause of a client between two pieces of work."""
+    slows_after: int
+    """After this many records a producer pauses twice as long."""
 
-    def client(self, name: str) -> Client: ...
+    def client(self, name: str) -> SimClient: ...
 
-    def start(self, client: Client, work: Work) -> None: ...
+    def start(self, client: SimClient, work: Work) -> None: ...

@@ -1,48 +1,48 @@
-"""Those who keep a table, a topic that is compacted: writers with keys of their own, and readers of all of it."""
+"""Clients of a table, a compacted topic: writers with their own keys, and readers of the whole table."""
 
 from __future__ import annotations
 
 import asyncio
 
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.consuming import Consumer, earliest_offset
-from kpybroker.sim.clients.producing import Producer
-from kpybroker.sim.clients.transacting import ABORT_ODDS, Session, Transactor
+from kpybroker.sim.clients.producing import SimProducer
+from kpybroker.sim.clients.transacting import ABORT_ODDS, TransactionalSession, Transactor
 from kpybroker.sim.laws.tables import Forgetting, check_table
 from kpybroker.sim.world.history import Place, Sent
 
 TOMBSTONE_ODDS = 0.15
 KEYS = (2, 5, 20)
-"""How many keys a writer has."""
+"""A writer draws one of these as its number of keys."""
 
 
-def keyed(client: Client, sent: Sent, keys: int) -> Sent:
-    """The record with one of the client's keys; some are tombstones."""
+def keyed(client: SimClient, sent: Sent, keys: int) -> Sent:
+    """Give the record one of the client's keys; some are tombstones."""
     key = b"%s:%d" % (client.name.encode(), client.random.randrange(keys))
     is_tombstone = client.random.random() < TOMBSTONE_ODDS
     sent.give_key(key, is_tombstone=is_tombstone, at_s=client.history.now_s)
     return sent
 
 
-class Keeper(Producer):
+class TableWriter(SimProducer):
     """A producer whose records have keys."""
 
-    def __init__(self, client: Client, place: Place, *, idempotent: bool, pace_s: float, tires_after: int) -> None:
-        super().__init__(client, place, acks=-1, idempotent=idempotent, pace_s=pace_s, tires_after=tires_after)
+    def __init__(self, client: SimClient, place: Place, *, idempotent: bool, pace_s: float, slows_after: int) -> None:
+        super().__init__(client, place, acks=-1, idempotent=idempotent, pace_s=pace_s, slows_after=slows_after)
         self._keys = client.random.choice(KEYS)
 
     def _new_sent(self) -> Sent:
         return keyed(self._client, super()._new_sent(), self._keys)
 
 
-class Bookkeeper(Transactor):
-    """Writes records with keys in transactions, which are not whole any more once some of them are superseded."""
+class TransactionalTableWriter(Transactor):
+    """Writes records with keys in transactions. Compaction may remove superseded records of a transaction."""
 
-    def __init__(self, client: Client, places: list[Place], *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, places: list[Place], *, pace_s: float) -> None:
         super().__init__(client, client.name, places, pace_s=pace_s)
         self._keys = client.random.choice(KEYS)
 
-    async def _transaction(self, session: Session) -> None:
+    async def _transaction(self, session: TransactionalSession) -> None:
         client = self._client
         for _ in range(client.random.randint(1, 3)):
             place = client.random.choice(self._places)
@@ -57,7 +57,7 @@ class Bookkeeper(Transactor):
 class TableReader:
     """Reads the whole table, again and again."""
 
-    def __init__(self, client: Client, places: list[Place], forgetting: Forgetting, *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, places: list[Place], forgetting: Forgetting, *, pace_s: float) -> None:
         self._client = client
         self._places = places
         self._forgetting = forgetting
@@ -79,8 +79,8 @@ class TableReader:
                 await client.nap(0.5)
 
 
-async def read_table(client: Client, place: Place) -> tuple[list[tuple[int, bytes]], int]:
-    """All committed records of a partition, and up to where they were read. Raises Unanswered, Refused."""
+async def read_table(client: SimClient, place: Place) -> tuple[list[tuple[int, bytes]], int]:
+    """All committed records of a partition, and the offset up to which it was read. Raises Unanswered, Refused."""
     consumer = Consumer(client, [place], max_wait_ms=100, pace_s=0.0, committed=True, has_gaps=True)
     consumer.positions[place] = await earliest_offset(client, place)
     await consumer.read_to_the_end()

@@ -1,12 +1,12 @@
-"""An operator who makes topics and deletes them: what was answered must be true, for good."""
+"""A client that creates and deletes topics: what was answered must stay true."""
 
 from __future__ import annotations
 
 from kpybroker.errors import ErrorCode
 from kpybroker.metadata.image import TOPIC_RESOURCE
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.cluster.setup import TopicSetup
-from kpybroker.sim.world.history import Fate
+from kpybroker.sim.world.history import TopicFate
 from kpybroker.wire.rpc import create_topics, delete_topics, incremental_alter_configs
 
 EXISTS = int(ErrorCode.TOPIC_ALREADY_EXISTS)
@@ -14,50 +14,50 @@ ADMIN_LIMIT_S = 10.0
 INTERNAL_SEGMENT_BYTES = "3000"
 
 
-async def create_topic(client: Client, topic: TopicSetup) -> None:
-    """Make a topic; one that is there already is as good. Raises Unanswered, Refused."""
+async def create_topic(client: SimClient, topic: TopicSetup) -> None:
+    """Create a topic, unless it exists. Raises Unanswered, Refused."""
     configs = [create_topics.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()]
     row = create_topics.CreatableTopic(
         name=topic.name, num_partitions=topic.partitions, replication_factor=topic.replicas, configs=configs
     )
     node_id = client.any_broker()
-    told = await client.ask(node_id, "CreateTopics", create_topics.Request(topics=[row]), limit_s=ADMIN_LIMIT_S)
-    code = told.topics[0].error_code
+    response = await client.ask(node_id, "CreateTopics", create_topics.Request(topics=[row]), limit_s=ADMIN_LIMIT_S)
+    code = response.topics[0].error_code
     if code not in (0, EXISTS):
         raise Refused(code)
 
 
-async def delete_topic(client: Client, name: str) -> None:
-    """Delete a topic. Raises Unanswered, Refused: also with what a controller says that was deposed before the topic
-    was made, and does not know it yet."""
+async def delete_topic(client: SimClient, name: str) -> None:
+    """Delete a topic. Raises Unanswered, Refused. The error may come from a controller that was deposed before the
+    topic was created, and does not know it yet."""
     request = delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name)], timeout_ms=5000)
-    told = await client.ask(client.any_broker(), "DeleteTopics", request, limit_s=ADMIN_LIMIT_S)
-    code = told.responses[0].error_code
+    response = await client.ask(client.any_broker(), "DeleteTopics", request, limit_s=ADMIN_LIMIT_S)
+    code = response.responses[0].error_code
     if code:
         raise Refused(code)
 
 
-async def cut_small(client: Client, name: str, kind: int) -> None:
-    """Let the topic of a kind of coordinator be made, and have small segments. Raises Unanswered, Refused."""
+async def use_small_segments(client: SimClient, name: str, kind: int) -> None:
+    """Have the internal topic of a coordinator type created, with small segments. Raises Unanswered, Refused."""
     await client.coordinator("anybody", kind)
     await alter_config(client, TOPIC_RESOURCE, name, "internal.segment.bytes", INTERNAL_SEGMENT_BYTES)
 
 
-async def alter_config(client: Client, kind: int, resource: str, name: str, value: str) -> None:
-    """Give a setting of a resource a value. Raises Unanswered, Refused."""
+async def alter_config(client: SimClient, kind: int, resource: str, name: str, value: str) -> None:
+    """Set a config of a resource. Raises Unanswered, Refused."""
     wanted = incremental_alter_configs.AlterableConfig(name=name, value=value)
     row = incremental_alter_configs.AlterConfigsResource(resource_type=kind, resource_name=resource, configs=[wanted])
     request = incremental_alter_configs.Request(resources=[row])
-    told = await client.ask(client.any_broker(), "IncrementalAlterConfigs", request, limit_s=ADMIN_LIMIT_S)
-    code = told.responses[0].error_code
+    response = await client.ask(client.any_broker(), "IncrementalAlterConfigs", request, limit_s=ADMIN_LIMIT_S)
+    code = response.responses[0].error_code
     if code:
         raise Refused(code)
 
 
-class Operator:
-    """Makes topics of its own and deletes some of them."""
+class TopicAdmin:
+    """Creates topics and deletes some of them."""
 
-    def __init__(self, client: Client, replicas: int, *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, replicas: int, *, pace_s: float) -> None:
         self._client = client
         self._replicas = replicas
         self._pace_s = pace_s
@@ -67,11 +67,11 @@ class Operator:
         client = self._client
         while not client.stopping:
             name = f"made{self._number}"
-            fate = client.history.topics[name] = Fate()
+            fate = client.history.topics[name] = TopicFate()
             try:
                 await create_topic(client, TopicSetup(name, client.random.randint(1, 4), self._replicas, {}))
                 fate.becomes(True)
-                client.note(f"made {name}")
+                client.note(f"created {name}")
                 client.succeeded()
                 if client.random.random() < 0.4:
                     fate.becomes(None)
@@ -81,7 +81,7 @@ class Operator:
                     client.succeeded()
                 await client.nap(self._pace_s)
             except (Unanswered, Refused) as failed:
-                fate.becomes(None)  # for good: what went unanswered may still be done, after anything else
-                client.note(f"does not know of {name}: {failed}")
+                fate.becomes(None)  # forever: an unanswered request may take effect at any later time
+                client.note(f"does not know the fate of {name}: {failed}")
                 await client.nap(1.0)
             self._number += 1

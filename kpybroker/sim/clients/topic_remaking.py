@@ -1,8 +1,8 @@
-"""Somebody who makes a topic again and again, and deletes its records in between: the new one has nothing of an old."""
+"""A client that deletes and recreates a topic again and again: the new one must have no records of the old one."""
 
 from __future__ import annotations
 
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.consuming import earliest_offset
 from kpybroker.sim.clients.topic_admin import create_topic, delete_topic
 from kpybroker.sim.cluster.setup import TopicSetup
@@ -12,10 +12,10 @@ from kpybroker.wire.rpc import delete_records, produce
 TO_THE_END = -1
 
 
-class Remaker:
-    """`fresh` is the topic that was made again last and had no records deleted since, where that is known."""
+class TopicRecreator:
+    """`fresh` is the last recreated topic, if it is known and none of its records were deleted since."""
 
-    def __init__(self, client: Client, replicas: int, *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, replicas: int, *, pace_s: float) -> None:
         self._client = client
         self._replicas = replicas
         self._pace_s = pace_s
@@ -36,12 +36,12 @@ class Remaker:
                     await self._make(name)
                     self.fresh = name
                     await self._fill(name)
-                    client.history.count("topics made again")
+                    client.history.count("topics recreated")
                     client.succeeded()
                     await client.nap(self._pace_s)
             except (Unanswered, Refused) as failed:
-                self.fresh = None  # what went unanswered may still be done: another name from now on
-                client.note(f"does not know of {name}: {failed}")
+                self.fresh = None  # an unanswered request may still take effect: use another name from now on
+                client.note(f"does not know the fate of {name}: {failed}")
                 await client.nap(1.0)
 
     async def _make(self, name: str) -> None:
@@ -60,10 +60,10 @@ class Remaker:
             topic_id=leader.topic_id,
             partition_data=[produce.PartitionProduceData(index=0, records=batch)],
         )
-        told = await client.ask(
+        response = await client.ask(
             leader.node_id, "Produce", produce.Request(acks=-1, timeout_ms=5000, topic_data=[topic])
         )
-        _refused(told.responses[0].partition_responses[0].error_code)
+        _refused(response.responses[0].partition_responses[0].error_code)
 
     async def _shorten(self, name: str) -> None:
         """Raises Unanswered, Refused."""
@@ -71,16 +71,16 @@ class Remaker:
         topic = delete_records.DeleteRecordsTopic(name=name, partitions=[row])
         leader = await self._client.leader(name, 0)
         request = delete_records.Request(topics=[topic], timeout_ms=5000)
-        told = await self._client.ask(leader.node_id, "DeleteRecords", request)
-        _refused(told.topics[0].partitions[0].error_code)
+        response = await self._client.ask(leader.node_id, "DeleteRecords", request)
+        _refused(response.topics[0].partitions[0].error_code)
 
-    async def check(self, auditor: Client) -> None:
-        """Raises Unanswered, Refused: also where the topic does not begin at 0."""
+    async def check(self, auditor: SimClient) -> None:
+        """Raises Unanswered, Refused. Unanswered also stands for a topic that does not begin at 0."""
         if self.fresh is not None:
             auditor.forget_topic(self.fresh)
             starts = await earliest_offset(auditor, (self.fresh, 0))
             if starts:
-                raise Unanswered(f"{self.fresh} was made again and begins at {starts}")
+                raise Unanswered(f"{self.fresh} was recreated, but begins at {starts}")
 
 
 def _refused(code: int) -> None:

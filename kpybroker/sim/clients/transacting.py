@@ -1,4 +1,4 @@
-"""Transactions: what their producers say, in both generations of the protocol, and those who write with them."""
+"""The requests of transactional producers, before and since KIP-890, and clients that write transactions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.clients.classic_members import Membership
-from kpybroker.sim.clients.client import TRANSACTION, Client, Refused, Unanswered
-from kpybroker.sim.world.history import Place, Sent, Transaction
+from kpybroker.sim.clients.client import TRANSACTION, Refused, SimClient, Unanswered
+from kpybroker.sim.world.history import Place, Sent, SentTransaction
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import (
     add_offsets_to_txn,
@@ -21,15 +21,15 @@ from kpybroker.wire.rpc import (
 
 PRODUCE_LIMIT_MS = 5000
 ATTEMPTS_MAX = 12
-"""After so many failures of one step a transaction is given up."""
+"""After this many failures of one step a client gives up the transaction."""
 TIMEOUTS_MS = (2000, 6000)
 GONE_S = (0.5, 0.5, 8.0)
-"""How long a client that died is away: not noticed, or longer than a transaction may take."""
+"""How long a dead client stays away: too short to be noticed, or longer than the transaction timeout."""
 VANISHING_ODDS = 0.04
-"""How often a client dies between two steps."""
+"""The odds that a client dies between two steps."""
 ABORT_ODDS = 0.2
-TIRES_AFTER = 200
-"""Records, after which a transactor takes twice the time for the next transaction, and so on."""
+SLOWS_AFTER = 200
+"""After this many records a transactor pauses twice as long between transactions, and so on."""
 DUPLICATE = int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 FATAL = frozenset(
     int(code)
@@ -48,64 +48,65 @@ FATAL = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
     )
 )
-"""This transaction will not be committed; others are worth another attempt."""
+"""Errors after which the transaction cannot commit. Other errors are retried."""
 
 
-class Generation(NamedTuple):
-    """A generation of the protocol: versions of requests, None for the highest, and whether clients announce."""
+class TransactionProtocol(NamedTuple):
+    """A version of the transaction protocol: the versions of its requests, None for the highest."""
 
     produce: int | None
     end: int
     offsets: int
-    announces: bool
-    """What will be written to is told to the coordinator first; else whoever takes the records does (KIP-890)."""
+    adds_partitions: bool
+    """Whether clients send AddPartitionsToTxn and AddOffsetsToTxn; if not, the leaders do (KIP-890)."""
 
 
-FIRST = Generation(produce=11, end=4, offsets=4, announces=True)
-SECOND = Generation(produce=None, end=5, offsets=5, announces=False)
+TV1 = TransactionProtocol(produce=11, end=4, offsets=4, adds_partitions=True)
+TV2 = TransactionProtocol(produce=None, end=5, offsets=5, adds_partitions=False)
 
 
-class Ended(Exception):
-    """The client is gone in the middle of it: nothing is cleared up, and somebody takes its place."""
+class ClientDied(Exception):
+    """The client died in the middle of a transaction without cleaning up, and another one takes its place."""
 
 
-class Session:
-    """One incarnation of a transactional id, from its InitProducerId on. Its steps raise Unanswered, Refused, Ended."""
+class TransactionalSession:
+    """One incarnation of a transactional id, from its InitProducerId on. All steps raise Unanswered, Refused,
+    ClientDied."""
 
-    def __init__(self, client: Client, transactional_id: str, generation: Generation) -> None:
+    def __init__(self, client: SimClient, transactional_id: str, protocol: TransactionProtocol) -> None:
         self._client = client
         self.transactional_id = transactional_id
-        self._generation = generation
+        self._protocol = protocol
         self._producer_id = -1
         self._epoch = -1
         self._sequences: dict[Place, int] = {}
-        self._announced: set[Any] = set()
-        self.transaction = Transaction(client.name)
+        self._added: set[Any] = set()
+        self.transaction = SentTransaction(client.name)
 
     # ---- steps
 
     async def begin(self) -> None:
-        """Whoever had this transactional id before is fenced off."""
+        """Send InitProducerId, which fences off earlier producers with this transactional id."""
         client = self._client
         request = init_producer_id.Request(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=client.random.choice(TIMEOUTS_MS),
         )
-        told = await self._insist("InitProducerId", request, None)
-        client.history.producer_id(self.transactional_id, told.producer_id)
-        client.history.incarnation(told.producer_id, told.producer_epoch)
-        self._go_on_as(told.producer_id, told.producer_epoch)
-        client.note(f"is producer {told.producer_id} in epoch {told.producer_epoch}")
+        response = await self._insist("InitProducerId", request, None)
+        client.history.producer_id(self.transactional_id, response.producer_id)
+        client.history.incarnation(response.producer_id, response.producer_epoch)
+        self._go_on_as(response.producer_id, response.producer_epoch)
+        client.note(f"is producer {response.producer_id} in epoch {response.producer_epoch}")
 
     async def write(self, place: Place, sents: list[Sent]) -> None:
-        """One batch, sent again until it is there."""
+        """Send one batch, and retry until it is acknowledged."""
         client = self._client
         self.transaction.records += sents
         for sent in sents:
             sent.transaction = self.transaction
             client.history.sends(client.name, sent)
-        if self._generation.announces and place not in self._announced:
-            await self._announce(place)
+        if self._protocol.adds_partitions and place not in self._added:
+            await self._add_partition(place)
         sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + len(sents)
         batch = encode_batch(
@@ -129,9 +130,9 @@ class Session:
             client.history.acked(sent, row.base_offset + number if known else -1)
 
     async def commit_offset(self, membership: Membership, place: Place, offset: int) -> None:
-        """An offset that counts once the transaction is committed; of a member, if it still is one (KIP-447)."""
+        """Add an offset commit to the transaction; the coordinator checks the membership (KIP-447)."""
         group = membership.group
-        if self._generation.announces and group not in self._announced:
+        if self._protocol.adds_partitions and group not in self._added:
             request = add_offsets_to_txn.Request(
                 transactional_id=self.transactional_id,
                 producer_id=self._producer_id,
@@ -139,7 +140,7 @@ class Session:
                 group_id=group,
             )
             await self._insist("AddOffsetsToTxn", request, None)
-            self._announced.add(group)
+            self._added.add(group)
         partition = txn_offset_commit.TxnOffsetCommitRequestPartition(partition_index=place[1], committed_offset=offset)
         asked = txn_offset_commit.Request(
             transactional_id=self.transactional_id,
@@ -155,15 +156,15 @@ class Session:
             self._may_vanish()
             try:
                 node_id = await self._client.coordinator(group)
-                told = await self._client.ask(node_id, "TxnOffsetCommit", asked, version=self._generation.offsets)
-                _check(told.topics[0].partitions[0].error_code)
+                response = await self._client.ask(node_id, "TxnOffsetCommit", asked, version=self._protocol.offsets)
+                _check(response.topics[0].partitions[0].error_code)
                 return
             except (Unanswered, Refused) as failed:
                 await self._after(failed, attempt)
                 self._client.forget_coordinator(group)
 
     async def end(self, *, commit: bool) -> None:
-        """Commit or abort. What is known of the outcome is in the history, whatever is raised."""
+        """Commit or abort. The history has the outcome as far as known, also when this raises."""
         client, transaction = self._client, self.transaction
         transaction.ask(commit=commit)
         request = end_txn.Request(
@@ -176,7 +177,7 @@ class Session:
         for attempt in range(ATTEMPTS_MAX):
             self._may_vanish()
             try:
-                told = await self._ask("EndTxn", request, self._generation.end)
+                response = await self._ask("EndTxn", request, self._protocol.end)
                 break
             except (Unanswered, Refused) as failed:
                 if isinstance(failed, Refused) and failed.code in FATAL:
@@ -185,12 +186,12 @@ class Session:
                 await self._after(failed, attempt)
         transaction.decide(commit)
         client.history.count("transactions committed" if commit else "transactions aborted")
-        self.transaction = Transaction(client.name)
-        self._announced.clear()
-        if self._generation is SECOND:
-            self._go_on_as(told.producer_id, told.producer_epoch)
+        self.transaction = SentTransaction(client.name)
+        self._added.clear()
+        if self._protocol is TV2:
+            self._go_on_as(response.producer_id, response.producer_epoch)
 
-    # ---- how
+    # ---- helpers
 
     def _go_on_as(self, producer_id: int, epoch: int) -> None:
         self._producer_id, self._epoch = producer_id, epoch
@@ -198,16 +199,16 @@ class Session:
 
     def _may_vanish(self) -> None:
         if self._client.random.random() < VANISHING_ODDS:
-            self._client.note(f"vanishes as {self.transactional_id}")
-            raise Ended
+            self._client.note(f"dies as {self.transactional_id}")
+            raise ClientDied
 
     async def _after(self, failed: Unanswered | Refused, attempt: int) -> None:
-        """Before the next attempt; raises what failed where there is none."""
+        """Wait before the next attempt, or raise `failed` if there is none."""
         if attempt == ATTEMPTS_MAX - 1 or (isinstance(failed, Refused) and failed.code in FATAL):
             raise failed
         await self._client.nap(0.5)
 
-    async def _announce(self, place: Place) -> None:
+    async def _add_partition(self, place: Place) -> None:
         topic = add_partitions_to_txn.AddPartitionsToTxnTopic(name=place[0], partitions=[place[1]])
         request = add_partitions_to_txn.Request(
             v3_and_below_transactional_id=self.transactional_id,
@@ -216,10 +217,10 @@ class Session:
             v3_and_below_topics=[topic],
         )
         await self._insist("AddPartitionsToTxn", request, 3)
-        self._announced.add(place)
+        self._added.add(place)
 
     async def _insist(self, name: str, request: Any, version: int | None) -> Any:
-        """Ask the coordinator until it agrees."""
+        """Send the request to the coordinator until it succeeds."""
         for attempt in range(ATTEMPTS_MAX):
             self._may_vanish()
             try:
@@ -232,15 +233,15 @@ class Session:
         client = self._client
         try:
             node_id = await client.coordinator(self.transactional_id, TRANSACTION)
-            told = await client.ask(node_id, name, request, version=version)
-            code = told.error_code
+            response = await client.ask(node_id, name, request, version=version)
+            code = response.error_code
             if name == "AddPartitionsToTxn":
-                code = told.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+                code = response.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
             _check(code)
         except (Unanswered, Refused):
             client.forget_coordinator(self.transactional_id, TRANSACTION)
             raise
-        return told
+        return response
 
     async def _produce(self, place: Place, batch: bytes) -> Any:
         client, (name, index) = self._client, place
@@ -250,8 +251,8 @@ class Session:
         request = produce.Request(
             transactional_id=self.transactional_id, acks=-1, timeout_ms=PRODUCE_LIMIT_MS, topic_data=[topic]
         )
-        told = await client.ask(node_id, "Produce", request, version=self._generation.produce)
-        row = told.responses[0].partition_responses[0]
+        response = await client.ask(node_id, "Produce", request, version=self._protocol.produce)
+        row = response.responses[0].partition_responses[0]
         if row.error_code != DUPLICATE:
             _check(row.error_code)
         return row
@@ -263,9 +264,9 @@ def _check(code: int) -> None:
 
 
 class Transactor:
-    """Writes to several partitions at once, or to none; another may have the same transactional id."""
+    """Writes transactions over several partitions. Another transactor may have the same transactional id."""
 
-    def __init__(self, client: Client, transactional_id: str, places: list[Place], *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, transactional_id: str, places: list[Place], *, pace_s: float) -> None:
         self._client = client
         self._transactional_id = transactional_id
         self._places = places
@@ -275,7 +276,7 @@ class Transactor:
     async def run(self) -> None:
         client = self._client
         while not client.stopping:
-            session = Session(client, self._transactional_id, client.random.choice((FIRST, SECOND)))
+            session = TransactionalSession(client, self._transactional_id, client.random.choice((TV1, TV2)))
             try:
                 await session.begin()
                 while not client.stopping:
@@ -283,15 +284,15 @@ class Transactor:
                     client.succeeded()
                     if client.random.random() < 0.1:
                         break
-                    await client.nap(self._pace_s * (1 + self._number / TIRES_AFTER))
+                    await client.nap(self._pace_s * (1 + self._number / SLOWS_AFTER))
             except (Unanswered, Refused) as failed:
-                client.note(f"gives a transaction up: {failed}")
+                client.note(f"gives up a transaction: {failed}")
                 await client.nap(1.0)
-            except Ended:
+            except ClientDied:
                 await client.nap(client.random.choice(GONE_S))
 
-    async def _transaction(self, session: Session) -> None:
-        """Raises Unanswered, Refused, Ended."""
+    async def _transaction(self, session: TransactionalSession) -> None:
+        """Raises Unanswered, Refused, ClientDied."""
         client = self._client
         client.history.transactions.append(session.transaction)
         for _ in range(client.random.randint(1, 4)):

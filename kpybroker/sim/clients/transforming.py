@@ -1,30 +1,38 @@
-"""Consume, transform, produce: what is read is written elsewhere, and how far it was read is of the transaction too."""
+"""Consume, transform, produce: clients whose transactions have both the outputs and the offsets of the inputs."""
 
 from __future__ import annotations
 
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.clients.classic_members import Membership
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.consuming import Consumer
-from kpybroker.sim.clients.transacting import ABORT_ODDS, FIRST, GONE_S, SECOND, TIRES_AFTER, Ended, Session
+from kpybroker.sim.clients.transacting import (
+    ABORT_ODDS,
+    GONE_S,
+    SLOWS_AFTER,
+    TV1,
+    TV2,
+    ClientDied,
+    TransactionalSession,
+)
 from kpybroker.sim.world.history import Place, Sent
 
 TWINS, TEAM = "twin transformers", "team"
-"""Groups: of those who share a transactional id, and of those who share partitions."""
+"""Groups: of transformers that share a transactional id, and of transformers that share partitions."""
 TAKEN_MAX, TAKEN_BYTES = 10, 700
-"""Records in one transaction, and their size: the smallest segments take no batch above 900 bytes."""
+"""Most records and bytes in one transaction: the smallest segments take no batch above 900 bytes."""
 COPY_BYTES = 60
-"""What an output has beside its input, at most: names, attempt, the record's own fields."""
+"""The most that an output has in addition to its input: names, attempt, the record's own fields."""
 UNSTABLE = int(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 def output_of(group: str, value: bytes, attempt: str) -> bytes:
-    """The attempt makes it unique: what was aborted is written again."""
+    """The output for an input. `attempt` makes it unique, as aborted outputs are written again."""
     return b"%s>%s#%s" % (group.encode(), value, attempt.encode())
 
 
 def input_of(group: str, output: bytes) -> bytes | None:
-    """What this is the output of, if of this group."""
+    """The input of an output of this group; None for other records."""
     name, arrow, rest = output.partition(b">")
     return rest.rpartition(b"#")[0] if arrow and name == group.encode() else None
 
@@ -32,12 +40,12 @@ def input_of(group: str, output: bytes) -> bytes | None:
 class Transformer:
     """Copies committed records to another partition, each exactly once.
 
-    Alone with its transactional id, one of a team is a member of a group, and copies what it is given (KIP-447). Twins
-    have one transactional id, and copy all: whoever begins last fences the other off.
+    A team member has its own transactional id, and copies the partitions that its group assigns to it (KIP-447). Twins
+    have the same transactional id and copy all partitions: the one that starts last fences the other off.
     """
 
     def __init__(
-        self, client: Client, group: str, sources: list[Place], target: Place, *, is_member: bool, pace_s: float
+        self, client: SimClient, group: str, sources: list[Place], target: Place, *, is_member: bool, pace_s: float
     ) -> None:
         self._client = client
         self._group = group
@@ -55,22 +63,22 @@ class Transformer:
         client = self._client
         transactional_id = client.name if self._is_member else self._group
         while not client.stopping:
-            session = Session(client, transactional_id, client.random.choice((FIRST, SECOND)))
+            session = TransactionalSession(client, transactional_id, client.random.choice((TV1, TV2)))
             try:
                 await session.begin()
                 await self._transform(session)
             except (Unanswered, Refused) as failed:
-                client.note(f"begins anew: {failed}")
+                client.note(f"starts again: {failed}")
                 client.forget_coordinator(self._group)
                 for name, _ in self._sources:
                     client.forget_topic(name)
                 await client.nap(1.0)
-            except Ended:
+            except ClientDied:
                 self._membership = self._newcomer()
                 await client.nap(client.random.choice(GONE_S))
 
-    async def _transform(self, session: Session) -> None:
-        """From what is committed on, as long as it goes well. Raises Unanswered, Refused, Ended."""
+    async def _transform(self, session: TransactionalSession) -> None:
+        """Copy from the committed offsets on, until something fails. Raises Unanswered, Refused, ClientDied."""
         client, membership = self._client, self._membership
         own = self._sources
         if self._is_member:
@@ -89,10 +97,10 @@ class Transformer:
             if self._is_member:
                 await membership.beat()
             client.succeeded()
-            await client.nap(self._pace_s * (1 + self._attempts / TIRES_AFTER))
+            await client.nap(self._pace_s * (1 + self._attempts / SLOWS_AFTER))
 
     async def _position(self, place: Place) -> int:
-        """What is committed, once no transaction is about to change it. Raises Unanswered, Refused."""
+        """The committed offset, once no pending transaction can change it. Raises Unanswered, Refused."""
         while True:
             try:
                 return await self._membership.fetch(place)
@@ -103,7 +111,7 @@ class Transformer:
                 await self._membership.beat()
             await self._client.nap(0.5)
 
-    async def _copy(self, session: Session, place: Place, values: list[bytes], position: int) -> None:
+    async def _copy(self, session: TransactionalSession, place: Place, values: list[bytes], position: int) -> None:
         client = self._client
         self._attempts += 1
         client.history.transactions.append(session.transaction)
@@ -115,10 +123,10 @@ class Transformer:
         await session.commit_offset(self._membership, place, position)
         if client.random.random() < ABORT_ODDS / 2:
             await session.end(commit=False)
-            raise Refused(int(ErrorCode.TRANSACTION_ABORTABLE))  # all of it again
+            raise Refused(int(ErrorCode.TRANSACTION_ABORTABLE))  # repeat the whole transaction
         await session.end(commit=True)
         commits.acknowledge(position)
-        client.succeeded()  # a pass over many partitions may seldom reach its end
+        client.succeeded()  # a pass over many partitions may rarely complete
 
 
 def _fitting(found: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:

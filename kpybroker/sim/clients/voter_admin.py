@@ -1,4 +1,4 @@
-"""An operator who removes voters of the quorum and adds them again, and what must be true of voters (KIP-853)."""
+"""A client that removes voters of the quorum and adds them again, and the invariants of voters (KIP-853)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from kpybroker.errors import ErrorCode
-from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.cluster.setup import CONTROLLER_PORT, directory_of
 from kpybroker.wire.rpc import add_raft_voter, remove_raft_voter
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 CHANGE_LIMIT_S = 10.0
 FEWEST = 2
-"""With one voter nothing would be lost either, and its every fault would stop everything."""
+"""Fewest voters: with one voter nothing would be lost either, but any fault of it would stop the quorum."""
 UNDECIDED = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_CONTROLLER)
-"""It may be done yet; or it was done before, where the answer to that was lost."""
+"""Errors after which the change may still happen, or may have happened already."""
 CHANGED_ALREADY = (ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND)
 
 
-class Registrar:
-    """Changes one voter after the other, and remembers which of them must be."""
+class VoterAdmin:
+    """Adds and removes one voter at a time, and remembers which nodes must be voters."""
 
-    def __init__(self, client: Client, addresses: dict[int, str], *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, addresses: dict[int, str], *, pace_s: float) -> None:
         self._client = client
         self._addresses = addresses
         self._pace_s = pace_s
         self._votes = dict.fromkeys(addresses, True)
-        """As far as this operator knows."""
+        """Node id -> whether it is a voter, according to the answers so far."""
         self._doubtful: dict[int, None] = {}
-        """What was asked about them went unanswered once, and may be done at any time."""
+        """Nodes with an unanswered request, which may take effect at any time."""
 
     async def run(self) -> None:
         client = self._client
@@ -53,16 +53,16 @@ class Registrar:
                 client.succeeded()
             except Refused as refused:
                 if refused.code in CHANGED_ALREADY:
-                    # done before, where that answer was lost on its way between nodes; or a deposed leader says so
+                    # an earlier request whose answer was lost did it, or the answer is from a deposed leader
                     self._votes[node_id] = adds
                     self._doubtful[node_id] = None
                     client.succeeded()
                 elif refused.code in UNDECIDED:
                     self._doubtful[node_id] = None
-                client.note(f"does not know of voter {node_id}: {refused}")
+                client.note(f"does not know the state of voter {node_id}: {refused}")
             except Unanswered as failed:
                 self._doubtful[node_id] = None
-                client.note(f"does not know of voter {node_id}: {failed}")
+                client.note(f"does not know the state of voter {node_id}: {failed}")
 
     async def _change(self, node_id: int, adds: bool) -> None:
         client = self._client
@@ -76,29 +76,29 @@ class Registrar:
             else remove_raft_voter.Request(cluster_id=None, voter_id=node_id, voter_directory_id=directory)
         )
         name = "AddRaftVoter" if adds else "RemoveRaftVoter"
-        told = await client.ask(client.any_broker(), name, request, limit_s=CHANGE_LIMIT_S)
-        if told.error_code:
-            raise Refused(told.error_code)
+        response = await client.ask(client.any_broker(), name, request, limit_s=CHANGE_LIMIT_S)
+        if response.error_code:
+            raise Refused(response.error_code)
 
     def check(self, machines: list[SimMachine], history: History) -> None:
-        """What was answered is so, for whoever leads in the end."""
+        """The voters of the leader at the end are as answered."""
         for machine in machines:
             if machine.node is not None and machine.node.broker.quorum.is_active:
                 found = machine.node.broker.quorum.voters.ids
                 for node_id, votes in self._votes.items():
                     if node_id not in self._doubtful and votes != (node_id in found):
-                        history.breach(f"{node_id} was {'added' if votes else 'removed'}, and the voters are {found}")
+                        history.breach(f"{node_id} was {'added' if votes else 'removed'}, but the voters are {found}")
 
 
-class VoterLaws:
-    """What every node's log says of voters, held against what was committed anywhere, and against Raft."""
+class VoterChecks:
+    """Checks the voters in every node's log against those committed on other nodes and against KIP-853."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._committed: dict[int, tuple[str, tuple[int, ...]]] = {}
 
     def look(self, name: str, quorum: Quorum) -> None:
-        """Voters committed at an offset are the same everywhere, and one change at a time is under way."""
+        """Voters committed at an offset are the same everywhere, and only one change is pending at a time."""
         said = quorum.voter_history
         open_changes = 0
         for before, after in itertools.pairwise(said):
@@ -112,4 +112,4 @@ class VoterLaws:
             if before.end and len({*before.voters.ids} ^ {*after.voters.ids}) > 1:
                 self._history.breach(f"{name}: voters {before.voters.ids} became {after.voters.ids} in one change")
         if quorum.is_leader and open_changes > 1:
-            self._history.breach(f"{name} leads with {open_changes} changes of voters that have not committed")
+            self._history.breach(f"{name} leads with {open_changes} uncommitted changes of voters")

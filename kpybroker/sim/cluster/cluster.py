@@ -1,4 +1,4 @@
-"""Nodes on simulated machines: started, stopped, killed, cut off from power; the product's own `Node` inside."""
+"""Simulated machines that run the product's own `Node`, and start, stop, kill and power it off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STOP_PATIENCE_S = 30.0
 
 
 class SimWorld:
-    """The four doors of one process."""
+    """The `World` of one process: clock, random numbers, network and disk."""
 
     def __init__(self, machine: SimMachine, owner: Owner, number: int, storage: Storage) -> None:
         self._machine = machine
@@ -48,7 +48,7 @@ class Process:
 
 
 class SimMachine:
-    """A machine with a disk, a clock and a place on the network, and the node that runs on it, or does not."""
+    """A machine with a disk, a clock and a network address, and the process of its node, if it runs."""
 
     def __init__(self, setup: NodeSetup, seed: int, loop: VirtualLoop, fabric: Fabric, history: History) -> None:
         self.setup = setup
@@ -62,7 +62,7 @@ class SimMachine:
         self.skew_ms = 0
         self.process: Process | None = None
         self.wanted = True
-        """It shall run: what ends by itself is started again."""
+        """Whether a process that ends by itself is started again."""
         self.had_disk_trouble = False
         self._runs = 0
         self._config = parse_config(setup.properties)
@@ -73,7 +73,7 @@ class SimMachine:
 
     @property
     def node(self) -> Node | None:
-        """The node, if it has started and nobody is stopping it."""
+        """The node, if it has started and is not stopping."""
         process = self.process
         return None if process is None or process.stopping or not process.owner.alive else process.node
 
@@ -81,18 +81,18 @@ class SimMachine:
         return WALL_BEGINS_MS + round(self.loop.time() * 1000) + self.skew_ms
 
     def stay_down(self) -> None:
-        """Whatever ends it, it is not started again by itself."""
+        """Do not start the process again when it ends."""
         self.wanted = False
 
     def skew(self, skew_ms: int) -> None:
-        """Its wall clock is so far ahead of, or behind, the others."""
+        """Set the wall clock ahead of the others (or behind, if negative)."""
         self.skew_ms = skew_ms
 
     def has_disk_trouble(self, on: bool) -> None:
         self.had_disk_trouble = on
 
     def mend(self) -> None:
-        """Disk, clock and process are as they should be."""
+        """Remove all faults of disk, clock and process."""
         self.storage.mend()
         self.skew_ms = 0
         self.wanted = True
@@ -103,8 +103,8 @@ class SimMachine:
     # ---- life
 
     def start(self) -> None:
-        """Power and process on."""
-        assert self.process is None, "it runs already"
+        """Switch the machine on and start the process."""
+        assert self.process is None, "the process is already running"
         self.wanted = True
         self.fabric.power(self.setup.address, True)
         self._runs += 1
@@ -123,19 +123,19 @@ class SimMachine:
         self.history.note("node", f"{self.name} serves")
         why = await asyncio.shield(process.node.failed)
         if process.stopping:
-            return  # whoever runs a node stops it once
+            return  # a node is stopped only once
         process.stopping = True
         await process.node.stop()
         self._end(process, f"gave up: {why}")
 
     def _crashed(self, process: Process, running: asyncio.Task[None]) -> None:
-        """What a start or a stop raises besides ConfigError is a traceback on somebody's screen."""
+        """A start or stop may raise only ConfigError: anything else is a crash."""
         if process.owner.alive and not running.cancelled() and (raised := running.exception()) is not None:
             self.loop.on_problem(process.owner, "the node crashed", raised)
             self._end(process, "crashed")
 
     def _end(self, process: Process, why: str) -> None:
-        """The process has ended by itself; somebody starts it again."""
+        """The process has ended by itself: bury it, and start it again after a while."""
         self.history.note("node", f"{self.name} {why}")
         self.history.count("ended by itself")
         self.loop.soon_for(self.loop.simulation, self._ended, process)
@@ -150,7 +150,7 @@ class SimMachine:
             self.start()
 
     def kill(self, why: str = "is killed") -> None:
-        """SIGKILL. What it wrote is in the page cache."""
+        """SIGKILL the process. What it wrote stays in the page cache."""
         if self.process is not None:
             self.history.note("node", f"{self.name} {why}")
             self._bury(self.process)
@@ -163,7 +163,7 @@ class SimMachine:
         self.process = None
 
     def lose_power(self) -> None:
-        """The machine is off: what was not synced may be gone, and nobody is told anything."""
+        """Cut the power: unsynced data may be lost, and peers receive neither FIN nor RST."""
         self.fabric.power(self.setup.address, False)
         self.kill("loses power")
         lost = self.storage.lose_power(self.random)
@@ -171,13 +171,13 @@ class SimMachine:
         self.history.count("changes lost", lost)
 
     def lose_directory(self) -> None:
-        """Its disk is gone, and with it the process; there is an empty one when it starts again."""
+        """Kill the process and replace the disk by an empty one."""
         self.kill("loses its disk")
         self.storage.lose_everything()
         self.history.count("directories lost")
 
     def light_fuse(self, changes: int, *, takes_power: Callable[[], bool]) -> None:
-        """It dies in the middle of a coming change of its disk."""
+        """The process dies in the middle of the disk change that follows `changes` others."""
         process = self.process
         if process is None:
             return
@@ -198,11 +198,11 @@ class SimMachine:
         if takes_power():
             self.lose_power()
         else:
-            self.kill("is dead")
+            self.kill("is killed by its fuse")
         self.loop.call_later(RESTART_AFTER_S, self._start_again)
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL for one that does not end."""
+        """SIGTERM, followed by SIGKILL if the process does not end in time."""
         process = self.process
         if process is None or process.node is None or process.stopping:
             self.kill("is killed while starting or stopping")
@@ -220,7 +220,7 @@ class SimMachine:
     def pause(self, on: bool) -> None:
         """SIGSTOP and SIGCONT."""
         if self.process is not None:
-            self.history.note("node", f"{self.name} is {'halted' if on else 'going on'}")
+            self.history.note("node", f"{self.name} is {'halted' if on else 'resumed'}")
             if on:
                 self.loop.halt(self.process.owner)
             else:

@@ -1,4 +1,4 @@
-"""What a seed decides before anything runs: the nodes, their settings, the weather, the workload, the faults."""
+"""What a seed determines before the run: the nodes, their settings, network delays, the workload, the faults."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ REPLICAS_MAX = 3
 RETENTION_MS = 8000
 VOTERS_ODDS = 0.3
 SYNCS_S = ((0.0005, 0.004), (0.0005, 0.004), (0.01, 0.06))
-"""Two quick disks and a slow one, on which what is not synced yet is seldom nothing."""
-SHARERS_ODDS = 0.6
-SHARERS_SESSION_MS = 6000
+"""Two fast disks and a slow one, which nearly always has unsynced changes."""
+CONSUMER_MEMBERS_ODDS = 0.6
+CONSUMER_MEMBERS_SESSION_MS = 6000
 TRANSACTIONS_ODDS = 0.4
 TABLE = "table"
-"""The topic that is compacted."""
+"""The compacted topic."""
 TABLE_ODDS = 0.3
 LOG_DIRS = ("/data", "/more")
 SEVERAL_ODDS = 0.25
-"""How often brokers have both."""
-REMAKES_ODDS = 0.2
+"""The odds that brokers have both of `LOG_DIRS`."""
+RECREATES_ODDS = 0.2
 OUTPUTS = "outputs"
 """The topic that transformers write to."""
 LOSES_UNSYNCED = ("power_loss",)
@@ -73,52 +73,52 @@ class NodeSetup:
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that is not chance on the way."""
+    """Everything that is drawn before the run."""
 
     seed: int
     nodes: tuple[NodeSetup, ...]
     trouble_s: float
     faults: tuple[str, ...]
-    """Which faults happen; none, in a quiet run."""
+    """The faults that happen; empty for a run without faults."""
     pause_between_s: float
     weather: Weather
     outlives_power: bool
-    """What is acknowledged is on a disk; else it is in the page caches of all who are in sync."""
+    """Whether acknowledged records are on disk; if not, they are in the page caches of all in-sync replicas."""
     survives: tuple[int, ...]
-    """What was acknowledged with these acks may not be lost under these faults and settings."""
+    """The values of acks whose acknowledged records must survive these faults with these settings."""
     replicas: int
-    """What topics have at most."""
+    """The largest replication factor of topics."""
     topics: tuple[TopicSetup, ...]
     producers: int
     consumers: int
     members: int
     committers: int
-    sharers: int
+    consumer_members: int
     """Members of the consumer protocol."""
     transactors: int
     transformers: int
     cold_odds: float
     window_bytes: int
     sync_s: tuple[float, float]
-    """How long a sync takes: from, to."""
+    """(shortest, longest) duration of a sync."""
     spare: int
     """How many nodes may be down or unreachable at once."""
     voters_change: bool
-    """The log names the voters, and an operator removes and adds them."""
+    """Voters are in the metadata log (KIP-853), and an operator removes and adds them."""
     table: TopicSetup | None = None
-    """A topic with keys that is compacted; the logs of the coordinators are too, where there is one."""
-    keepers: int = 0
-    """Who writes to it."""
-    bookkeepers: int = 0
-    """Who does in transactions."""
+    """A compacted topic with keys. With it, the logs of the coordinators are cleaned too."""
+    table_writers: int = 0
+    """How many clients write to the table without transactions."""
+    transactional_table_writers: int = 0
+    """How many clients write to the table in transactions."""
     forgetting: Forgetting | None = None
-    remakes: bool = False
-    """Somebody makes a topic again and again."""
+    recreates_topics: bool = False
+    """Whether a client deletes and recreates a topic again and again."""
     log_dirs: tuple[str, ...] = LOG_DIRS[:1]
     moves_bytes_s: int | None = None
-    """What moves between them are limited to, so that they are under way while other things happen."""
+    """The throttle of moves between log directories, so that they are under way while other things happen."""
     actors: tuple[str, ...] = ()
-    """Those with a chance of their own (`actors/catalog.py`)."""
+    """Actors that take part (`actors/catalog.py`)."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ def setup_of(
     compacts: bool = False,
     moves: bool = False,
 ) -> Setup:
-    """Draw the setup of a seed. `replicas` is what topics have at most (3), `faults` limits which may be chosen;
-    `transacts`, `compacts` and `moves` ask for transactions, a compacted topic, several log directories."""
+    """Draw the setup of a seed. `replicas` is the largest replication factor (3), `faults` limits which faults may be
+    drawn; `transacts`, `compacts` and `moves` force transactions, a compacted topic and several log directories."""
     most = min(replicas or REPLICAS_MAX, brokers)
     random = Random(f"setup {seed} {brokers}")
     fsync = random.choice(("always", "always", "page-cache"))
@@ -153,7 +153,7 @@ def setup_of(
     topics = tuple(_topic(random, number, fewest, most) for number in range(random.randint(1, 3)))
     if _loses_directories(seed, brokers, most, faults):
         chosen = (*(name for name in chosen if name != LOST_DIRECTORY), LOST_DIRECTORY)
-        topics = tuple(replace(topic, replicas=most) for topic in topics)  # one replica alone cannot be lost
+        topics = tuple(replace(topic, replicas=most) for topic in topics)  # a directory must not hold the only replica
     changing = _changes_voters(seed, brokers, chosen)
     shared["replica.lag.time.max.ms"] = Random(f"lag {seed} {brokers}").choice(("1500", "30000"))
     transacting = Random(f"transactions {seed} {brokers}")
@@ -162,8 +162,8 @@ def setup_of(
     shared.update(_transaction_properties(transacting, most))
     topics = _with_outputs(tuple(_less_in_sync(topic, transacting) for topic in topics), most, transformers)
     sharing = Random(f"sharing {seed} {brokers}")
-    shared.update(_sharing_properties(sharing))
-    sharers = sharing.choice((2, 3)) if sharing.random() < SHARERS_ODDS and not transactors else 0
+    shared.update(_consumer_protocol_properties(sharing))
+    consumer_members = sharing.choice((2, 3)) if sharing.random() < CONSUMER_MEMBERS_ODDS and not transactors else 0
     setup = Setup(
         seed=seed,
         nodes=_nodes(brokers, shared, changing=changing),
@@ -177,9 +177,9 @@ def setup_of(
         topics=topics,
         producers=1 if transactors else random.randint(2, 4),
         consumers=1 if transactors else random.randint(1, 2),
-        members=(sharing.choice((0, 0, 1, 2)) if sharers else 0 if transactors else random.choice((0, 2, 3))),
+        members=(sharing.choice((0, 0, 1, 2)) if consumer_members else 0 if transactors else random.choice((0, 2, 3))),
         committers=random.randint(0, 2),
-        sharers=sharers,
+        consumer_members=consumer_members,
         transactors=transactors,
         transformers=transformers,
         cold_odds=random.choice((0.0, 0.0, 0.3)),
@@ -188,16 +188,16 @@ def setup_of(
         spare=(brokers - 1) // 2 if brokers > 1 else 1,
         voters_change=changing,
     )
-    setup = _with_remaking(_with_table(setup, brokers, compacts=compacts), brokers)
+    setup = _with_recreation(_with_table(setup, brokers, compacts=compacts), brokers)
     setup = _with_file_faults(_with_directories(setup, brokers, moves=moves), brokers, faults)
     return _with_disk_hangs(_with_write_stalls(setup, brokers, faults), brokers, faults)
 
 
 def _offered(faults: tuple[str, ...] | None, brokers: int, most: int, fsync: str) -> tuple[str, ...]:
-    """The faults that may be chosen."""
+    """The faults that may be drawn."""
     offered = faults if faults is not None else (ONE_BROKER_FAULTS if brokers == 1 else MANY_BROKERS_FAULTS)
     if fsync != "always" and most < REPLICAS_MAX:
-        # what is acknowledged is in the page cache only: that survives a process, not its machine
+        # acknowledged records are only in the page cache, which survives the process but not a power loss
         offered = tuple(name for name in offered if name not in LOSES_UNSYNCED)
     return offered
 
@@ -209,13 +209,13 @@ def _with_outputs(topics: tuple[TopicSetup, ...], most: int, transformers: int) 
 
 
 def _changes_voters(seed: int, brokers: int, chosen: tuple[str, ...]) -> bool:
-    """A chance of its own, too; a directory that is formatted anew would have the voters of the first day."""
+    """Uses its own Random. Not with lost directories: a newly formatted one would have the initial voters."""
     may = brokers > 2 and LOST_DIRECTORY not in chosen
     return may and Random(f"voters {seed} {brokers}").random() < VOTERS_ODDS
 
 
 def _loses_directories(seed: int, brokers: int, most: int, faults: tuple[str, ...] | None) -> bool:
-    """A chance of its own, so that all other draws of a seed are what they were without this fault."""
+    """Uses its own Random, so that all other draws of a seed stay the same as without this fault."""
     if faults is not None:
         return LOST_DIRECTORY in faults
     drawn = Random(f"lost directory {seed} {brokers}").random() < LOST_DIRECTORY_ODDS
@@ -239,10 +239,10 @@ def _shared_properties(random: Random, fsync: str, replicas: int) -> dict[str, s
     }
 
 
-def _sharing_properties(random: Random) -> dict[str, str]:
+def _consumer_protocol_properties(random: Random) -> dict[str, str]:
     return {
         "group.consumer.min.session.timeout.ms": "1000",
-        "group.consumer.session.timeout.ms": str(SHARERS_SESSION_MS),
+        "group.consumer.session.timeout.ms": str(CONSUMER_MEMBERS_SESSION_MS),
         "group.consumer.min.heartbeat.interval.ms": "100",
         "group.consumer.heartbeat.interval.ms": "500",
         "group.consumer.assignment.interval.ms": random.choice(("0", "1000")),
@@ -250,7 +250,7 @@ def _sharing_properties(random: Random) -> dict[str, str]:
 
 
 def _less_in_sync(topic: TopicSetup, random: Random) -> TopicSetup:
-    """Some are written to while one replica alone is in sync: it will be waited for."""
+    """Lower min.insync.replicas of some topics to 1, so that a leader alone in the ISR accepts acks=all."""
     if "min.insync.replicas" not in topic.configs or random.random() < 0.6:
         return topic
     return replace(topic, configs={**topic.configs, "min.insync.replicas": "1"})
@@ -274,7 +274,7 @@ def _topic(random: Random, number: int, fewest: int, most: int) -> TopicSetup:
 
 
 def _with_table(setup: Setup, brokers: int, *, compacts: bool) -> Setup:
-    """A chance of its own, so that all other draws of a seed are what they were without a table."""
+    """Uses its own Random, so that all other draws of a seed stay the same as without a table."""
     random = Random(f"cleaning {setup.seed} {brokers}")
     if random.random() >= TABLE_ODDS and not compacts:
         return setup
@@ -294,12 +294,12 @@ def _with_table(setup: Setup, brokers: int, *, compacts: bool) -> Setup:
     properties = {
         "log.cleaner.backoff.ms": random.choice(("300", "1500")),
         "log.cleaner.dedupe.buffer.size": "1800000",
-        "log.cleaner.io.buffer.load.factor": random.choice(("0.0005", "0.9")),  # for some ten keys a pass, or for all
+        "log.cleaner.io.buffer.load.factor": random.choice(("0.0005", "0.9")),  # about ten keys per pass, or all
         "log.cleaner.min.cleanable.ratio": "0.1",
         "log.initial.task.delay.ms": "500",
         "log.retention.check.interval.ms": "1000",
     }
-    is_timely = "clock_skew" not in setup.faults  # else the brokers may think it much later
+    is_timely = "clock_skew" not in setup.faults  # if not, a broker's clock may be far ahead
     forgetting = Forgetting(tombstones_ms / 1000 if is_timely else 0.0)
     if deletes:
         forgetting = replace(forgetting, records_s=RETENTION_MS / 1000 if is_timely else 0.0)
@@ -308,19 +308,19 @@ def _with_table(setup: Setup, brokers: int, *, compacts: bool) -> Setup:
         nodes=tuple(replace(node, properties={**node.properties, **properties}) for node in setup.nodes),
         table=TopicSetup(TABLE, random.randint(1, 2), setup.replicas, configs),
         producers=1,
-        keepers=random.choice((1, 2)),
-        bookkeepers=random.choice((0, 1)),
+        table_writers=random.choice((1, 2)),
+        transactional_table_writers=random.choice((0, 1)),
         forgetting=forgetting,
     )
 
 
-def _with_remaking(setup: Setup, brokers: int) -> Setup:
-    """A chance of its own, too."""
-    return replace(setup, remakes=Random(f"remaking {setup.seed} {brokers}").random() < REMAKES_ODDS)
+def _with_recreation(setup: Setup, brokers: int) -> Setup:
+    """Uses its own Random."""
+    return replace(setup, recreates_topics=Random(f"remaking {setup.seed} {brokers}").random() < RECREATES_ODDS)
 
 
 def _with_directories(setup: Setup, brokers: int, *, moves: bool) -> Setup:
-    """A chance of its own, too."""
+    """Uses its own Random."""
     random = Random(f"log dirs {setup.seed} {brokers}")
     if random.random() >= SEVERAL_ODDS and not moves:
         return setup
@@ -330,7 +330,7 @@ def _with_directories(setup: Setup, brokers: int, *, moves: bool) -> Setup:
 
 
 def _with_file_faults(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
-    """A chance of its own, too; indexes are small then, so that they are saved while they fill."""
+    """Uses its own Random. Indexes are small with these faults, so that they are saved while they fill."""
     random = Random(f"file faults {setup.seed} {brokers}")
     drawn = random.random() < FILE_FAULTS_ODDS
     some: tuple[str, ...] = random.choice(((BAD_FILE,), (SHORT_DESCRIPTORS,), (BAD_FILE, SHORT_DESCRIPTORS)))
@@ -345,21 +345,21 @@ def _with_file_faults(setup: Setup, brokers: int, faults: tuple[str, ...] | None
 
 
 def _with_write_stalls(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
-    """A chance of its own, too."""
+    """Uses its own Random."""
     if faults is not None or Random(f"write stall {setup.seed} {brokers}").random() >= WRITE_STALL_ODDS:
         return setup
     return replace(setup, faults=(*setup.faults, WRITE_STALL))
 
 
 def _with_disk_hangs(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
-    """A chance of its own, too, where others can go on."""
+    """Uses its own Random. Only with several brokers, so that the others can go on."""
     if faults is not None or brokers == 1 or Random(f"disk hang {setup.seed} {brokers}").random() >= DISK_HANG_ODDS:
         return setup
     return replace(setup, faults=(*setup.faults, DISK_HANG))
 
 
 def directory_of(node_id: int) -> bytes:
-    """The directory that a voter has, where the log names the voters from the first day on."""
+    """The directory id of an initial voter (KIP-853)."""
     return bytes([node_id]) * 16
 
 

@@ -1,8 +1,8 @@
-"""How a cluster stands: what may be lost without anything being lost, and what has been filled again."""
+"""Whether a cluster can lose the disk of a machine without losing data, and whether that disk is filled again."""
 
 from __future__ import annotations
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.metadata.image import Image
 from kpybroker.sim.cluster.cluster import SimMachine
 
@@ -12,17 +12,18 @@ def _running(machines: list[SimMachine]) -> list[Broker]:
 
 
 def _newest(brokers: list[Broker]) -> Image:
-    return max((broker.image for broker in brokers), key=lambda image: image.offset)
+    return max((broker.metadata.image for broker in brokers), key=lambda image: image.offset)
 
 
 def _committed(brokers: list[Broker]) -> int:
     return max(broker.quorum.state.high_watermark for broker in brokers)
 
 
-def others_have_it(machine: SimMachine, machines: list[SimMachine]) -> bool:
-    """Everybody runs, and as they are now; the others have the metadata, and an in-sync replica of every partition.
+def others_have_all(machine: SimMachine, machines: list[SimMachine]) -> bool:
+    """All nodes run with a current registration, and the others have the metadata and an in-sync replica of every
+    partition of this machine.
 
-    A node that came back and has not registered yet counts as in sync though a power loss may have taken some of it.
+    Current, because a node that came back after a power loss is in the ISR with data missing until it registers.
     """
     brokers = _running(machines)
     if len(brokers) < len(machines):
@@ -30,7 +31,7 @@ def others_have_it(machine: SimMachine, machines: list[SimMachine]) -> bool:
     newest, committed, node_id = _newest(brokers), _committed(brokers), machine.setup.node_id
     for broker in brokers:
         registered = newest.brokers.get(broker.node_id)
-        if registered is None or registered.fenced or registered.epoch != broker.epoch:
+        if registered is None or registered.fenced or registered.epoch != broker.membership.epoch:
             return False
         if broker.node_id != node_id and broker.quorum.log.synced_end < committed:
             return False
@@ -39,7 +40,7 @@ def others_have_it(machine: SimMachine, machines: list[SimMachine]) -> bool:
 
 
 def is_whole(machine: SimMachine, machines: list[SimMachine]) -> bool:
-    """The machine has all metadata that has committed, and is in sync wherever it has a replica."""
+    """The machine has all committed metadata, and is in the ISR of all its partitions."""
     if machine.node is None:
         return False
     brokers, broker = _running(machines), machine.node.broker

@@ -1,4 +1,4 @@
-"""A disk that hangs: for how long, and what must go on meanwhile on the others."""
+"""The fault of a disk that hangs, and the check that the other nodes go on meanwhile."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 HANG_S = (5.0, 20.0)
 SPARE_S = 3.0
-"""For an election, and for heartbeats and fetches on their way."""
+"""Allowance for an election, and for heartbeats and fetches in flight."""
 LOOKS_EVERY_S = 0.1
 
 Progress = dict[tuple[int, bytes, int], tuple[int, float]]
-"""By leader, topic id and partition: the high watermark below which not all is, and since when it is there."""
+"""(leader, topic id, partition) -> a high watermark below the end of the log, and since when it has not moved."""
 
 
 class Hanging:
-    """Lets disks hang. Where all other nodes are whole when one begins, nothing that was written to a leader waits for
-    its high watermark for longer than a controller and then a broker may be silent."""
+    """Lets disks hang. If all other nodes are whole when a hang begins, no high watermark may stand still for longer
+    than a broker session and two fetch timeouts of the quorum, plus `SPARE_S`."""
 
     def __init__(self, setup: Setup, machines: list[SimMachine], history: History) -> None:
         self._setup = setup
@@ -40,7 +40,7 @@ class Hanging:
         self._ends_s = 0.0
 
     async def hang(self, machine: SimMachine) -> None:
-        """One disk, for a while."""
+        """Let one log directory of a machine hang for a while."""
         loop, process = asyncio.get_running_loop(), machine.process
         seconds = self._random.uniform(*HANG_S)
         if process is None:
@@ -50,7 +50,7 @@ class Hanging:
         machine.storage.stall(loop.time() + seconds, below)
         self._ends_s = max(self._ends_s, machine.storage.stalled_until_s)
         others = [other for other in self._machines if other is not machine]
-        # where voters come and go, this one may be one of two
+        # while voters change, this machine may be one of only two
         is_watched = not self._setup.voters_change and all(is_whole(other, self._machines) for other in others)
         self._history.count("watched hangs", is_watched)
         progress: Progress = {}
@@ -61,19 +61,19 @@ class Hanging:
         machine.storage.stall(0.0, below)
 
     async def end(self) -> None:
-        """Return when what a disk was given while it hung has been written."""
+        """Wait until the writes that were given to hanging disks are done."""
         await asyncio.sleep(self._ends_s - asyncio.get_running_loop().time() + SPARE_S)
 
     def _goes_on(self, progress: Progress) -> bool:
-        """Look at every partition of the newest metadata that one node less leaves enough replicas of."""
+        """Check every partition that has enough replicas without one node. Returns False after a breach."""
         now_s = asyncio.get_running_loop().time()
         brokers = {each.node.broker.node_id: each.node.broker for each in self._machines if each.node is not None}
-        newest = max((broker.image for broker in brokers.values()), key=lambda image: image.offset)
+        newest = max((broker.metadata.image for broker in brokers.values()), key=lambda image: image.offset)
         waiting: Progress = {}
         for topic in newest.topics.values():
             for index, state in enumerate(topic.partitions):
                 broker = brokers.get(state.leader)
-                partition = None if broker is None else broker.hosting.find(topic.name, index)
+                partition = None if broker is None else broker.replication.hosting.find(topic.name, index)
                 if len(state.replicas) == 1 or (partition is not None and not _waits(partition)):
                     continue
                 key, watermark = (state.leader, topic.id, index), partition.log.high_watermark if partition else -1
@@ -81,7 +81,7 @@ class Hanging:
                 waiting[key] = known if known is not None and known[0] == watermark else (watermark, now_s)
                 silent_s = now_s - waiting[key][1]
                 if silent_s > self._limit_s:
-                    what = f"{topic.name}-{index}, led by {state.leader}, is silent for {silent_s:.1f} s"
+                    what = f"{topic.name}-{index}, led by {state.leader}, has stood still for {silent_s:.1f} s"
                     self._history.breach(f"the disk of one node hangs, and {what}")
                     return False
         progress.clear()

@@ -1,4 +1,4 @@
-"""Faults: each breaks something for a while, and mends it. `Nemesis` chooses, within what may be broken at once."""
+"""Faults: each breaks something for a while and repairs it. `Nemesis` limits how many machines are broken at once."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from random import Random
 from kpybroker.metadata.image import Image
 from kpybroker.sim.cluster.cluster import SimMachine
 from kpybroker.sim.cluster.setup import BAD_FILE, DISK_HANG, LOST_DIRECTORY, SHORT_DESCRIPTORS, WRITE_STALL, Setup
-from kpybroker.sim.faults.durability import is_whole, others_have_it
+from kpybroker.sim.faults.durability import is_whole, others_have_all
 from kpybroker.sim.faults.hanging import Hanging
 from kpybroker.sim.world.history import History
 from kpybroker.sim.world.network import Fabric
 
 RESTART_ODDS = 0.5
-"""After trouble with a disk the operator restarts the node: orderly or not."""
+"""The odds that a node is stopped, and not killed, for the restart after a disk fault."""
 
 
 class Nemesis:
-    """Breaks things until it is told to stop, then mends everything."""
+    """Injects random faults for the time that the setup gives, then repairs everything."""
 
     def __init__(
         self, setup: Setup, machines: list[SimMachine], clients: list[str], fabric: Fabric, history: History
@@ -34,9 +34,9 @@ class Nemesis:
         self._random = Random(f"nemesis {setup.seed}")
         self._stalls = Random(f"write stalls {setup.seed}")
         self._broken: dict[str, None] = {}
-        """Names of machines that are down or out of reach."""
+        """Names of machines that are down or unreachable."""
         self._lost_power: dict[int, int] = {}
-        """The last broker epoch of nodes whose machine has lost power: what was in no other page cache is gone."""
+        """Node id -> broker epoch at its last power loss, which may have taken what was only in its page cache."""
         self._under_way: list[asyncio.Task[None]] = []
         self._hanging = Hanging(setup, machines, history)
         self._faults: dict[str, Callable[[SimMachine], Awaitable[None]]] = {
@@ -65,7 +65,7 @@ class Nemesis:
         }
 
     async def run(self) -> None:
-        """Trouble, for as long as the setup says."""
+        """Inject faults for `trouble_s` seconds."""
         setup, random = self._setup, self._random
         ends = self._loop.time() + setup.trouble_s
         while self._loop.time() < ends:
@@ -88,8 +88,8 @@ class Nemesis:
             self._broken.pop(machine.name, None)
 
     async def mend(self) -> None:
-        """Everything is whole again, and every node runs."""
-        self._history.note("nemesis", "mends everything")
+        """Repair everything, and start every node that is down."""
+        self._history.note("nemesis", "repairs everything")
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
@@ -130,7 +130,7 @@ class Nemesis:
         await self._until_known(machine)
 
     async def _fuse(self, machine: SimMachine) -> None:
-        """It dies at some change of its disk; where power may be lost, half of the times with its power."""
+        """The process dies in a disk change; if power loss is among the faults, half of the time with a power loss."""
         takes_power = "power_loss" in self._setup.faults and self._random.random() < 0.5
         machine.light_fuse(
             self._random.choice((0, 1, 3, 10, 40)), takes_power=lambda: takes_power and self._may_lose_power(machine)
@@ -141,7 +141,7 @@ class Nemesis:
             await self._until_known(machine)
 
     def _may_lose_power(self, machine: SimMachine) -> bool:
-        """What it has acknowledged is on its disk, or in the page cache of somebody else who is in sync."""
+        """Whether all acknowledged records are on its disk, or in the page cache of another in-sync replica."""
         if self._setup.outlives_power:
             return True
         image, node_id = self._newest_image(), machine.setup.node_id
@@ -157,15 +157,16 @@ class Nemesis:
         return True
 
     def _newest_image(self) -> Image:
-        images = [machine.node.broker.image for machine in self._machines if machine.node is not None]
+        images = [machine.node.broker.metadata.image for machine in self._machines if machine.node is not None]
         return max(images, key=lambda image: image.offset, default=Image())
 
     def _has_all(self, image: Image, node_id: int) -> bool:
-        """A node that is in sync and has lost power has all that it should once it has registered and joined again."""
+        """Whether an in-sync node has all records: after a power loss, only once it has registered again."""
         return image.brokers[node_id].epoch > self._lost_power.get(node_id, -1)
 
     async def _until_known(self, machine: SimMachine) -> None:
-        """It lost what others may still count on, until it has registered anew: nothing else may break."""
+        """Wait until a node has registered again. Until then it is in the ISR with data missing, and counts as
+        broken."""
         while not self._setup.outlives_power:
             image = self._newest_image()
             if machine.setup.node_id in image.brokers and self._has_all(image, machine.setup.node_id):
@@ -216,7 +217,7 @@ class Nemesis:
         return [other.setup.address for other in self._machines if other is not machine]
 
     async def _partition(self, machine: SimMachine) -> None:
-        """Nodes fall into two groups; clients reach all of them."""
+        """Split the nodes into two groups; clients still reach all of them."""
         addresses = [one.setup.address for one in self._machines]
         left = [address for address in addresses if self._random.random() < 0.5]
         for one in left:
@@ -228,7 +229,7 @@ class Nemesis:
         self._fabric.heal()
 
     async def _one_way(self, machine: SimMachine) -> None:
-        """Others cannot reach it, or it cannot reach them: all, or one of them."""
+        """Cut one direction between the machine and all others, or one of them."""
         others = self._others(machine)
         if others and self._random.random() < 0.5:
             others = [self._random.choice(others)]
@@ -242,14 +243,14 @@ class Nemesis:
         self._fabric.heal()
 
     async def _deaf(self, machine: SimMachine) -> None:
-        """It hears no other node, but clients, and all hear it: what it decides, nobody fetches."""
+        """The machine receives from clients but from no other node; all receive from it. So no node fetches from it."""
         for other in self._others(machine):
             self._fabric.cut(other, machine.setup.address)
         await self._while(2.0, 10.0)
         self._fabric.heal()
 
     async def _isolate(self, machine: SimMachine) -> None:
-        """Nobody reaches it, and it reaches nobody."""
+        """Cut the machine off from all nodes and clients, in both directions."""
         for other in [*self._others(machine), *self._clients]:
             self._fabric.cut(machine.setup.address, other)
             self._fabric.cut(other, machine.setup.address)
@@ -271,7 +272,7 @@ class Nemesis:
         await self._while(0.2, 8.0)
 
     async def _write_stall(self, machine: SimMachine) -> None:
-        """Every write takes long, in one of its directories."""
+        """Make every write in one log directory slow."""
         storage, random = machine.storage, self._stalls
         below = random.choice(self._setup.log_dirs)
         storage.slow_writes(random.choice((0.06, 0.3, 1.0)), below)
@@ -279,8 +280,9 @@ class Nemesis:
         storage.slow_writes(0.0, below)
 
     async def _lost_directory(self, machine: SimMachine) -> None:
-        """A disk is replaced by an empty one, where others have what it had; no other fault before it is filled."""
-        if not others_have_it(machine, self._machines):
+        """Replace the disk by an empty one, if the others have its data. The machine counts as broken until it is
+        filled again."""
+        if not others_have_all(machine, self._machines):
             return
         machine.stay_down()
         machine.lose_directory()
@@ -306,7 +308,7 @@ class Nemesis:
         await self._restart_after_trouble(machine)
 
     async def _bad_file(self, machine: SimMachine) -> None:
-        """Some files of one partition cannot be written, while all others are well."""
+        """Some files of one partition cannot be written, while all other files are good."""
         parents = [path for path in self._setup.log_dirs if machine.storage.find(path) is not None]
         directories = [f"{path}/{name}/" for path in parents for name in sorted(machine.storage.folder(path).names)]
         found = [path for path in directories if path[:-1].rpartition("-")[2].isdecimal()]
@@ -320,7 +322,7 @@ class Nemesis:
         await self._restart_after_trouble(machine)
 
     async def _short_descriptors(self, machine: SimMachine) -> None:
-        """Connections take what descriptors there are: it costs requests, and no replica."""
+        """Leave few free file descriptors. Requests may fail, but no replica may go offline."""
         process = machine.process
         if process is None or process.node is None:
             return
@@ -331,8 +333,8 @@ class Nemesis:
             process.world.disk.free_handles()
         await self._while(2.0, 2.0)
         if machine.process is process and not process.stopping:
-            for why in process.node.broker.hosting.lost():
-                self._history.breach(f"{machine.name} was short of descriptors, and {why}")
+            for why in process.node.broker.replication.hosting.lost():
+                self._history.breach(f"{machine.name} was short of file descriptors, and {why}")
 
     async def _restart_after_trouble(self, machine: SimMachine) -> None:
         machine.stay_down()

@@ -1,7 +1,7 @@
-"""Who has which partition in a group of the consumer protocol (KIP-848): never two at the same time.
+"""In a group of the consumer protocol (KIP-848) a partition never has two owners at the same time.
 
-A member has what it was given until it sends that it gave it up, or has left; and the coordinator may count it out no
-earlier than a session after the last heartbeat it was answered was sent.
+A member owns its assigned partitions until it sends that it revoked them, or leaves. The coordinator may fence it no
+earlier than one session timeout after the member sent the last heartbeat that was answered.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from collections.abc import Iterable
 from kpybroker.sim.world.history import History, Place
 
 
-class Shares:
-    """Of one group. `session_s`: how long the coordinator waits for members, whatever is done to its clock."""
+class PartitionOwnership:
+    """The owners of partitions in one group. `session_s`: the session timeout, in true time."""
 
     def __init__(self, history: History, group: str, session_s: float) -> None:
         self._history = history
         self._group = group
         self._session_s = session_s
         self._until_s: dict[Place, dict[str, float]] = {}
-        """Until when nobody else may have it, by member."""
+        """By partition and member: until when no other member may own it."""
 
-    def has(self, member: str, places: Iterable[Place], sent_at_s: float) -> None:
-        """A heartbeat of that time has been answered, and the member goes on with these, or begins."""
+    def owns(self, member: str, places: Iterable[Place], sent_at_s: float) -> None:
+        """A heartbeat sent at that time was answered, and the member owns these partitions."""
         now_s, until_s = self._history.now_s, sent_at_s + self._session_s
         for place in places:
             holders = self._until_s.setdefault(place, {})
             if until_s > now_s:
                 for other, others_until_s in holders.items():
                     if other != member and others_until_s > now_s:
-                        self._history.breach(f"{member} and {other} both have {place[0]}-{place[1]} in {self._group}")
+                        self._history.breach(f"{member} and {other} both own {place[0]}-{place[1]} in {self._group}")
             holders[member] = until_s
 
-    def gives_up(self, member: str, places: Iterable[Place]) -> None:
-        """Before it says so to anybody."""
+    def revokes(self, member: str, places: Iterable[Place]) -> None:
+        """The member revokes these partitions. Call this before it sends its heartbeat."""
         for place in places:
             self._until_s.get(place, {}).pop(member, None)
 
     def without_owner(self, places: Iterable[Place]) -> list[Place]:
-        """Those that nobody has said to have."""
+        """Those of `places` that no member owns."""
         return [place for place in places if not self._until_s.get(place)]

@@ -1,4 +1,4 @@
-"""A compacted topic is a table: whoever reads it whole ends with the newest record of each key."""
+"""A compacted topic is a table: a consumer that reads it to the end has the newest record of each key."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from kpybroker.sim.world.history import History, Place, Sent
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """What a table may forget, by the age of records in seconds."""
+    """Which records a table may have deleted, by their age in seconds."""
 
     tombstones_s: float
-    """A tombstone of that age is not there for everybody: a replica that was away may have what it deleted."""
+    """A tombstone of that age may be gone, and a replica that was down may still have the record it deleted."""
     records_s: float = math.inf
-    """A record of that age may have been deleted by retention."""
+    """Retention may have deleted records of that age."""
 
 
 def is_settled(sent: Sent) -> bool:
-    """Committed, durable, and its offset was acknowledged."""
+    """The record is acknowledged with an offset and, if transactional, committed."""
     is_there = sent.is_acked and sent.offset >= 0
     return is_there and (sent.transaction is None or sent.transaction.is_committed is True)
 
 
 def is_void(sent: Sent) -> bool:
-    """It is of a transaction that will never be committed."""
+    """The record belongs to a transaction that will never be committed."""
     transaction = sent.transaction
     return transaction is not None and (transaction.is_committed is False or not transaction.commit_asked)
 
@@ -39,9 +39,9 @@ def check_table(
     end: int,
     since_s: float = math.inf,
 ) -> None:
-    """Hold what a reader of all committed records below `end` has found against what was acknowledged.
+    """Compare all committed records below `end`, as read, with those that were acknowledged.
 
-    `since_s`: when it began, in a run that goes on: only keys are looked at that nobody has touched since, or may have.
+    `since_s`: when reading began, for checks during a run. Only keys are checked that no client has written to since.
     """
     where, ledger = f"{place[0]}-{place[1]}", history.ledger(place)
     offsets: dict[bytes, int] = {}
@@ -55,7 +55,7 @@ def check_table(
         if sent.is_acked and sent.offset not in (-1, offset):
             history.breach(f"{value!r} was acknowledged at {sent.offset} of {where} and is at {offset}")
         if is_void(sent):
-            history.breach(f"{value!r} of {where} was never committed, and is shown at {offset}")
+            history.breach(f"{value!r} of {where} was never committed, but was read at {offset}")
     by_key: dict[bytes | None, list[Sent]] = {}
     for sent in ledger.sent.values():
         if not is_void(sent):
@@ -68,7 +68,9 @@ def check_table(
             continue
         if not _may_be_forgotten(last, sents, forgetting, history.now_s):
             at = newest.get(key, -1)
-            history.breach(f"of {key!r} {last.value!r} was acknowledged at {last.offset} of {where}, newest is {at}")
+            history.breach(
+                f"key {key!r}: {last.value!r} was acknowledged at {last.offset} of {where}, but the newest is at {at}"
+            )
 
 
 def _may_be_forgotten(last: Sent, sents: list[Sent], forgetting: Forgetting, now_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""`python -m kpybroker.sim.mutants`: which seed catches each mutant?"""
+"""`python -m kpybroker.sim.mutants`: find the seed that catches each mutant."""
 
 from kpybroker.sim.mutants.catalog import main
 

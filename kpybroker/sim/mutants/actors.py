@@ -1,4 +1,4 @@
-"""Broken admin requests, followers that serve and the rest of what actors hold, on purpose. See `mutants`."""
+"""Mutants that the invariants of actors must catch: broken admin requests, fetches from followers, quotas and more."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kpybroker.replication.node.lifecycle import Lifecycle
 from kpybroker.serving.fetch.nearby import NearbyView
 from kpybroker.serving.produce import append
 from kpybroker.serving.produce.reply import ACKS_NONE
-from kpybroker.sim.mutants.mutant import Mutant, Patch
+from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 from kpybroker.storage.log import admission, timestamps
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.reencoding import Opening, opened
 from kpybroker.wire.records.batch import Batch, encode_batch, read_records
 
 FIRST_MAX = 3
-"""What the topics of a seed have at most, before they get more."""
+"""The most partitions that the topics of a seed have before CreatePartitions adds some."""
 NODES = ("crash", "pause", "partition", "isolate", "slow_node")
 
 
@@ -29,7 +29,7 @@ def _ends_at_once(target: Any) -> None:
     if target.adding or target.removing:
         target.replicas = tuple(node_id for node_id in target.replicas if node_id not in target.removing)
         target.isr = tuple(node_id for node_id in target.isr if node_id in target.replicas) or target.replicas[:1]
-        target.removing = target.adding = ()
+        force(target, removing=(), adding=())
 
 
 def _keeps_them_all(call_off: Callable[..., Wanted]) -> Callable[..., Wanted]:
@@ -63,7 +63,7 @@ def _deletes_one_more(advance_start: Callable[[Log, int], None]) -> Callable[[Lo
 
 def _first_of_the_batch(batch: Batch, _: int | None, start: int) -> Any:
     return max(batch.base_offset, start), batch.base_timestamp, batch.leader_epoch
-    yield  # the work is done in slices
+    yield  # makes this a generator, like the function it replaces
 
 
 def _without_the_last(open_batch: Callable[..., Opening]) -> Callable[..., Opening]:
@@ -114,7 +114,7 @@ def _changes_no_broker(difference: Callable[..., list[Any]]) -> Callable[..., li
 
 
 async def _stays_away(_: Lifecycle) -> None:
-    """Who is not known any more does not register again."""
+    """An unregistered broker does not register again."""
 
 
 ACTOR_MUTANTS = (
@@ -126,21 +126,21 @@ ACTOR_MUTANTS = (
         actors=("reassignment",),
     ),
     Mutant(
-        "a reassignment that is called off leaves its replicas",
+        "a cancelled reassignment keeps its new replicas",
         (Patch(reassignment, "_call_off", _keeps_them_all(reassignment._call_off)),),
         NODES,
         brokers=3,
         actors=("reassignment",),
     ),
     Mutant(
-        "followers serve what is not committed",
+        "followers serve records above the high watermark",
         (Patch(NearbyView, "look", _shows_everything(NearbyView.look)),),
         NODES,
         brokers=3,
         actors=("racks",),
     ),
     Mutant(
-        "DeleteRecords takes one record too many",
+        "DeleteRecords deletes one record too many",
         (Patch(Log, "advance_start", _deletes_one_more(Log.advance_start)),),
         NODES,
         brokers=3,
@@ -153,7 +153,7 @@ ACTOR_MUTANTS = (
         actors=("times",),
     ),
     Mutant(
-        "a batch that is compressed anew loses its last record",
+        "a recompressed batch loses its last record",
         (Patch(admission, "opened", _without_the_last(opened)),),
         ("crash",),
         actors=("compression",),
@@ -165,34 +165,34 @@ ACTOR_MUTANTS = (
         actors=("acks_none",),
     ),
     Mutant(
-        "members are not given partitions that are made later",
+        "members are not assigned partitions that are created later",
         (Patch(Transitions, "partitions", _never_the_last(Transitions.partitions)),),
         NODES,
         brokers=3,
         actors=("partitions",),
     ),
     Mutant(
-        "the preferred replica leads though it is not in sync",
+        "the preferred replica is elected though it is not in sync",
         (Patch(PartitionChange, "_clean_leader", _first_one_leads(PartitionChange._clean_leader)),),
         NODES,
         brokers=3,
         actors=("elections",),
     ),
     Mutant(
-        "a setting of a broker is answered and forgotten",
+        "a broker setting is acknowledged but not kept",
         (Patch(configs, "_difference", _changes_no_broker(configs._difference)),),
         ("crash",),
         actors=("settings",),
     ),
     Mutant(
-        "a broker that was unregistered stays away",
+        "an unregistered broker does not register again",
         (Patch(Lifecycle, "_register_again", _stays_away),),
         ("pause",),
         brokers=3,
         actors=("unregistration",),
     ),
     Mutant(
-        "who exceeds a quota is not told",
+        "clients over their quota are not throttled",
         (Patch(ClientQuotas, "charge", lambda *_: 0),),
         ("crash",),
         actors=("quotas",),

@@ -1,6 +1,6 @@
-"""Broken brokers, on purpose: each mutant is a patch to the product that some seed must catch.
+"""All mutants. A mutant is a deliberate bug: a patch to the product that some seed must catch.
 
-`python -m kpybroker.sim.mutants` says for each which seed caught it, and with which sentence.
+`python -m kpybroker.sim.mutants` prints for each mutant the seed that caught it and the breach that it found.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from kpybroker.sim.mutants.cleaning import CLEANERS
 from kpybroker.sim.mutants.cluster import THREE_BROKERS
 from kpybroker.sim.mutants.coordinators import COORDINATORS
 from kpybroker.sim.mutants.log_dirs import MOVERS
-from kpybroker.sim.mutants.mutant import Mutant, Patch
+from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 from kpybroker.sim.mutants.stalls import STALLS
-from kpybroker.sim.simulation import Outcome, Simulation
+from kpybroker.sim.simulation import RunOutcome, Simulation
 from kpybroker.storage.log import recovery, syncing
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.syncing import GroupSync
@@ -35,7 +35,7 @@ SEEDS_MAX = 200
 
 
 async def _syncs_nothing(*_: Any) -> None:
-    """A sync that only says so."""
+    """A sync that does nothing."""
 
 
 def _without_names(sync_with: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +60,7 @@ def _flushes_whatever_happens(flush: Callable[[Log], None]) -> Callable[[Log], N
             if log._queue:
                 log.files.world.disk.pwritev(segment.handle(), log._queue, segment.written_bytes)
         except OSError:
-            pass  # nobody need know
+            pass  # the mutant ignores the error
         log._queue.clear()
         log.files.wrote(segment, segment.size_bytes - segment.written_bytes, log.end)
 
@@ -77,7 +77,7 @@ def _forgets_producer_ids(records: Callable[[Image], Iterator[Any]]) -> Callable
 
 def _latest_as_it_comes(look_up: Callable[..., Any]) -> Callable[..., Any]:
     def answer(partition: Partition, *rest: Any) -> Any:
-        partition.epoch_start = 0
+        force(partition, epoch_start=0)
         return look_up(partition, *rest)
 
     return answer
@@ -97,24 +97,24 @@ ONE_BROKER = (
         POWER,
     ),
     Mutant(
-        "a failed write is passed over",
+        "a failed write is ignored",
         (Patch(Log, "flush", _flushes_whatever_happens(Log.flush)),),
         ("disk_full", "disk_error"),
     ),
     Mutant("recovery does not check batches", (Patch(recovery, "_unsound", lambda batch, segment, end: ""),), POWER),
     Mutant(
-        "recovery forgets what producers wrote",
+        "recovery loses the state of producers",
         (Patch(recovery, "load_producers", lambda *_: ProducerStates()),),
         ("crash", "fuse"),
     ),
-    Mutant("answers leave before their records commit", (Patch(Runner, "_hold", _settles_at_once),), POWER),
+    Mutant("answers are sent before their records are committed", (Patch(Runner, "_hold", _settles_at_once),), POWER),
     Mutant(
         "snapshots forget producer ids",
         (Patch(Image, "records", _forgets_producer_ids(Image.records)),),
         ("crash", "restart"),
     ),
     Mutant(
-        "latest offsets before they are known",
+        "latest offsets are answered before the high watermark is known",
         (Patch(list_offsets, "_look_up", _latest_as_it_comes(list_offsets._look_up)),),
         POWER,
     ),
@@ -123,11 +123,11 @@ ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS
 
 
 MISFIT = re.compile(r"TypeError\(.*(unexpected keyword|positional argument|required keyword)")
-"""A patch whose arguments are not those of what it replaces breaks everything, and shows nothing."""
+"""The error of a patch whose arguments do not fit the function it replaces. Such a patch proves nothing."""
 
 
-def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
-    """The first outcome that shows the mutant; None where it lives."""
+def hunt(mutant: Mutant, first: int, seeds_max: int) -> RunOutcome | None:
+    """The outcome of the first seed that catches the mutant; None if it survives."""
     with mutant.alive():
         for seed in range(first, first + seeds_max):
             faults = mutant.faults or None
@@ -137,7 +137,7 @@ def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
             outcome = Simulation(setup, ends_at_breach=True).run()
             if outcome.breaches:
                 fault = MISFIT.search(outcome.breaches[0])
-                assert fault is None, f"{mutant.says!r} no longer fits what it patches: {outcome.breaches[0]}"
+                assert fault is None, f"{mutant.description!r} no longer fits what it patches: {outcome.breaches[0]}"
                 return outcome
     return None
 
@@ -145,17 +145,17 @@ def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kpybroker.sim.mutants", description=__doc__)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="seeds tried for each mutant at most")
-    parser.add_argument("--only", default="", help="those whose sentence has this in it")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="the most seeds to try for each mutant")
+    parser.add_argument("--only", default="", help="only mutants whose description contains this text")
     given = parser.parse_args()
-    chosen = [mutant for mutant in ALL if given.only in mutant.says]
+    chosen = [mutant for mutant in ALL if given.only in mutant.description]
     caught = 0
     for mutant in chosen:
         outcome = hunt(mutant, given.first, given.seeds)
         if outcome is None:
-            print(f"LIVES    {mutant.says}: {given.seeds} seeds have shown nothing", flush=True)
+            print(f"SURVIVED {mutant.description}: no breach in {given.seeds} seeds", flush=True)
         else:
             caught += 1
-            print(f"caught   {mutant.says}: seed {outcome.seed}, {outcome.breaches[0][:140]}", flush=True)
+            print(f"caught   {mutant.description}: seed {outcome.seed}, {outcome.breaches[0][:140]}", flush=True)
     print(f"{caught} of {len(chosen)} mutants caught")
     sys.exit(0 if caught == len(chosen) else 1)

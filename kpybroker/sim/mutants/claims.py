@@ -1,4 +1,4 @@
-"""Nodes that say they have what is only in memory, on purpose. See `mutants`."""
+"""Mutants that report a log end that is only in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _place_of_what_is_queued(partition: Partition) -> FetchPosition:
 
 
 def _takes_into_memory(take: Callable[..., bool]) -> Callable[..., bool]:
-    """What comes from the leader is written by whatever flushes next."""
+    """Followers leave records from the leader in memory until the next flush."""
 
     def careless(*given: Any) -> bool:
         with patch.object(Log, "flush", lambda log, *, wait=True: None):
@@ -30,12 +30,12 @@ def _takes_into_memory(take: Callable[..., bool]) -> Callable[..., bool]:
 
 
 async def _synced_already(_: MetadataLog) -> None:
-    """Nothing is waited for."""
+    """Does not wait for the sync."""
 
 
 CLAIMERS = (
     Mutant(
-        "a follower claims what it has not written",
+        "a follower fetches from beyond what it has written",
         (
             Patch(fetch_plan, "position_of", _place_of_what_is_queued),
             Patch(fetcher, "position_of", _place_of_what_is_queued),
@@ -46,7 +46,7 @@ CLAIMERS = (
         brokers=3,
     ),
     Mutant(
-        "a voter claims what it has not synced",
+        "a voter fetches from beyond what it has synced",
         (
             Patch(MetadataLog, "synced", _synced_already),
             Patch(MetadataLog, "is_safe", property(lambda log: True)),

@@ -1,11 +1,11 @@
-"""Broken cleaners, on purpose: what compaction must not get wrong."""
+"""Mutants with bugs in log compaction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from kpybroker.sim.mutants.mutant import Mutant, Patch
+from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 from kpybroker.storage.compaction.candidates import Dirty, look
 from kpybroker.storage.compaction.cleaned_transactions import CleanedTransactions
 from kpybroker.storage.compaction.offset_map import OffsetMap
@@ -17,18 +17,19 @@ def _expects_a_newer(put: Callable[[OffsetMap, bytes, int], bool]) -> Callable[[
     def one_further(known: OffsetMap, key: bytes, offset: int) -> bool:
         latest = known.latest
         is_put = put(known, key, offset + 1)
-        known.latest = offset if is_put else latest
+        force(known, latest=offset if is_put else latest)
         return is_put
 
     return one_further
 
 
 def _looks_to_the_end(log: Log, now_ms: int) -> Dirty | None:
-    stable, log.last_stable = log.last_stable, log.end
+    stable = log.last_stable
+    force(log, last_stable=log.end)
     try:
         return look(log, now_ms)
     finally:
-        log.last_stable = stable
+        force(log, last_stable=stable)
 
 
 def _drops_nothing(*_: Any) -> bool:
@@ -44,7 +45,7 @@ CLEANERS = (
         compacts=True,
     ),
     Mutant(
-        "what is not stable yet is cleaned",
+        "records above the last stable offset are cleaned",
         (Patch(cleaner, "look", _looks_to_the_end),),
         ("crash", "pause", "isolate"),
         brokers=3,

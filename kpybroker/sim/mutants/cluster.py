@@ -1,4 +1,4 @@
-"""Broken clusters, on purpose: what replication, the quorum and the controller must not get wrong. See `mutants`."""
+"""Mutants with bugs in replication, the quorum and the controller."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _agreed_with_oneself(_: Followers, own_end: int, *__: Any) -> int:
 
 
 def _parts_nowhere(*_: Any) -> None:
-    """No follower is told to truncate."""
+    """The leader never answers with a diverging epoch."""
 
 
 def _forgets_odd_epochs(assign: Callable[..., None]) -> Callable[..., None]:
@@ -62,7 +62,7 @@ def _commits_at_once(appended: Callable[[Replay, PendingBatch], None]) -> Callab
 
 
 class _CarelessDisk:
-    """A disk whose syncs only say so."""
+    """A disk whose blocking syncs do nothing."""
 
     def __init__(self, disk: Any) -> None:
         self._disk = disk
@@ -92,7 +92,7 @@ def _without_two(voters: VoterSet, node_id: int) -> VoterSet:
 
 THREE_BROKERS = (
     Mutant(
-        "acks=all is answered before others have the records",
+        "acks=all is answered before followers have the records",
         (Patch(append, "ACKS_ALL", -99), Patch(reply, "ACKS_ALL", -99)),
         NODES,
         brokers=3,
@@ -129,5 +129,5 @@ THREE_BROKERS = (
         ("power_loss", "partition", "isolate"),
         brokers=3,
     ),
-    Mutant("two voters leave at once", (Patch(VoterSet, "without", _without_two),), OUT_OF_REACH, brokers=3),
+    Mutant("two voters are removed at once", (Patch(VoterSet, "without", _without_two),), OUT_OF_REACH, brokers=3),
 )

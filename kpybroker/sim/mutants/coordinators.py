@@ -1,4 +1,4 @@
-"""Broken transactions and groups, on purpose: what coordinators, and those who keep their logs, must not get wrong."""
+"""Mutants with bugs in transactions and groups: in the coordinators, and in the replicas of their logs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _takes_every_epoch(decide: Callable[..., Outcome]) -> Callable[..., Outcome]
 
 
 def _checks_no_epoch(*_: Any) -> None:
-    """Whoever writes is the producer."""
+    """Accepts every producer epoch."""
 
 
 def _whole(_: Log, high_watermark: int) -> int:
@@ -99,25 +99,25 @@ COORDINATORS = (
     ),
     Mutant("the last stable offset is forgotten", (Patch(Log, "stable_below", _whole),), MOVES, brokers=3),
     Mutant(
-        "a producer id is used again",
+        "a producer id is assigned twice",
         (Patch(ProducerIds, "next", _gives_each_twice(ProducerIds.next)),),
         MOVES,
         brokers=3,
     ),
     Mutant(
-        "a coordinator tells less than was committed",
+        "a coordinator returns an offset below the committed one",
         (Patch(Offsets, "fetch", _one_before(Offsets.fetch)),),
         MOVES,
         brokers=3,
     ),
     Mutant(
-        "a partition is given away before it was given up",
+        "a partition is assigned before its owner revoked it",
         (Patch(ConsumerGroup, "is_free", _is_free),),
         MOVES,
         brokers=3,
     ),
     Mutant(
-        "time-outs run on the wall clock",
+        "timeouts run on the wall clock",
         (Patch(SimWorld, "steady_ms", _says_wall_time),),
         ("clock_skew",),
         brokers=3,

@@ -1,4 +1,4 @@
-"""Broken log directories, on purpose: replicas that move between them, and what checkpoints say of who is gone."""
+"""Mutants with bugs in log directories: in moves between them, and in the removal of stale files."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ def _keeps_the_files(directory: LogDirectory) -> None:
 
 MOVERS = (
     Mutant(
-        "a replica that has moved lacks its last record",
+        "a moved replica lacks its last record",
         (Patch(replica_moves, "replace", _replaces_too_early),),
         FAULTS,
         brokers=3,
         moves=True,
     ),
     Mutant(
-        "a future replica keeps what the current one has cut",
+        "a future replica keeps what the current one has truncated",
         (Patch(replica_moves, "truncate_like", _does_nothing),),
         FAULTS,
         brokers=3,
         moves=True,
     ),
     Mutant(
-        "the controller is not told where replicas are",
+        "brokers do not report the log directories of replicas",
         (Patch(DirectoryReports, "_send", _forgets),),
         FAULTS,
         brokers=3,
         moves=True,
     ),
     Mutant(
-        "a topic that is made again begins where the old one did",
+        "a recreated topic keeps the log start of the old one",
         (Patch(LogDirectory, "_write_without_stale", _keeps_the_files),),
         ("crash",),
     ),

@@ -1,4 +1,4 @@
-"""A way to be wrong: patches to the product, and the faults that show them."""
+"""A mutant: patches that put a bug into the product, and the faults that reveal it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 
 class Patch(NamedTuple):
-    """`target.name` is replaced by `instead`."""
+    """Replaces `target.name` by `instead`."""
 
     target: Any
     name: str
@@ -17,9 +17,9 @@ class Patch(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """A broken product. Only `faults` are let loose; all, where none is named."""
+    """A deliberate bug. Its seeds draw only from `faults`, or from all faults if there are none."""
 
-    says: str
+    description: str
     patches: tuple[Patch, ...]
     faults: tuple[str, ...] = ()
     brokers: int = 1
@@ -27,7 +27,7 @@ class Mutant(NamedTuple):
     compacts: bool = False
     moves: bool = False
     actors: tuple[str, ...] = ()
-    """Those that take part beside the clients that every run has; no others."""
+    """The only actors that take part beside the clients of every run."""
 
     @contextmanager
     def alive(self) -> Iterator[None]:
@@ -35,3 +35,9 @@ class Mutant(NamedTuple):
             for one in self.patches:
                 stack.enter_context(patch.object(one.target, one.name, one.instead))
             yield
+
+
+def force(target: Any, **values: Any) -> None:
+    """Assign attributes of another object, which only a bug does."""
+    for name, value in values.items():
+        setattr(target, name, value)

@@ -1,17 +1,17 @@
-"""Brokers that are broken where a device is slow, on purpose."""
+"""Mutants with bugs that show when a device is slow or hangs."""
 
 from __future__ import annotations
 
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.sim.cluster.setup import DISK_HANG, WRITE_STALL
-from kpybroker.sim.mutants.mutant import Mutant, Patch
+from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 from kpybroker.storage.dirs.disk_watch import DiskWatch
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.write_behind import WriteBehind
 
 
 def _writes_on_the_loop(log: Log, *, wait: bool = True) -> None:
-    """As if no device was ever slow."""
+    """Writes on the loop, as if no device were ever slow."""
     segment = log.segments.active
     position = segment.written_bytes
     if log._queue:
@@ -21,37 +21,37 @@ def _writes_on_the_loop(log: Log, *, wait: bool = True) -> None:
 
 
 def _forgets_later_ones(behind: WriteBehind, data: bytes, end: int, *, waits: bool) -> None:
-    """What is flushed while a thread writes is taken for written with it."""
+    """Counts what is flushed while a thread writes as written by that thread."""
     if behind._under_way is None:
         behind._chunks.append((data, end))
         behind._files.device.queue(len(data))
         behind._begin(waits=waits)
     else:
-        behind._under_way = behind._under_way._replace(end=end)
+        force(behind, _under_way=behind._under_way._replace(end=end))
 
 
 def _sees_nothing(watch: DiskWatch) -> None:
-    """As if every disk answered."""
+    """Never notices a disk that hangs."""
 
 
 STALLS = (
     Mutant(
-        "writes stay on the loop, however slow they are",
+        "slow writes stay on the loop",
         (Patch(Log, "flush", _writes_on_the_loop),),
         (WRITE_STALL,),
     ),
     Mutant(
-        "acknowledged while a thread still writes",
+        "records are acknowledged while a thread still writes them",
         (Patch(Partition, "committable_end", property(lambda self: self.log.end)),),
         (WRITE_STALL, "crash"),
     ),
     Mutant(
-        "what is flushed while a thread writes is forgotten",
+        "records flushed while a thread writes are lost",
         (Patch(WriteBehind, "add", _forgets_later_ones),),
         (WRITE_STALL,),
     ),
     Mutant(
-        "a broker leads on though its disk does not answer",
+        "a broker stays leader though its disk hangs",
         (Patch(DiskWatch, "look", _sees_nothing),),
         (DISK_HANG,),
         brokers=3,

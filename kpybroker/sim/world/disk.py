@@ -1,4 +1,4 @@
-"""The disk as one process sees it: the World's door to a `Storage`."""
+"""The disk as one process sees it: the World's access to a `Storage`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kpybroker.world import Buffer
 from kpybroker.world.devices import Device, Devices
 
 RECORDS = ".log"
-"""How the names of files end whose writes are to hold up nobody."""
+"""Suffix of the files whose writes must not block the loop."""
 THREAD_S = 0.0001
-"""What it takes to hand a write to a thread."""
+"""How long it takes to hand a write to a thread."""
 
 
 class Opened(NamedTuple):
@@ -27,7 +27,7 @@ class Opened(NamedTuple):
 
 
 class SimWrite:
-    """A write on a thread: it happens once the device no longer keeps it waiting, or when somebody waits for it."""
+    """A write on a thread: it happens when the device is ready, or when the loop waits for its result."""
 
     def __init__(self, disk: SimDisk, handle: int, data: bytes, offset: int, stalled_s: float) -> None:
         self._disk = disk
@@ -60,7 +60,7 @@ class SimWrite:
 
 
 class SimDisk:
-    """Files of one process. `fuse` is how many more changes it makes before it dies in the middle of one."""
+    """The files of one process. `fuse` is how many more changes it makes before it dies in the middle of one."""
 
     def __init__(
         self, storage: Storage, loop: VirtualLoop, owner: Owner, number: int, random: Random, wall_ms: Callable[[], int]
@@ -74,7 +74,7 @@ class SimDisk:
         self._opened: dict[int, Opened] = {}
         self._next_handle = 3
         self.handles_max = -1
-        """How many files may be open; -1 for as many as it likes."""
+        """How many files may be open; -1 for no limit."""
         self._devices = Devices()
         self._thread_free_at_s: dict[Device, float] = {}
         self.fuse = -1
@@ -87,22 +87,23 @@ class SimDisk:
             raise Dead
 
     def light_fuse(self, changes: int, on_fuse: Callable[[], None]) -> None:
-        """The process dies in the change after so many."""
+        """The process dies in the middle of the change that follows `changes` others."""
         self.fuse, self.on_fuse = changes, on_fuse
 
     def put_out_fuse(self) -> None:
         self.fuse = -1
 
     def leave_handles(self, free: int) -> None:
-        """The process may open only so many files more."""
+        """The process may open only `free` more files."""
         self.handles_max = self.handles + free
 
     def free_handles(self) -> None:
-        """There is no limit on open files."""
+        """Remove the limit on open files."""
         self.handles_max = -1
 
     def _change(self, path: str, *, by_thread: bool = False) -> None:
-        """Before every change: the dead change nothing, a fuse may burn down, the device may fail or stall."""
+        """Called before every change. Raises Dead for a dead process or a fuse that ends, OSError for a failing device,
+        and blocks the process if the device stalls."""
         self._look()
         if self.fuse >= 0:
             self.fuse -= 1
@@ -121,7 +122,7 @@ class SimDisk:
             self.device(path).took(stalled_s, self._loop.time())
 
     def _stalled_s(self, path: str, now_s: float | None = None) -> float:
-        """For how long the device still keeps waiting who writes there, from `now_s` on."""
+        """How long a write to this path that begins at `now_s` has to wait for the device."""
         storage = self._storage
         slow_s = storage.slow_s if storage.slow_s and path.startswith(storage.slow_below) else 0.0
         return max(self._hangs_for_s(path, now_s), slow_s)
@@ -170,7 +171,7 @@ class SimDisk:
 
     def close(self, handle: int) -> None:
         if not self._owner.alive:
-            return  # from an abandoned generator, which nobody could tell
+            return  # called by an abandoned generator of a dead process
         closed = self._opened.pop(handle)
         if self._storage.locks.get(closed.file) == self._number:
             del self._storage.locks[closed.file]
@@ -192,7 +193,7 @@ class SimDisk:
         return self._file(handle).content[offset : offset + size]
 
     def give_back(self, found: Buffer) -> None:
-        """Every read has memory of its own here."""
+        """Nothing to do: every read allocates its own memory."""
 
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
         self._look()
@@ -218,7 +219,8 @@ class SimDisk:
         return SimWrite(self, handle, data, offset, self._stalled_s(self._opened[handle].path))
 
     def write_by_thread(self, handle: int, data: bytes, offset: int, took_s: float, left_s: float) -> None:
-        """A thread takes so many seconds for it; somebody on the loop waits for the rest of them. Raises OSError."""
+        """A write that takes `took_s` on a thread. The loop blocks for `left_s`, if it needs the result earlier. Raises
+        OSError."""
         if left_s > 0:
             self._loop.block(self._owner, left_s)
         self.device(self._opened[handle].path).took(took_s, self._loop.time())
@@ -319,7 +321,7 @@ class SimDisk:
         return handle
 
     def let_go(self) -> None:
-        """The process has ended: its kernel closes what it had open."""
+        """The process has ended: the kernel closes its files."""
         for opened in self._opened.values():
             if self._storage.locks.get(opened.file) == self._number:
                 del self._storage.locks[opened.file]
@@ -336,7 +338,7 @@ class SimDisk:
         mark = node.mark
         await asyncio.sleep(self._latency_s(path))
         while (left_s := self._hangs_for_s(path)) > 0:
-            await asyncio.sleep(left_s)  # a thread waits for a disk that began to hang meanwhile, and nobody else
+            await asyncio.sleep(left_s)  # the disk began to hang meanwhile: the thread waits, the loop does not
             self._look()
         self._change(path, by_thread=True)
         node.reached_disk(mark)
@@ -360,7 +362,7 @@ class SimDisk:
         folder.reached_disk(folder.mark)
 
     async def off_loop(self, work: Callable[[], None], path: str = "") -> None:
-        """One thread for each device, in order: a piece of work takes time, and then happens at once."""
+        """One thread per device runs work in order: each piece takes time, then happens all at once."""
         self._look()
         device = self.device(path)
         begins = max(self._loop.time(), self._thread_free_at_s.get(device, 0.0))

@@ -1,4 +1,4 @@
-"""What happened: the trace of a run, what clients were told, and every breach of the contract that this shows."""
+"""The trace of a run, the answers that clients got, and every breach of the contract that these answers reveal."""
 
 from __future__ import annotations
 
@@ -13,63 +13,63 @@ Place = tuple[str, int]
 """A topic and a partition."""
 BREACHES_KEPT = 20
 WALL_BEGINS_MS = 1_700_000_000_000
-"""The wall clock of a machine without skew, when the loop's clock is at zero."""
+"""The wall clock of a machine without skew when the loop's clock is at zero."""
 
 
 ON_ITS_WAY_S = 60.0
-"""How long a request that was given up may still reach a broker: a partition, a pause and a stall together."""
+"""How long an abandoned request may still reach a broker: a network partition, a pause and a stall together."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """A record that a producer has sent: what is known of its fate."""
+    """A record that a producer has sent, and what became of it."""
 
     value: bytes
-    """No other record has it."""
+    """Unique to this record."""
     place: Place
     acks: int
     idempotent: bool
     is_acked: bool = False
     offset: int = -1
-    """Where it is, says its acknowledgement."""
+    """Its offset according to its acknowledgement."""
     key: bytes | None = None
     is_tombstone: bool = False
-    """Its value is then a header."""
+    """If true, the record has a null value, and `value` is in a header."""
     at_s: float = 0.0
-    """When it was made, where that counts."""
-    transaction: Transaction | None = field(default=None, compare=False, repr=False)
+    """When it was created; set only for compacted topics."""
+    transaction: SentTransaction | None = field(default=None, compare=False, repr=False)
 
     def give_key(self, key: bytes, *, is_tombstone: bool, at_s: float) -> None:
-        """A record of a compacted topic, made at `at_s`."""
+        """Make this a record of a compacted topic, created at `at_s`."""
         self.key, self.is_tombstone, self.at_s = key, is_tombstone, at_s
 
     @property
     def stored(self) -> Keyed:
-        """As it is in a batch."""
+        """The record as it is in a batch."""
         return (self.key, None, (("value", self.value),)) if self.is_tombstone else (self.key, self.value)
 
 
 @dataclass(slots=True)
-class Transaction:
-    """What a transactional producer has sent between two ends."""
+class SentTransaction:
+    """The records that a transactional producer has sent in one transaction."""
 
     producer: str
     records: list[Sent] = field(default_factory=list)
     commit_asked: bool = False
     is_committed: bool | None = None
-    """What the coordinator has said; None where it said nothing that counts."""
+    """The outcome that the coordinator has answered; None if it is unknown."""
 
     def ask(self, *, commit: bool) -> None:
-        """Its producer asks for the end."""
+        """The producer sends EndTxn."""
         self.commit_asked = commit
 
     def decide(self, is_committed: bool | None) -> None:
-        """The coordinator has answered; None where the answer leaves it open."""
+        """The coordinator has answered. None if the outcome is still unknown."""
         self.is_committed = is_committed
 
 
-class Reach:
-    """How far leaders have shown or told something to be, by leader epoch."""
+class HighestOffsets:
+    """The highest offset that leaders have answered, by leader epoch."""
 
     __slots__ = ("_ends",)
 
@@ -77,12 +77,12 @@ class Reach:
         self._ends: dict[int, int] = {}
 
     def least(self, epoch: int) -> int:
-        """What a leader of this epoch, or a later one, must have. One that was deposed and does not know it yet may be
-        behind: leaders have no leases."""
+        """The offset below which a leader of this epoch or a later one must not answer. A deposed leader that does not
+        know it yet may be behind, as leaders have no leases."""
         return max((end for known, end in self._ends.items() if known <= epoch), default=0)
 
     def of(self, epoch: int) -> int:
-        """What leaders of this very epoch have shown."""
+        """The highest offset that leaders of exactly this epoch have answered."""
         return self._ends.get(epoch, 0)
 
     def reached(self, epoch: int, end: int) -> None:
@@ -99,27 +99,27 @@ class Ledger:
     seen: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Offset -> leader epoch of its batch, and value, as read by a consumer."""
     seen_committed: dict[int, bytes] = field(default_factory=dict)
-    """Offset -> value, as read by somebody who wants committed transactions alone."""
-    ends: Reach = field(default_factory=Reach)
+    """Offset -> value, as read by a read_committed consumer."""
+    ends: HighestOffsets = field(default_factory=HighestOffsets)
     """How far the log is committed."""
-    stable: Reach = field(default_factory=Reach)
+    stable: HighestOffsets = field(default_factory=HighestOffsets)
     """Last stable offsets."""
 
-    def told(self, *, stable: bool) -> Reach:
+    def ends_of(self, *, stable: bool) -> HighestOffsets:
         return self.stable if stable else self.ends
 
 
 @dataclass(slots=True)
 class Commits:
-    """One group's commits for one partition. Only ever upwards, so that going back is seen."""
+    """One group's offset commits for one partition. Clients only commit higher offsets, so a lower one is a breach."""
 
     sent: int = -1
     acked: int = -1
     unanswered: list[tuple[float, int]] = field(default_factory=list)
-    """When, and what: it may still be on its way, and come after what was sent later."""
+    """(time, offset) of commits without an answer: each may still arrive, even after a later one."""
 
     def send(self, offset: int) -> int:
-        """A commit of this offset, or of a higher one sent before, is on its way."""
+        """The offset to commit: this one, or a higher one that was sent before."""
         self.sent = max(self.sent, offset)
         return self.sent
 
@@ -127,18 +127,18 @@ class Commits:
         self.acked = max(self.acked, offset)
 
     def doubt(self) -> None:
-        """The group may have been deleted, with all that was committed."""
+        """The group may have been deleted together with its commits."""
         self.acked = -1
 
     def floor(self, now_s: float) -> int:
-        """What is committed is not below this."""
+        """The lowest offset that may be the committed one."""
         self.unanswered = [(at, offset) for at, offset in self.unanswered if at > now_s - ON_ITS_WAY_S]
         return min([self.acked, *(offset for _, offset in self.unanswered)])
 
 
 @dataclass(slots=True)
-class Fate:
-    """A topic that was made, or deleted, on the way: what must be true of it in the end. None where nobody knows."""
+class TopicFate:
+    """Whether a topic that was created or deleted during the run must exist at its end; None if unknown."""
 
     must_exist: bool | None = None
 
@@ -147,7 +147,7 @@ class Fate:
 
 
 class History:
-    """The notes of one run. Equal digests mean equal runs, down to the bytes on the network."""
+    """The record of one run. Equal digests mean equal runs, down to the bytes on the network."""
 
     def __init__(
         self, now: Callable[[], float], *, keeps_trace: bool = False, on_breach: Callable[[], None] = lambda: None
@@ -162,12 +162,12 @@ class History:
         self.ledgers: dict[Place, Ledger] = {}
         self._producers: dict[int, str] = {}
         self._incarnations: set[tuple[int, int]] = set()
-        self.transactions: list[Transaction] = []
+        self.transactions: list[SentTransaction] = []
         self.commits: dict[tuple[str, Place], Commits] = {}
-        self.topics: dict[str, Fate] = {}
+        self.topics: dict[str, TopicFate] = {}
         self._owners: dict[tuple[str, int, Place], str] = {}
         self.counts: dict[str, int] = {}
-        """How often what happened: for the report."""
+        """How often each kind of event happened, for the report."""
 
     @property
     def now_s(self) -> float:
@@ -175,18 +175,18 @@ class History:
         return self._now() - self.began_at
 
     def note(self, kind: str, text: str, facts: tuple[Any, ...] = ()) -> None:
-        """An event: part of the digest, and a line of the trace."""
+        """Record an event in the digest and in the trace."""
         at = self.now_s
         self.digest = crc32(repr((at, kind, text, facts)).encode(), self.digest)
         if self._keeps_trace:
-            told = text or " ".join(map(str, facts))
-            self.trace.append(f"{at:10.6f} {kind:8} {told}")
+            line = text or " ".join(map(str, facts))
+            self.trace.append(f"{at:10.6f} {kind:8} {line}")
 
     def count(self, what: str, more: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + more
 
     def breach(self, text: str) -> None:
-        """The contract is broken: one sentence."""
+        """Record a breach of the contract. `text` is one sentence."""
         self.note("BREACH", text)
         if len(self.breaches) < BREACHES_KEPT:
             self.breaches.append(f"at {self.now_s:.3f} s: {text}")
@@ -198,16 +198,16 @@ class History:
             found = self.ledgers[place] = Ledger(place)
         return found
 
-    # ---- what clients tell
+    # ---- what clients report
 
     def producer_id(self, producer: str, producer_id: int) -> None:
-        """InitProducerId has answered: no two may have one id."""
+        """InitProducerId has answered: no two producers may have the same id."""
         other = self._producers.setdefault(producer_id, producer)
         if other != producer:
             self.breach(f"{producer} and {other} were both given producer id {producer_id}")
 
     def incarnation(self, producer_id: int, epoch: int) -> None:
-        """InitProducerId has answered for a transactional id: nobody else may ever have this epoch."""
+        """InitProducerId has answered for a transactional id: no other producer may ever have this epoch."""
         if (producer_id, epoch) in self._incarnations:
             self.breach(f"epoch {epoch} of producer id {producer_id} was given twice")
         self._incarnations.add((producer_id, epoch))
@@ -216,22 +216,24 @@ class History:
         return self.commits.setdefault((group, place), Commits())
 
     def fetched_commit(self, group: str, place: Place, floor: int, offset: int) -> None:
-        """OffsetFetch has answered; `floor` is that of the moment when it was asked."""
+        """OffsetFetch has answered; `floor` is from when the request was sent."""
         commits = self.committed(group, place)
         floor = min(floor, commits.floor(self.now_s))
         if offset < floor:
-            self.breach(f"group {group} had committed {floor} for {place}, and is told {offset}")
+            self.breach(f"group {group} had committed {floor} for {place}, but OffsetFetch answered {offset}")
         if offset > commits.sent:
-            self.breach(f"group {group} is told {offset} for {place}, and has committed {commits.sent} at most")
+            self.breach(
+                f"OffsetFetch answered {offset} for {place} of group {group}, which committed {commits.sent} at most"
+            )
 
     def sends(self, producer: str, sent: Sent) -> None:
-        """Before the request leaves: from now on the record may be there."""
+        """Call this before the request is sent: from now on the record may be in the log."""
         ledger = self.ledger(sent.place)
         ledger.sent[sent.value] = sent
         ledger.by_producer.setdefault(producer, []).append(sent)
 
     def acked(self, sent: Sent, offset: int) -> None:
-        """The broker has said where the record is; -1 where it did not say."""
+        """The broker has acknowledged the record at this offset; -1 if it returned none."""
         sent.is_acked, sent.offset = True, offset
         self.count(f"acked acks={sent.acks}")
         ledger = self.ledger(sent.place)
@@ -247,7 +249,7 @@ class History:
         if before is None:
             ledger.seen[offset] = (epoch, value)
             if value not in ledger.sent:
-                self.breach(f"{reader} read {value!r} at {_at(place, offset)}, which nobody has sent")
+                self.breach(f"{reader} read {value!r} at {_at(place, offset)}, which no producer has sent")
         elif before[1] != value:
             self.breach(f"{_at(place, offset)} was {before[1]!r} in epoch {before[0]}, is {value!r} in epoch {epoch}")
         ledger.ends.reached(leader_epoch, offset + 1)
@@ -257,18 +259,18 @@ class History:
         for place in places:
             owner = self._owners.setdefault((group, generation, place), member)
             if owner != member:
-                self.breach(f"in generation {generation} of {group} both {owner} and {member} have {place}")
+                self.breach(f"in generation {generation} of {group} both {owner} and {member} own {place}")
 
     def latest(self, place: Place, least_end: int, epoch: int, offset: int, *, stable: bool = False) -> None:
-        """ListOffsets was answered by the leader of `epoch`, whose `least_end` is of when it was asked."""
+        """The leader of `epoch` has answered ListOffsets. `least_end` is from when the request was sent."""
         if offset < least_end:
             what = "last stable" if stable else "latest"
             self.breach(f"the {what} offset of {place[0]}-{place[1]} went back from {least_end} to {offset}")
-        self.ledger(place).told(stable=stable).reached(epoch, offset)
+        self.ledger(place).ends_of(stable=stable).reached(epoch, offset)
 
 
 def value_of(record: Record) -> bytes:
-    """Of a record that was read, the value that no other has."""
+    """The unique value of a record that was read."""
     if record.value is not None:
         return record.value
     return record.headers[0][1] or b"" if record.headers else b""

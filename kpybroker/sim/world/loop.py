@@ -1,8 +1,8 @@
-"""An event loop whose clock jumps to the next timer, and the owners on whose behalf its callbacks run.
+"""An event loop whose clock jumps to the next timer, and the owners of its callbacks.
 
-Every callback belongs to an owner: a process of a node, a client, or the simulation. The context it runs in says which,
-so what it schedules belongs to the same one, and a task stays its owner's whoever wakes it. So a process can be halted,
-or killed: callbacks of the dead do not run.
+Every callback belongs to an owner: a process of a node, a client, or the simulation. Its context holds the owner, so
+what it schedules belongs to the same owner, and a task keeps its owner no matter which callback wakes it. So a process
+can be halted or killed: callbacks of a dead owner do not run.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 EPOCH_S = 1000.0
-"""Where the monotonic clock begins: nothing may rely on a clock that starts at zero."""
+"""Start of the monotonic clock. It is not zero, so that no code relies on that."""
 TURNS_MAX = 1_000_000
 _TASKS_LOOKED_THROUGH = 64
 
 
 class Dead(BaseException):
-    """The process died in the middle of a call to its World; nothing of it may go on, so nothing may catch this."""
+    """The process died in the middle of a call to its World. No code of the process may catch this."""
 
 
 class Stuck(Exception):
-    """The simulation does not end: nothing is due any more, or too much has happened."""
+    """The simulation cannot go on: no callback is due any more, or too many have run."""
 
 
 class Owner:
-    """Whose callbacks: they run while `alive`, and wait while `halted`."""
+    """Owns callbacks, which run while it is `alive` and wait while it is `halted`."""
 
     __slots__ = ("alive", "context", "deferred", "halted", "name", "prune_at", "tasks")
 
@@ -80,7 +80,8 @@ class _Handle(asyncio.TimerHandle):
         context: Context,
         owner: Owner,
     ) -> None:
-        """What asyncio's own two would do, without asking the loop each time for its debug mode: a tenth of a run."""
+        """Does what asyncio's Handle and TimerHandle do, but does not ask the loop for its debug mode each time, which
+        takes a tenth of a run."""
         self._when = when
         self._callback = callback
         self._args = args
@@ -95,7 +96,7 @@ class _Handle(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """asyncio without a selector: time passes only when nothing is left to do at this instant."""
+    """asyncio without a selector: time passes only when no callback is left to run now."""
 
     def __init__(self, on_problem: Callable[[Owner, str, BaseException | None], None] | None = None) -> None:
         self._now = EPOCH_S
@@ -106,12 +107,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._closed = False
         self.simulation = Owner("simulation")
         self.current = self.simulation
-        """Whose callback is running."""
+        """The owner of the running callback."""
         self.turns = 0
-        """Callbacks that have run."""
+        """How many callbacks have run."""
         self.turns_max = TURNS_MAX
         self.on_problem = on_problem or _raise
-        """Told of what a callback or a forgotten task raised."""
+        """Called with exceptions that callbacks and abandoned tasks raise."""
 
     def end_soon(self) -> None:
         """The next turn raises Stuck."""
@@ -157,11 +158,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """asyncio's TimerHandle tells; a cancelled timer stays in the heap until its time."""
+        """asyncio's TimerHandle calls this. Nothing to do: a cancelled timer stays in the heap until its time."""
 
     @contextmanager
     def acting(self, owner: Owner) -> Iterator[None]:
-        """What is scheduled inside belongs to `owner`."""
+        """Callbacks and tasks that are scheduled inside belong to `owner`."""
         before = _owner.set(owner)
         try:
             yield
@@ -173,35 +174,35 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready.append(_Handle(self._now, callback, args, self, owner.context, owner))
 
     def at_for(self, owner: Owner, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
-        """The same, at a time."""
+        """Run a callback on behalf of `owner` at a time."""
         self._at(when, callback, args, owner.context, owner)
 
     # ---- owners
 
     def halt(self, owner: Owner) -> None:
-        """SIGSTOP: its callbacks wait."""
+        """SIGSTOP: the owner's callbacks wait."""
         owner.halted = True
 
     def go_on(self, owner: Owner) -> None:
-        """SIGCONT: what waited is due now, in its order."""
+        """SIGCONT: callbacks that waited are due now, in their order."""
         owner.halted = False
         self._ready.extend(owner.deferred)
         owner.deferred.clear()
 
     def block(self, owner: Owner, seconds: float) -> None:
-        """The owner's thread sits in a system call."""
+        """The owner's thread is blocked in a system call."""
         if not owner.halted:
             self.halt(owner)
             self.at_for(self.simulation, self._now + seconds, self.go_on, owner)
 
     def bury(self, owner: Owner) -> None:
-        """SIGKILL: the World of the owner is dead before any `finally` block of its tasks runs, which happens here."""
+        """SIGKILL: the owner is dead before the `finally` blocks of its tasks run, which this does."""
         owner.alive = False
         owner.deferred.clear()
         tasks = [task for task in (ref() for ref in owner.tasks) if task is not None and not task.done()]
         owner.tasks.clear()
         for task in tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody is left to be warned
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # a killed process logs nothing
             work = task.get_coro()
             assert work is not None
             _Handle(self._now, work.close, (), self, owner.context, owner).run()
@@ -225,7 +226,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         ready, timers = self._ready, self._timers
         if not ready:
             if not timers:
-                raise Stuck("nothing is due any more, and the simulation is not over")
+                raise Stuck("no callback is due any more, but the simulation is not over")
             self._now = max(self._now, timers[0][0])
         while timers and timers[0][0] <= self._now:
             ready.append(heapq.heappop(timers)[2])
@@ -275,7 +276,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         owner.tasks.append(weakref.ref(task))
         return task
 
-    # ---- what asyncio asks of a loop besides
+    # ---- what else asyncio requires of a loop
 
     def get_debug(self) -> bool:
         return False

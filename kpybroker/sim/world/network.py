@@ -1,7 +1,7 @@
-"""The simulated network: hosts, links that delay, stall and break, listeners, dialling.
+"""The simulated network: hosts, links that delay, stall and break, listeners, and connecting.
 
-Streams are TCP's: bytes arrive late, in pieces, or not at all, but never out of order. What a broken link holds back is
-delivered when it is whole again, as TCP sends it again.
+Streams behave as TCP's do: bytes arrive late, in pieces, or not at all, but never out of order. What a broken link
+holds back is delivered when the link is restored, as if TCP had retransmitted it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Host:
 
 
 class Fabric(Wires):
-    """The wires, and the hosts at their ends."""
+    """All links and the hosts at their ends."""
 
     def __init__(self, loop: VirtualLoop, random: Random, history: History, weather: Weather) -> None:
         super().__init__(loop, random, history, weather)
@@ -47,14 +47,14 @@ class Fabric(Wires):
         return found
 
     def reset_between(self, one: str, other: str) -> None:
-        """A middlebox forgets: all connections between two hosts are reset on both ends."""
+        """Reset all connections between two hosts on both ends, as when a middlebox loses its state."""
         for transport in list(self.host(one).transports):
             if transport.remote[0] == other:
                 transport.reset()
                 transport.peer.reset()
 
     def kill(self, owner: Owner, address: str) -> None:
-        """The process is gone: its host closes what it had, or, without power, says nothing at all."""
+        """The process is dead: its host closes its sockets, or, without power, sends nothing."""
         host = self.host(address)
         for port, listener in list(host.listeners.items()):
             if listener.owner is owner:
@@ -83,7 +83,7 @@ class SimListener:
 
 
 class SimNetwork:
-    """The network as one process sees it: the World's door."""
+    """The network as one process sees it: the network of a World."""
 
     def __init__(self, fabric: Fabric, address: str, owner: Owner) -> None:
         self._fabric = fabric
@@ -110,7 +110,7 @@ class SimNetwork:
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """As Linux dials: SYNs after 1, 2, 4 ... seconds; refused at once where nobody listens."""
+        """Connect as Linux does: SYNs after 1, 2, 4 ... seconds, and refused at once if the port has no listener."""
         if not self._owner.alive:
             raise Dead
         fabric, here = self._fabric, self.address

@@ -1,7 +1,7 @@
-"""What a simulated disk holds: files and directories, and for each what of it would not survive a power loss.
+"""The content of a simulated disk: files, directories, and which of their changes a power loss may undo.
 
-Every change keeps how to take it back until it is synced: a file's by a sync of the file, a name's by a sync of its
-directory. A power loss takes back a random number of the last changes of each, in the middle of a write too.
+Each change keeps its undo information until it is synced: a change of a file by a sync of the file, a change of a name
+by a sync of its directory. A power loss undoes a random number of the last changes of each, even part of a write.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from kpybroker.world import Buffer
 TOTAL_BYTES = 1 << 30
 ZEROS_ODDS = 0.25
 NO_FILES = ("/no file", "", errno.EIO)
-"""No path begins like this."""
+"""Matches no path."""
 
 
 class Change(NamedTuple):
-    """How to take a change of a file back: what was at `at`, how many bytes were written there, how long it was."""
+    """How to undo a change of a file: the old bytes at `at`, how many were written there, and the old file size."""
 
     at: int
     old: bytes
@@ -37,12 +37,12 @@ class File:
         self.content = bytearray()
         self.changes: deque[Change] = deque()
         self.forgotten = 0
-        """Changes that have reached the disk."""
+        """How many changes have reached the disk."""
         self.modified_ms = now_ms
 
     @property
     def mark(self) -> int:
-        """Counts changes; a sync that began here makes those below durable."""
+        """The number of changes so far; a sync that begins now makes these durable."""
         return self.forgotten + len(self.changes)
 
     def reached_disk(self, mark: int) -> None:
@@ -73,7 +73,7 @@ class File:
     def lose_power(self, random: Random) -> int:
         """Keep the synced bytes and a random prefix of the rest; returns how many changes were lost.
 
-        Sometimes the new length of the file reached the disk before the bytes: what is missing of a write is zeros.
+        Sometimes the new length of the file reached the disk before the bytes: the missing part of a write is zeros.
         """
         count = len(self.changes)
         if not count:
@@ -121,7 +121,7 @@ class Folder:
             self.forgotten += 1
 
     def put(self, *names: tuple[str, File | Folder | None]) -> None:
-        """Change names at once; None takes one away."""
+        """Change several names atomically; None removes a name."""
         self.changes.append([(name, self.names.get(name)) for name, _ in names])
         self._set(list(names))
 
@@ -133,7 +133,7 @@ class Folder:
                 self.names[name] = node
 
     def lose_power(self, random: Random) -> int:
-        """The same for names, here and below; returns how many changes were lost."""
+        """Undo a random number of changes of names, and of all that is below; returns how many changes were lost."""
         count = len(self.changes)
         kept = random.choice((0, random.randint(0, count), count)) if count else 0
         for number in range(count - 1, kept - 1, -1):
@@ -151,68 +151,68 @@ class Folder:
 
 
 class Storage:
-    """One disk, with the faults it has now."""
+    """One disk and its current faults."""
 
     def __init__(self) -> None:
         self.root = Folder()
         self.total_bytes = TOTAL_BYTES
         self.used_bytes = 0
         self.locks: dict[File, int] = {}
-        """Locked files and the process (a number) that has each."""
+        """Locked files, and the number of the process that holds each lock."""
         self.error_odds = 0.0
         """How often a write or a sync fails with EIO."""
         self.errors_below = ""
-        """The directory where they do."""
+        """The directory where `error_odds` applies."""
         self.bad_files = NO_FILES
-        """How the paths begin and end of files that cannot be made or changed, and with which error."""
+        """(prefix, suffix, errno): files with such paths cannot be created or changed."""
         self.cold_odds = 0.0
-        """How often a read would wait for the device."""
+        """The odds that a read has to wait for the device."""
         self.stalled_until_s = 0.0
-        """Until then no sync ends, and a writer waits."""
+        """Until then no sync completes and writes block."""
         self.stalled_below = ""
-        """The directory where that is so."""
+        """The directory where `stalled_until_s` applies."""
         self.slow_below = ""
         self.slow_s = 0.0
-        """What every write below `slow_below` takes."""
+        """How long each write below `slow_below` takes."""
         self.sync_s = (0.0005, 0.004)
-        """How long a sync takes: from, to."""
+        """(shortest, longest) duration of a sync."""
 
     def leave_free(self, size_bytes: int) -> None:
-        """The disk is full, but for so much."""
+        """Leave only `size_bytes` free on the disk."""
         self.total_bytes = self.used_bytes + size_bytes
 
     def fail(self, odds: float, below: str = "") -> None:
-        """So many writes and syncs fail with EIO, in one directory or in all."""
+        """Writes and syncs fail with EIO at these odds, in one directory or in all."""
         self.error_odds, self.errors_below = odds, below
 
     def spoil(self, prefix: str, suffix: str, error: int) -> None:
-        """Files whose path begins and ends so cannot be made or changed."""
+        """Files with this path prefix and suffix cannot be created or changed."""
         self.bad_files = (prefix, suffix, error)
 
     def stall(self, until_s: float, below: str | None = None) -> None:
-        """No sync ends before then, in this directory, or where the last stall was."""
+        """No sync in this directory, or in that of the last stall, completes before `until_s`."""
         self.stalled_until_s = until_s
         if below is not None:
             self.stalled_below = below
 
     def slow_writes(self, seconds: float, below: str) -> None:
-        """Every write in this directory takes so long."""
+        """Every write in this directory takes `seconds`."""
         self.slow_s, self.slow_below = seconds, below
 
     def set_pace(self, cold_odds: float, sync_s: tuple[float, float]) -> None:
-        """How often a read waits for the device, and how long a sync takes: from, to."""
+        """Set the odds that a read waits for the device, and the (shortest, longest) duration of a sync."""
         self.cold_odds, self.sync_s = cold_odds, sync_s
 
     def warm(self) -> None:
-        """Every read is served from memory."""
+        """From now on every read is served from memory."""
         self.cold_odds = 0.0
 
     def forget(self, file: File) -> None:
-        """Its bytes are free again."""
+        """The bytes of a removed file are free again."""
         self.used_bytes -= len(file.content)
 
     def mend(self) -> None:
-        """No faults any more."""
+        """Remove all faults."""
         self.total_bytes = TOTAL_BYTES
         self.error_odds = 0.0
         self.errors_below = ""
@@ -221,20 +221,20 @@ class Storage:
         self.stalled_below = self.slow_below = ""
 
     def lose_power(self, random: Random) -> int:
-        """What was not synced may be gone; returns how many changes are."""
+        """Lose a random part of what was not synced; returns how many changes were lost."""
         lost = self.root.lose_power(random)
         self.locks.clear()
         self.used_bytes = self.root.size_bytes()
         return lost
 
     def lose_everything(self) -> None:
-        """A new disk is in the place of this one."""
+        """Replace the disk by an empty one."""
         self.root = Folder()
         self.locks.clear()
         self.used_bytes = 0
 
     def copy(self) -> Storage:
-        """Another disk with the same content, all of it durable, no faults."""
+        """A disk with the same content, all of it durable, and without faults."""
         other = Storage()
         other.root = self.root.copy()
         other.used_bytes = self.used_bytes
@@ -268,7 +268,7 @@ class Storage:
         raise IsADirectoryError(errno.EISDIR, "is a directory", path)
 
     def write(self, file: File, buffers: list[Buffer], at: int) -> int:
-        """Write what there is room for. Raises OSError (disk full) after a part of it."""
+        """Write as much as there is room for. Raises OSError (disk full) if that is not all."""
         data = b"".join(buffers)
         grows = max(at + len(data) - len(file.content), 0)
         room = max(self.total_bytes - self.used_bytes, 0)

@@ -14,14 +14,14 @@ from kpybroker.sim.world.wires import Wires
 from kpybroker.world import Buffer
 
 END: Final = b""
-"""FIN, among the pieces of a pipe."""
+"""A FIN in a pipe."""
 RESET: Final = None
-"""RST."""
+"""An RST in a pipe."""
 HIGH_WATER_BYTES = 64 * 1024
 
 
 class Pipe:
-    """One direction: pieces on their way, in order. At most a window of bytes is on the way or unread."""
+    """One direction of a stream: pieces in flight, in order. At most one window of bytes is in flight or unread."""
 
     __slots__ = ("_due", "_last_due", "_pieces", "_wires", "source", "target")
 
@@ -34,7 +34,7 @@ class Pipe:
         self._last_due = 0.0
 
     def send(self, piece: bytes | None) -> None:
-        """Put a piece on its way."""
+        """Send a piece."""
         wires = self._wires
         link = wires.link(self.source.local[0], self.target.local[0])
         due = max(self._last_due, wires.loop.time() + wires.delay_s(link))
@@ -44,7 +44,7 @@ class Pipe:
         wires.loop.at_for(wires.loop.simulation, due, self._arrive)
 
     def go_on(self) -> None:
-        """The link is whole again."""
+        """The link is restored: deliver what is due."""
         loop = self._wires.loop
         loop.at_for(loop.simulation, loop.time() + 0.001, self._arrive)
 
@@ -64,7 +64,7 @@ class Pipe:
 
 
 class SimTransport(asyncio.Transport):
-    """One end. Its callbacks run on behalf of `owner`; the kernel's part goes on while that is halted."""
+    """One end of a stream. Its callbacks belong to `owner`; the kernel's part goes on while the owner is halted."""
 
     def __init__(
         self,
@@ -74,7 +74,8 @@ class SimTransport(asyncio.Transport):
         remote: tuple[str, int],
         host: dict[SimTransport, None],
     ) -> None:
-        """`host` holds the ends on the machine at `local`; this one adds itself, and leaves when it is closed."""
+        """`host` holds the open ends on the machine at `local`; a transport adds itself, and removes itself when it
+        closes."""
         super().__init__({"peername": remote, "sockname": local})
         self._wires = wires
         self._loop = wires.loop
@@ -91,7 +92,7 @@ class SimTransport(asyncio.Transport):
         self._reads_soon = False
         self._reading = True
         self._closing = False
-        self._gone = False
+        self.is_gone = False
         self._writing_paused = False
         self._high, self._low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
         self._host = host
@@ -102,7 +103,7 @@ class SimTransport(asyncio.Transport):
         self._pipe, other._pipe = Pipe(self._wires, self, other), Pipe(self._wires, other, self)
 
     def begin(self, factory: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
-        """Make the protocol and let it know."""
+        """Create the protocol and connect it."""
         protocol = self._protocol = factory()
         protocol.connection_made(self)
         self._read_soon()
@@ -112,8 +113,8 @@ class SimTransport(asyncio.Transport):
 
     def arrived(self, piece: bytes | None) -> None:
         """The kernel has received a piece."""
-        if self._gone:
-            if piece and not self.peer._gone:
+        if self.is_gone:
+            if piece and not self.peer.is_gone:
                 self._pipe.send(RESET)
             return
         if piece is RESET:
@@ -128,7 +129,7 @@ class SimTransport(asyncio.Transport):
 
     def _read(self) -> None:
         self._reads_soon = False
-        if self._gone or not self._inbox:
+        if self.is_gone or not self._inbox:
             return
         piece = self._inbox[0]
         if piece is RESET:
@@ -145,17 +146,17 @@ class SimTransport(asyncio.Transport):
             return
         assert piece is not None
         taken = self._hand_over(protocol, piece)
-        self.peer._consumed(taken)
+        self.peer.consumed(taken)
         self._read_soon()
 
     def _hand_over(self, protocol: Any, piece: bytes) -> int:
-        """Give the protocol what it takes of a piece; returns how much."""
+        """Pass the protocol as much of a piece as it has room for; returns how much."""
         if not isinstance(protocol, asyncio.BufferedProtocol):
             self._inbox.popleft()
             protocol.data_received(piece)
             return len(piece)
         room = memoryview(protocol.get_buffer(-1))
-        assert len(room), "a buffered protocol has no room and has not paused"
+        assert len(room), "a buffered protocol has no room, but has not paused"
         taken = min(len(room), len(piece))
         room[:taken] = piece[:taken]
         if taken == len(piece):
@@ -180,7 +181,7 @@ class SimTransport(asyncio.Transport):
     def write(self, data: Buffer) -> None:
         if not self.owner.alive:
             raise Dead
-        if self._closing or self._gone or not data:
+        if self._closing or self.is_gone or not data:
             return
         self._out.append(bytes(data))
         self._out_bytes += len(data)
@@ -204,13 +205,13 @@ class SimTransport(asyncio.Transport):
             self._out_bytes -= size
             self._on_way_bytes += size
             self._pipe.send(piece)
-        if self._closing and not self._out and not self._gone:
+        if self._closing and not self._out and not self.is_gone:
             self._pipe.send(END)
             self._lose(None)
 
-    def _consumed(self, count: int) -> None:
+    def consumed(self, count: int) -> None:
         self._on_way_bytes -= count
-        if self._gone:
+        if self.is_gone:
             return
         if self._out:
             self._push()
@@ -219,7 +220,7 @@ class SimTransport(asyncio.Transport):
             self._loop.soon_for(self.owner, self._resume_writing)
 
     def _resume_writing(self) -> None:
-        if self._protocol is not None and not self._gone:
+        if self._protocol is not None and not self.is_gone:
             self._protocol.resume_writing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -235,28 +236,28 @@ class SimTransport(asyncio.Transport):
     # ---- ending
 
     def is_closing(self) -> bool:
-        return self._closing or self._gone
+        return self._closing or self.is_gone
 
     def close(self) -> None:
-        if not self._closing and not self._gone:
+        if not self._closing and not self.is_gone:
             self._closing = True
             self._push()
 
     def abort(self) -> None:
-        if not self._gone:
+        if not self.is_gone:
             self._pipe.send(RESET)
             self._lose(None)
 
     def reset(self) -> None:
-        """A reset arrives from nowhere."""
-        if not self._gone:
+        """An RST arrives that the peer did not send."""
+        if not self.is_gone:
             self._inbox.clear()
             self._inbox.append(RESET)
             self._read_soon()
 
     def die(self, *, silently: bool) -> None:
-        """The owner is dead: the kernel closes its end, with a reset where something was unread or unsent."""
-        if not self._gone:
+        """The owner is dead: the kernel closes its end, with an RST if something was unread or unsent."""
+        if not self.is_gone:
             if not silently:
                 self._pipe.send(RESET if self._inbox or self._out else END)
             self._forget()
@@ -267,7 +268,7 @@ class SimTransport(asyncio.Transport):
             self._loop.soon_for(self.owner, self._protocol.connection_lost, why)
 
     def _forget(self) -> None:
-        self._gone = self._closing = True
+        self.is_gone = self._closing = True
         self._out.clear()
         self._inbox.clear()
         self._host.pop(self, None)

@@ -1,4 +1,4 @@
-"""The wires of the simulated network: how long a piece travels between two addresses, and whether it arrives."""
+"""The links of the simulated network: how long a piece travels between two addresses, and whether it arrives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WINDOW_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class Weather:
-    """How a link behaves: seconds of delay, the odds that a piece stalls, and for how long."""
+    """Delays of all links in seconds, the odds that a piece stalls, and for how long."""
 
     delay_s: float = 0.0003
     jitter_s: float = 0.0003
@@ -30,7 +30,7 @@ class Link:
     is_cut: bool = False
     slow_s: float = 0.0
     held: dict[Callable[[], None], None] = field(default_factory=dict)
-    """Called once the link is whole: pipes that have something to deliver."""
+    """Callbacks of pipes that have something to deliver once the link is restored."""
 
     def release(self) -> None:
         """Deliver what was held back."""
@@ -40,7 +40,7 @@ class Link:
 
 
 class Wires:
-    """Every link between two addresses, the weather on them, and which addresses have no power."""
+    """All links between addresses, their delays, and the addresses without power."""
 
     def __init__(self, loop: VirtualLoop, random: Random, history: History, weather: Weather) -> None:
         self.loop = loop
@@ -73,30 +73,30 @@ class Wires:
     # ---- faults
 
     def narrow(self, window_bytes: int) -> None:
-        """At most so many bytes are on their way in one direction of a stream."""
+        """Set the window: the most bytes in flight in one direction of a stream."""
         self.window_bytes = window_bytes
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing goes from source to target; the other direction is not touched."""
+        """Deliver nothing from source to target; the other direction still works."""
         self.link(source, target).is_cut = True
 
     def slow(self, source: str, target: str, seconds: float) -> None:
         self.link(source, target).slow_s = seconds
 
     def heal(self) -> None:
-        """Every link is whole and quick; what was held back goes on."""
+        """Restore every link at normal speed, and deliver what was held back."""
         for link in self._links.values():
             link.is_cut, link.slow_s = False, 0.0
             link.release()
 
     def calm(self) -> None:
-        """Healed, and the weather is fine from now on."""
+        """Restore every link, and use the default delays and window from now on."""
         self.heal()
         self.weather = Weather()
         self.window_bytes = WINDOW_BYTES
 
     def power(self, address: str, on: bool) -> None:
-        """Without power a host is silent; with it again, it answers streams of the time before with a reset."""
+        """Switch a host off or on. Without power it sends nothing; once back, it answers old streams with an RST."""
         if not on:
             self._dark.add(address)
             return

@@ -13,6 +13,7 @@ from kpybroker.storage.compaction.cleaning import Abandoned, Cleaning, Limits
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.storage.log.log import Log
+from kpybroker.topics import TopicPartition
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class Cleaner:
         self._world = world
         self._directory = directory
         self._config = config
-        self._not_before: dict[tuple[str, int], float] = {}
+        self._not_before: dict[TopicPartition, float] = {}
 
     async def run(self) -> None:
         """Runs until cancelled."""

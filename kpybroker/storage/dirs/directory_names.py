@@ -10,32 +10,32 @@ import logging
 import re
 
 from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
+from kpybroker.topics import TopicPartition
 from kpybroker.world import Disk
 
 log = logging.getLogger(__name__)
 
 DELETED, FUTURE, STRAY = "-delete", "-future", "-stray"
 NAME_LIMIT = 255
-Key = tuple[str, int]
 _PARTITION = re.compile(r"(.+)-(\d{1,10})")
 _DELETED, _FUTURE = (re.compile(rf"(.+)-(\d{{1,10}})\.([0-9a-f]{{32}}){ending}") for ending in (DELETED, FUTURE))
 
 
-def _key(match: re.Match[str] | None) -> Key | None:
+def _key(match: re.Match[str] | None) -> TopicPartition | None:
     return None if match is None else (match[1], int(match[2]))
 
 
-def key_of(name: str) -> Key | None:
+def key_of(name: str) -> TopicPartition | None:
     """The partition whose directory this is; None for any other name."""
     return _key(_PARTITION.fullmatch(name))
 
 
-def key_of_deleted(name: str) -> Key | None:
+def key_of_deleted(name: str) -> TopicPartition | None:
     """The partition of a `-delete` directory; None if its name was cut short, as that of a moved replica never is."""
     return _key(_DELETED.fullmatch(name))
 
 
-def key_of_future(name: str) -> Key | None:
+def key_of_future(name: str) -> TopicPartition | None:
     """The partition of a `-future` directory; None for any other name."""
     return _key(_FUTURE.fullmatch(name))
 
@@ -51,13 +51,13 @@ def is_too_long(topic: str, partition: int) -> bool:
     return len(f"{topic}-{partition}.{0:032x}{FUTURE}") > NAME_LIMIT
 
 
-def partitions_in(disk: Disk, path: str) -> list[Key]:
+def partitions_in(disk: Disk, path: str) -> list[TopicPartition]:
     """The partitions that have files in a log directory, without the metadata log. Raises OSError."""
     found = (key_of(name) for name in disk.list(path) if name != METADATA_DIRECTORY)
     return [key for key in found if key is not None]
 
 
-def futures_in(disk: Disk, path: str) -> dict[Key, str]:
+def futures_in(disk: Disk, path: str) -> dict[TopicPartition, str]:
     """The future replicas in a log directory, and the names of their directories. Raises OSError.
 
     One beside the current replica is left of a move that was cancelled: it is passed over.

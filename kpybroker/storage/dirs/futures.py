@@ -13,11 +13,12 @@ from collections.abc import Collection, Mapping
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage
-from kpybroker.storage.dirs.directory_names import DELETED, FUTURE, STRAY, Key, key_of_future, unique_name
+from kpybroker.storage.dirs.directory_names import DELETED, FUTURE, STRAY, key_of_future, unique_name
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.files.checkpoint_files import read_topic_id
 from kpybroker.storage.files.segment import LOG, file_name
 from kpybroker.storage.log.log import Log
+from kpybroker.topics import TopicPartition
 from kpybroker.world import Disk, World
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,9 @@ def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSet
     return opened
 
 
-def discard_future(world: World, directory: LogDirectory, key: Key, delay_ms: int, *, is_kept: bool = False) -> None:
+def discard_future(
+    world: World, directory: LogDirectory, key: TopicPartition, delay_ms: int, *, is_kept: bool = False
+) -> None:
     """Drop a future replica: its directory is renamed now, and unlinked later or kept. Raises OSError."""
     name = directory.futures[key]
     opened = directory.logs.pop(key, None)
@@ -103,7 +106,7 @@ def discard_future(world: World, directory: LogDirectory, key: Key, delay_ms: in
     del directory.futures[key]
 
 
-def refuse_lone_copy(disk: Disk, directory: LogDirectory, key: Key, topic_id: bytes) -> None:
+def refuse_lone_copy(disk: Disk, directory: LogDirectory, key: TopicPartition, topic_id: bytes) -> None:
     """Before a log is created in a directory in use, where its future replica would be truncated to nothing.
 
     Raises Damage if that replica has records: an operator decides whether to keep it.
@@ -121,7 +124,7 @@ def refuse_lone_copy(disk: Disk, directory: LogDirectory, key: Key, topic_id: by
         )
 
 
-def set_copy_aside(world: World, directory: LogDirectory, key: Key, topic_id: bytes) -> None:
+def set_copy_aside(world: World, directory: LogDirectory, key: TopicPartition, topic_id: bytes) -> None:
     """Drop the future replica of a log that is created; one with records is kept as `-stray`. Raises Damage."""
     path = f"{directory.path}/{directory.futures[key]}"
     try:

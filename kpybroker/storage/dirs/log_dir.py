@@ -15,7 +15,7 @@ from operator import attrgetter
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.dirs.closing import Closing
-from kpybroker.storage.dirs.directory_names import DELETED, STRAY, Key, futures_in, key_of, unique_name
+from kpybroker.storage.dirs.directory_names import DELETED, STRAY, futures_in, key_of, unique_name
 from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
 from kpybroker.storage.dirs.garbage import Garbage, unlink
 from kpybroker.storage.dirs.start_offsets import StartOffsets
@@ -34,12 +34,13 @@ from kpybroker.storage.files.checkpoint_files import (
 )
 from kpybroker.storage.files.file_pool import FilePool, is_short
 from kpybroker.storage.log.log import Log
+from kpybroker.topics import TopicPartition
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-Offsets = dict[Key, int]
+Offsets = dict[TopicPartition, int]
 
 
 class LogDirectory:
@@ -63,8 +64,8 @@ class LogDirectory:
         self.path = path
         self.id = directory_id
         self.pool = FilePool(config.max_open_files) if pool is None else pool
-        self.logs: dict[Key, Log] = {}
-        self.damaged: dict[Key, str] = {}
+        self.logs: dict[TopicPartition, Log] = {}
+        self.damaged: dict[TopicPartition, str] = {}
         """Partitions that could not be opened, and why."""
         self.broker_epoch = -1
         self._on_io_error = on_io_error
@@ -82,7 +83,7 @@ class LogDirectory:
         self._present = {name for name in world.disk.list(path) if key_of(name) is not None}
         self.futures = futures_in(world.disk, path)
         """Future replicas in this directory, and the names of their directories."""
-        self._stale: set[Key] = set()
+        self._stale: set[TopicPartition] = set()
         """Partitions that are gone, but still have rows in the checkpoints on disk."""
         self._discards = 0
         self._is_checkpointing = False
@@ -183,12 +184,12 @@ class LogDirectory:
         before_cut = partial(self._lower_recovery_point, (one.topic, one.partition))
         one.listen(self._save_marks, before_cut, self._on_io_error)
 
-    def drop_stale(self, key: Key) -> None:
+    def drop_stale(self, key: TopicPartition) -> None:
         """Remove an earlier partition's rows from the checkpoints. Raises OSError."""
         if key in self._stale and not self._is_checkpointing:
             self._write_without_stale()
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: TopicPartition) -> None:
         """The partition has no files here any more."""
         self._present.discard(f"{key[0]}-{key[1]}")
         self._drop_rows(key)
@@ -216,7 +217,7 @@ class LogDirectory:
         if suffix == DELETED:
             self.garbage.add(self._world.steady_ms() + delay_ms, new)
 
-    def _drop_rows(self, key: Key) -> None:
+    def _drop_rows(self, key: TopicPartition) -> None:
         for offsets in (self._recovery_points, self._high_watermarks, self._starts):
             offsets.pop(key, None)
 
@@ -226,7 +227,7 @@ class LogDirectory:
         self._write_checkpoints(self._recovery_points, self._high_watermarks)
         self._stale.clear()
 
-    def _lower_recovery_point(self, key: Key, offset: int) -> None:
+    def _lower_recovery_point(self, key: TopicPartition, offset: int) -> None:
         """Before a log is cut: batches that replace synced ones must be recovered after a loss of power.
 
         Raises OSError; KafkaError while a checkpoint is in progress, since the files have one writer.
@@ -246,7 +247,9 @@ class LogDirectory:
             self.garbage.add(due_ms, path)
         one.files.garbage.clear()
 
-    def keep_only(self, hosted: Mapping[Key, bytes], named: Collection[Key] = ()) -> set[Key]:
+    def keep_only(
+        self, hosted: Mapping[TopicPartition, bytes], named: Collection[TopicPartition] = ()
+    ) -> set[TopicPartition]:
         """At a start: rename partitions that the metadata does not place here to `-stray`; returns them.
 
         `hosted`: the topic ids of the partitions with a replica on this broker. Others moved away, or their topic was

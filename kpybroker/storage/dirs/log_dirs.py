@@ -14,7 +14,7 @@ from functools import partial
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ConfigError, Damage
 from kpybroker.storage.dirs.directory import Directory, Format, folds_case, open_directories
-from kpybroker.storage.dirs.directory_names import DELETED, FUTURE, Key, key_of_deleted, partitions_in
+from kpybroker.storage.dirs.directory_names import DELETED, FUTURE, key_of_deleted, partitions_in
 from kpybroker.storage.dirs.futures import (
     discard_future,
     finish_replacements,
@@ -27,6 +27,7 @@ from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.slices import SlicedWork
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
 from kpybroker.world import World
 
@@ -77,16 +78,16 @@ class LogDirectories:
         self._on_failure: Callable[[LogDirectory, str], None] = lambda directory, why: None
         self._on_end: Callable[[str], None] = lambda why: None
         self._online: dict[str, LogDirectory] = {}
-        self._place: dict[Key, LogDirectory] = {}
+        self._place: dict[TopicPartition, LogDirectory] = {}
         """The directories of partitions that have files or were opened."""
-        self._doubles: dict[Key, dict[str, bytes | None]] = {}
+        self._doubles: dict[TopicPartition, dict[str, bytes | None]] = {}
         """Partitions in several directories, and their topic ids by path: the topic was created again while a directory
         was offline, or a loss of power undid its deletion. The metadata decides which one is right."""
         self._counts: dict[str, int] = {}
         self._folds_case = any(folds_case(world, directory.path) for directory in directories)
-        self._halves: dict[Key, str] = {}
+        self._halves: dict[TopicPartition, str] = {}
         """`-delete` directories of partitions that the metadata places here and no directory has."""
-        self.preferred: dict[Key, str] = {}
+        self.preferred: dict[TopicPartition, str] = {}
         """The chosen paths of partitions that do not exist yet (AlterReplicaLogDirs)."""
         ids = {directory.path: directory.directory_id for directory in directories if directory.path in self.paths}
         found = self._look(tuple(path for path in self.paths if path in ids))
@@ -107,11 +108,11 @@ class LogDirectories:
         `on_failure(directory, why)` for one of several directories; `on_end(why)` when the broker cannot go on."""
         self._on_io_error, self._on_failure, self._on_end = on_io_error, on_failure, on_end
 
-    def _look(self, paths: tuple[str, ...]) -> dict[str, list[Key]]:
+    def _look(self, paths: tuple[str, ...]) -> dict[str, list[TopicPartition]]:
         """The partitions in each directory. Raises ConfigError, before any change, if one is in two of them."""
         self._finish_replacements(paths)
-        found: dict[str, list[Key]] = {}
-        places: dict[Key, list[str]] = {}
+        found: dict[str, list[TopicPartition]] = {}
+        places: dict[TopicPartition, list[str]] = {}
         for path in [path for path in paths if path not in self.offline]:
             try:
                 found[path] = partitions_in(self._world.disk, path)
@@ -148,7 +149,7 @@ class LogDirectories:
             )
         self.offline.update(failed)
 
-    def _take(self, path: str, directory_id: bytes, keys: list[Key], config: BrokerConfig) -> None:
+    def _take(self, path: str, directory_id: bytes, keys: list[TopicPartition], config: BrokerConfig) -> None:
         try:
             on_io_error = partial(self._disk_failed, path)
             directory = LogDirectory(self._world, path, config, directory_id, self.pool, on_io_error)
@@ -176,7 +177,7 @@ class LogDirectories:
         return epochs.pop() if len(epochs) == 1 and not self.offline else -1
 
     @property
-    def logs(self) -> dict[Key, Log]:
+    def logs(self) -> dict[TopicPartition, Log]:
         """All open logs, except those that move between directories: these are not cleaned."""
         moving = {key for directory in self.online for key in directory.futures}
         return {key: one for each in self.online for key, one in each.logs.items() if key not in moving}
@@ -214,7 +215,7 @@ class LogDirectories:
         """The metadata names a directory that does not exist any more, so that a new log would be created."""
         return (topic, partition) not in self._place and all(each.id != assigned for each in self.online)
 
-    def _for_new(self, key: Key, topic_id: bytes, assigned: bytes) -> LogDirectory:
+    def _for_new(self, key: TopicPartition, topic_id: bytes, assigned: bytes) -> LogDirectory:
         """The directory for a new log. Raises Damage if the new log would hide records that another directory has."""
         named = next((each for each in self.online if each.id == assigned), None)
         wished = self._online.get(self.preferred.pop(key, ""))
@@ -259,11 +260,11 @@ class LogDirectories:
         """The directory, if it is in use."""
         return self._online.get(path)
 
-    def future_of(self, key: Key) -> LogDirectory | None:
+    def future_of(self, key: TopicPartition) -> LogDirectory | None:
         """The directory that has a future replica of a partition."""
         return next((directory for directory in self.online if key in directory.futures), None)
 
-    def moved(self, key: Key, target: LogDirectory) -> None:
+    def moved(self, key: TopicPartition, target: LogDirectory) -> None:
         """A partition has moved to another directory, which may have failed in that moment."""
         source = self._place.pop(key)
         self._counts[source.path] -= 1
@@ -271,7 +272,7 @@ class LogDirectories:
         if target.path in self._online:
             self._place[key] = target
 
-    def keep_only(self, hosted: Mapping[Key, bytes]) -> None:
+    def keep_only(self, hosted: Mapping[TopicPartition, bytes]) -> None:
         """As `LogDirectory.keep_only`; also deletes future replicas of other partitions, and earlier `-delete`s."""
         named = {key for key, ids in self._doubles.items() if hosted.get(key) in ids.values()}
         for directory in self.online:
@@ -290,7 +291,9 @@ class LogDirectories:
         self._doubles.clear()
         self._unlink_deleted(hosted)
 
-    def _keep_only(self, directory: LogDirectory, hosted: Mapping[Key, bytes], named: set[Key]) -> None:
+    def _keep_only(
+        self, directory: LogDirectory, hosted: Mapping[TopicPartition, bytes], named: set[TopicPartition]
+    ) -> None:
         """Raises OSError."""
         for key in directory.keep_only(hosted, named):
             self._counts[directory.path] -= 1
@@ -301,7 +304,7 @@ class LogDirectories:
         for key in [key for key in directory.futures if key not in hosted]:
             discard_future(self._world, directory, key, 0)
 
-    def _unlink_deleted(self, hosted: Mapping[Key, bytes]) -> None:
+    def _unlink_deleted(self, hosted: Mapping[TopicPartition, bytes]) -> None:
         """Unlink the `-delete` directories of the last process, except halves of interrupted moves.
 
         Kept: a directory whose future replica has the same number, or may have one in an offline directory; and that

@@ -8,22 +8,21 @@ from collections.abc import Callable
 from functools import partial
 
 from kpybroker.storage.files.checkpoint_files import LOG_STARTS, write_offsets
+from kpybroker.topics import TopicPartition
 from kpybroker.world import Disk
 
 log = logging.getLogger(__name__)
-
-Key = tuple[str, int]
 
 
 class StartOffsets:
     """The file of one log directory. It has one writer at a time, so that older rows never replace newer ones."""
 
-    def __init__(self, disk: Disk, directory: str, rows: Callable[[], dict[Key, int]]) -> None:
+    def __init__(self, disk: Disk, directory: str, rows: Callable[[], dict[TopicPartition, int]]) -> None:
         """`rows()` returns the rows that the file should have now, as a new dictionary each time."""
         self._disk = disk
         self._directory = directory
         self._rows = rows
-        self._on_disk: dict[Key, int] | None = None
+        self._on_disk: dict[TopicPartition, int] | None = None
         self._writing: asyncio.Future[OSError | None] | None = None
 
     def save(self) -> None:
@@ -42,7 +41,7 @@ class StartOffsets:
         elif self._writing is None and self._rows() != self._on_disk:
             self._writing = asyncio.ensure_future(self._write_by_thread())
 
-    async def written(self, key: Key, offset: int) -> None:
+    async def written(self, key: TopicPartition, offset: int) -> None:
         """Return when the partition's start offset, given to `save_soon`, is in the file. Raises OSError."""
         while self._writing is not None and (self._on_disk or {}).get(key, 0) < offset:
             await self.write_ended()
@@ -57,7 +56,7 @@ class StartOffsets:
         while self._writing is not None:
             await asyncio.shield(self._writing)
 
-    def _write(self, rows: dict[Key, int]) -> None:
+    def _write(self, rows: dict[TopicPartition, int]) -> None:
         write_offsets(self._disk, f"{self._directory}/{LOG_STARTS}", rows, sync=False)
 
     async def _write_by_thread(self) -> OSError | None:

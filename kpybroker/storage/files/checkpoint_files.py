@@ -13,6 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from kpybroker.errors import Damage
+from kpybroker.topics import TopicPartition
 from kpybroker.world import Buffer, Disk
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def write_rows(disk: Disk, path: str, rows: Sequence[str], *, sync: bool = False
     replace_file(disk, path, "\n".join(["0", str(len(rows)), *rows, ""]).encode(), sync=sync)
 
 
-def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
+def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
     """Offset by (topic, partition); empty when there is no file. Raises Damage."""
     try:
         rows = read_rows(disk, path, 3)
@@ -95,7 +96,7 @@ def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
         raise Damage(f"{path}: {error}") from error
 
 
-def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int], *, sync: bool) -> None:
+def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int], *, sync: bool) -> None:
     write_rows(disk, path, [f"{topic} {index} {offset}" for (topic, index), offset in offsets.items()], sync=sync)
 
 

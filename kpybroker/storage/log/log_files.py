@@ -21,6 +21,7 @@ from kpybroker.storage.log.retention import unlink_all
 from kpybroker.storage.log.swapping import DELETED, FILE_SUFFIXES, finish_swap, prepare_swap
 from kpybroker.storage.producers.loading import load_producers, snapshot_offsets
 from kpybroker.storage.producers.producers import ProducerStates
+from kpybroker.topics import TopicPartition
 from kpybroker.world import Buffer, World
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class LogFiles:
         world: World,
         pool: FilePool,
         directory: str,
-        key: tuple[str, int],
+        key: TopicPartition,
         topic_id: bytes | None,
         segments: Segments,
         epochs: LeaderEpochs,

@@ -28,6 +28,7 @@ from kpybroker.storage.log.log_files import LogFiles
 from kpybroker.storage.log.swapping import CLEANED, DELETED, finish_swaps
 from kpybroker.storage.producers.loading import load_producers
 from kpybroker.storage.producers.producers import ProducerStates
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, Batch, header_at
 from kpybroker.world import Disk, World
 
@@ -69,7 +70,7 @@ def open_files(
     world: World,
     pool: FilePool,
     directory: str,
-    key: tuple[str, int],
+    key: TopicPartition,
     topic_id: bytes | None,
     settings: LogSettings,
     origin: Origin,

@@ -30,6 +30,7 @@ from kpybroker.storage.files.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TX
 from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.storage.repair.examining import ENDLESS, Examined, examine
 from kpybroker.storage.repair.index_checking import check_offsets, check_times, check_transactions
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import read_records
 from kpybroker.wire.records.snapshot import decode_snapshot
 from kpybroker.wire.stored.metadata import unframe_record
@@ -37,7 +38,6 @@ from kpybroker.world import World
 
 PARTITION = re.compile(r"(.+)-(\d{1,10})")
 CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANED)
-Key = tuple[str, int]
 
 
 class Finding(NamedTuple):
@@ -82,9 +82,9 @@ class Marks(NamedTuple):
     """What the directory's checkpoints say about its partitions."""
 
     clean: bool
-    recovery_points: dict[Key, int]
-    starts: dict[Key, int]
-    cleaned: dict[Key, int]
+    recovery_points: dict[TopicPartition, int]
+    starts: dict[TopicPartition, int]
+    cleaned: dict[TopicPartition, int]
 
 
 def check_directory(world: World, path: str) -> tuple[Checked, Marks]:
@@ -97,7 +97,7 @@ def check_directory(world: World, path: str) -> tuple[Checked, Marks]:
         decode_id(meta.get("directory.id", ""))
     except (FileNotFoundError, Damage, ValueError) as error:
         found.add(f"{path}/{META_PROPERTIES}", f"cannot be used: {error}; it is to be written by hand, or restored")
-    offsets: dict[str, dict[Key, int]] = {}
+    offsets: dict[str, dict[TopicPartition, int]] = {}
     for name in CHECKPOINTS:
         try:
             offsets[name] = read_offsets(world.disk, f"{path}/{name}")
@@ -109,7 +109,7 @@ def check_directory(world: World, path: str) -> tuple[Checked, Marks]:
     return found, Marks(clean, offsets[RECOVERY_POINTS], offsets[LOG_STARTS], offsets[CLEANED])
 
 
-def partitions_of(world: World, path: str, topic: str | None, partition: int | None) -> list[Key]:
+def partitions_of(world: World, path: str, topic: str | None, partition: int | None) -> list[TopicPartition]:
     """The requested partitions in a directory, including the metadata log."""
     found = []
     for name in world.disk.list(path):
@@ -123,7 +123,7 @@ def partitions_of(world: World, path: str, topic: str | None, partition: int | N
 
 
 def check_partition(
-    world: World, path: str, key: Key, marks: Marks, progress: Callable[[int], None] = lambda size: None
+    world: World, path: str, key: TopicPartition, marks: Marks, progress: Callable[[int], None] = lambda size: None
 ) -> Checked:
     """Check all files of one partition; `progress` is called with the bytes that were read. Raises OSError."""
     directory = f"{path}/{key[0]}-{key[1]}"

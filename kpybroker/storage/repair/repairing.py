@@ -14,16 +14,16 @@ from kpybroker.storage.files.checkpoint_files import RECOVERY_POINTS, write_offs
 from kpybroker.storage.files.epochs import FILE_NAME as EPOCHS
 from kpybroker.storage.files.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from kpybroker.storage.log.log import Log
-from kpybroker.storage.repair.checking import Checked, Key, Marks
+from kpybroker.storage.repair.checking import Checked, Marks
 from kpybroker.storage.repair.examining import ENDLESS, examine
-from kpybroker.topics import METADATA_TOPIC
+from kpybroker.topics import METADATA_TOPIC, TopicPartition
 from kpybroker.world import World
 
 CHUNK_BYTES = 8 << 20
 SETTINGS = LogSettings(file_delete_delay_ms=0)
 
 
-def way_out(checked: Checked, key: Key) -> str | None:
+def way_out(checked: Checked, key: TopicPartition) -> str | None:
     """Why the partition cannot be repaired; None if it can."""
     if key[0] != METADATA_TOPIC:
         return None
@@ -50,7 +50,7 @@ def plan(checked: Checked) -> Iterator[str]:
     yield f"make the indexes, leader epochs and producer state of {checked.path} anew where they are wrong"
 
 
-def repair_partition(world: World, path: str, key: Key, checked: Checked, marks: Marks, aside: str) -> int:
+def repair_partition(world: World, path: str, key: TopicPartition, checked: Checked, marks: Marks, aside: str) -> int:
     """Repair the partition; returns the end of its log. Raises OSError, Damage: it is safe to run it again."""
     disk = world.disk
     directory = f"{path}/{key[0]}-{key[1]}"
@@ -97,7 +97,7 @@ def _set_aside_segment(world: World, directory: str, base: int, place: str) -> N
             world.disk.unlink(f"{directory}/{name}")
 
 
-def _made_anew(world: World, directory: str, key: Key, marks: Marks) -> int:
+def _made_anew(world: World, directory: str, key: TopicPartition, marks: Marks) -> int:
     """Rebuild indexes, epochs and producer state, by recovery from the beginning; a gap does not end the log."""
     log = Log.open(
         world,
@@ -115,7 +115,7 @@ def _made_anew(world: World, directory: str, key: Key, marks: Marks) -> int:
     return end
 
 
-def note_ends(world: World, path: str, marks: Marks, ends: dict[Key, int]) -> None:
+def note_ends(world: World, path: str, marks: Marks, ends: dict[TopicPartition, int]) -> None:
     """Save the recovery point, so that a recovery does not take the gaps for the end. Raises OSError."""
     rows = {**marks.recovery_points, **{key: end for key, end in ends.items() if key[0] != METADATA_TOPIC}}
     write_offsets(world.disk, f"{path}/{RECOVERY_POINTS}", rows, sync=True)

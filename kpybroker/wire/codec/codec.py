@@ -15,9 +15,9 @@ from kpybroker.wire.codec.parsing import Reading, lower_parser, lower_parser_in_
 def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
     """The function behind `parse`, for those who parse the same message again and again."""
     declared: Any = cls  # a Part, which `message` made of it
-    found: Callable[[Buffer, int], T] | None = declared._parsers.get(version)
+    found: Callable[[Buffer, int], T] | None = declared.lowered_parsers.get(version)
     if found is None:
-        found = declared._parsers[version] = lower_parser(cls, version)
+        found = declared.lowered_parsers[version] = lower_parser(cls, version)
     return found
 
 
@@ -82,18 +82,18 @@ def parse(cls: type[T], version: int, view: Buffer, pos: int = 0) -> T:
 def parse_prefix(cls: type[T], version: int, view: Buffer, pos: int = 0) -> tuple[T, int]:
     """The message that starts at pos, and the position behind it. Raises MalformedFrame."""
     declared: Any = cls
-    lowered = declared._parsers.get(~version)  # beside the whole-frame parsers; no version is negative
+    lowered = declared.lowered_parsers.get(~version)  # beside the whole-frame parsers; no version is negative
     if lowered is None:
-        lowered = declared._parsers[~version] = lower_parser(cls, version, prefix=True)
+        lowered = declared.lowered_parsers[~version] = lower_parser(cls, version, prefix=True)
     found: tuple[T, int] = lowered(view, pos)
     return found
 
 
 def pieces_of(message: Any, version: int) -> tuple[list[Any], list[int]]:
     """The message's buffers in order, and which of them are large records (indices). ValueError: cannot be encoded."""
-    builder = message._builders.get(version)
+    builder = message.lowered_builders.get(version)
     if builder is None:
-        builder = message._builders[version] = lower_builder(type(message), version)
+        builder = message.lowered_builders[version] = lower_builder(type(message), version)
     pieces: list[Any] = []
     large: list[int] = []
     try:

@@ -80,7 +80,7 @@ def in_versions(versions: str, version: int) -> bool:
 def layout(cls: Any, version: int) -> Struct:
     """The tree of a message class in one version, which must be one of its own."""
     assert in_versions(cls._versions, version), f"{cls.__module__}.{cls.__name__} has no version {version}"
-    flexible = cls._flexible is not None and version >= cls._flexible
+    flexible = cls.first_flexible is not None and version >= cls.first_flexible
     return _struct(cls, version, flexible, nullable=False)
 
 

@@ -50,10 +50,10 @@ class Part:
     __slots__ = ()
     _declared: tuple[tuple[str, Any, Any], ...] = ()
     _versions = "0+"
-    _flexible: int | None = None
+    first_flexible: int | None = None
     _key: int | None = None
-    _parsers: dict[int, Callable[[Buffer, int], Any]]
-    _builders: dict[int, Callable[[Any, list[Any], list[int]], None]]
+    lowered_parsers: dict[int, Callable[[Buffer, int], Any]]
+    lowered_builders: dict[int, Callable[[Any, list[Any], list[int]], None]]
     _others: dict[tuple[str, int], Any]
     """Parsers and builders of other kinds, by kind and version."""
 
@@ -100,8 +100,8 @@ def message(versions: str, *, flexible: int | None = None, key: int | None = Non
     key: the number by which a log knows this kind of record, where it has one."""
 
     def seal(cls: type[T]) -> type[T]:
-        facts = {"_versions": versions, "_flexible": flexible, "_key": key}
-        return _seal(cls, {**facts, "_parsers": {}, "_builders": {}, "_others": {}})
+        facts = {"_versions": versions, "first_flexible": flexible, "_key": key}
+        return _seal(cls, {**facts, "lowered_parsers": {}, "lowered_builders": {}, "_others": {}})
 
     return seal
 

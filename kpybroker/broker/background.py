@@ -1,0 +1,36 @@
+"""The background work of one node, and the reason why the node cannot go on, if there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from kpybroker.tasks import begin
+
+log = logging.getLogger(__name__)
+
+
+class BackgroundTasks:
+    """Tasks that run until the node stops. If one raises, the node has failed."""
+
+    def __init__(self) -> None:
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Resolved with the reason when the node cannot go on; its owner stops it."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine until `cancel`. `what` names it in the reason if it raises."""
+        self._tasks.append(begin(work, what, self.fail))
+
+    def fail(self, reason: str) -> None:
+        """Report that this node cannot go on; the first reason counts."""
+        log.critical("%s", reason)
+        if not self.failed.done():
+            self.failed.set_result(reason)
+
+    def cancel(self) -> None:
+        """Stop all tasks."""
+        for task in self._tasks:
+            task.cancel()

@@ -1,0 +1,227 @@
+"""One broker: its parts are put together here. They learn only by `publish` that the metadata has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from kpybroker.broker.background import BackgroundTasks
+from kpybroker.broker.coordinators import Coordinators
+from kpybroker.broker.membership import Membership
+from kpybroker.broker.metadata_view import MetadataView
+from kpybroker.broker.node_storage import NodeStorage
+from kpybroker.broker.topic_creation import TopicCreation
+from kpybroker.config import BrokerConfig, Endpoint
+from kpybroker.controller.controller import Controller
+from kpybroker.controller.features import SUPPORTED_FEATURES
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.long_work import LongWork
+from kpybroker.metadata import chronicle, whereabouts
+from kpybroker.metadata.image import TOPIC_RESOURCE, Image, TopicImage
+from kpybroker.quotas.clients import ClientQuotas
+from kpybroker.raft.duties.bootstrap import checked_format
+from kpybroker.raft.log.feature_check import check_served
+from kpybroker.raft.quorum import Quorum
+from kpybroker.replication.node.chores import retain_and_checkpoint
+from kpybroker.replication.node.replicas import ReplicaCallbacks
+from kpybroker.replication.node.replication import Replication
+from kpybroker.storage.dirs.cleaner import Cleaner
+from kpybroker.storage.dirs.directory import Directory
+from kpybroker.storage.dirs.log_dirs import LogDirectories, open_log_dirs
+from kpybroker.world import World
+
+
+class Broker:
+    """The parts of one node. `open`, `enter_quorum`, `join`, then serve; `leave` and `close` end it."""
+
+    def __init__(
+        self, world: World, config: BrokerConfig, directories: Sequence[Directory], log_dirs: LogDirectories
+    ) -> None:
+        self.world = world
+        self.background = background = BackgroundTasks()
+        self.long_work = LongWork()
+        self.metadata = metadata = MetadataView(config)
+        self.quorum = Quorum(world, config, directories[0])
+        self.controller = Controller(
+            world, config, self.quorum, lambda bug: background.fail(f"bug in the controller: {bug!r}"), self._applied
+        )
+        self.membership = membership = Membership(world, config, self.quorum)
+        self.storage = NodeStorage(world, config, directories, log_dirs, membership.tell)
+        self.replication = Replication(
+            world,
+            log_dirs,
+            membership.channel,
+            lambda: metadata.config,
+            lambda: membership.epoch,
+            lambda: metadata.image,
+            ReplicaCallbacks(
+                lambda partition, leads: self.coordinators.leadership_changed(partition, leads),
+                background.fail,
+                membership.tell,
+            ),
+        )
+        self.quotas = ClientQuotas(config, self.replication.rules.now_ms)
+        self.topic_creation = TopicCreation(membership.channel.ask, lambda: metadata.config, lambda: metadata.image)
+        self.coordinators = Coordinators(world, metadata, self.replication, membership, config.node_id)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force."""
+        return self.metadata.dynamic.config
+
+    @property
+    def node_id(self) -> int:
+        """node.id, or broker.id."""
+        return self.config.node_id
+
+    # ---- start and stop
+
+    @classmethod
+    async def open(cls, world: World, config: BrokerConfig) -> Broker:
+        """Lock, format or check the directories, recover the logs, lead the quorum. Raises ConfigError."""
+        opened = open_log_dirs(
+            world, config, await checked_format(world, config), lambda: check_served(world, config, SUPPORTED_FEATURES)
+        )
+        broker = cls(world, config, *opened)
+        broker.quorum.on_damage(broker.background.fail)
+        await broker.quorum.start()
+        if broker.quorum.is_active:
+            broker.follow_metadata()
+        await broker.controller.load()
+        return broker
+
+    async def enter_quorum(self) -> None:
+        """Take part in the quorum: other nodes can reach this one. A broker returns when it knows the metadata.
+
+        Raises ConfigError: nobody leads, or the node cannot go on.
+        """
+        quorum = self.quorum
+        if not quorum.is_active:
+            quorum.when_current(self.follow_metadata)
+        quorum.run()
+        self.background.failed.add_done_callback(lambda failed: quorum.never_current(failed.result()))
+        if "broker" in self.config.process_roles:
+            await quorum.until_current(self.config.initial_broker_registration_timeout_ms)
+
+    def follow_metadata(self) -> None:
+        """Take over the metadata whole, and then every change. Only once it is current: a partition that an older Image
+        does not have yet would be deleted as a leftover."""
+        self.publish(Image(), self.quorum.image)
+        self.quorum.on_image(self.publish)
+
+    def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
+        """Pass requests to the active controller to `answer` while that is this node."""
+        self.membership.answer_here(answer)
+
+    async def join(self, advertised: Sequence[Endpoint]) -> None:
+        """Register with the controller and be unfenced: from then on clients are sent here. Raises ConfigError."""
+        storage, metadata = self.storage, self.metadata
+        log_dirs, disk_watch = storage.log_dirs, storage.disk_watch
+        disk_watch.start()
+        await self.membership.join(
+            storage.cluster_id,
+            advertised,
+            [directory.id for directory in log_dirs.online],
+            log_dirs.previous_epoch,
+            metadata_offset=lambda: metadata.image.offset,
+            on_epoch=self._begin_epoch,
+            on_failure=self.background.fail,
+            offline_log_dirs=lambda: list(log_dirs.offline_ids),
+            wants_fence=lambda: bool(disk_watch.hung) and metadata.others_live(),
+        )
+        begin, replication = self.background.begin, self.replication
+        begin(
+            "retention and checkpoints",
+            retain_and_checkpoint(self.world, self.config, replication.hosting, log_dirs),
+        )
+        begin("the watch over followers", replication.replicas.watch_followers())
+        begin("the moves between log directories", replication.replicas.moves.run())
+        begin("the log cleaner", Cleaner(self.world, log_dirs, lambda: self.config).run())
+        for directory in log_dirs.online:
+            begin("the deletion of files", directory.garbage.unlink_when_due())
+
+    def _begin_epoch(self) -> None:
+        self.storage.log_dirs.register(self.membership.epoch)
+        self._settle_in()
+        self.replication.flush_queue.flush()
+        self.replication.replicas.wake()
+
+    async def leave(self, *, also_last: bool = False) -> None:
+        """Hand over what this broker leads, while it still serves. The last live broker does so only if `also_last`."""
+        if also_last or self.metadata.others_live():
+            await self.membership.leave()
+
+    async def close(self) -> None:
+        """Stop the coordinators, write everything, leave the mark of a clean stop."""
+        self.storage.disk_watch.stop()
+        self.membership.close()
+        self.background.cancel()
+        await self.replication.replicas.close()
+        self.replication.flush_queue.flush()
+        self.coordinators.close()
+        self.controller.stop(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops"))
+        await self.quorum.close()
+        await self.storage.close()
+
+    # ---- metadata
+
+    def publish(self, old: Image, new: Image) -> None:
+        """Follow the metadata: host new partitions, delete removed ones, take over leaders and settings."""
+        replicas, is_first = self.replication.replicas, old.offset < 0
+        self.metadata.follow(old, new)
+        chronicle.tell(old, new, self.node_id)
+        changes = new.changes
+        removed, topics, configs = changes.removed, changes.topics, changes.configs
+        if is_first:
+            removed, topics, configs = (), tuple(new.topics), tuple(new.configs)
+            self.storage.log_dirs.keep_only(whereabouts.hosted_by(new, self.node_id))
+        if self.metadata.dynamic.follow(old, new, configs):
+            self._apply_broker_settings()
+        self.quotas.follow(self.metadata.dynamic.quotas)
+        for topic in removed:
+            self._remove(topic)
+        for name in topics:
+            replicas.host(new.topics[name], self.metadata.log_settings(name))
+        if is_first:
+            self.storage.log_dirs.recovered()
+        changed = set(topics)
+        for kind, name in configs:
+            if kind == TOPIC_RESOURCE and name not in changed and name in new.topics:
+                self._apply_topic_settings(name)
+        self._settle_in()
+        self.replication.flush_queue.flush()
+        self.quorum.nodes_changed()
+        replicas.moves.wake()
+        self.membership.metadata_applied()
+
+    def _settle_in(self) -> None:
+        """Take part in replication once the metadata shows this incarnation; see `Replicas.is_registered`."""
+        replicas, image, epoch = self.replication.replicas, self.metadata.image, self.membership.epoch
+        me = image.brokers.get(self.node_id)
+        if replicas.is_registered or epoch < 0 or me is None or me.epoch != epoch:
+            return
+        replicas.register()
+        for name, topic in image.topics.items():
+            replicas.host(topic, self.metadata.log_settings(name))
+
+    def _apply_broker_settings(self) -> None:
+        self.replication.hosting.limit_replication(self.config)
+        self.coordinators.configure()
+        for name in self.metadata.image.topics:
+            self._apply_topic_settings(name)
+
+    def _apply_topic_settings(self, name: str) -> None:
+        settings = self.metadata.log_settings(name)
+        self.replication.replicas.configure(name, settings)
+        for index in range(len(self.metadata.image.topics[name].partitions)):
+            partition = self.replication.hosting.find(name, index)
+            if partition is not None:
+                partition.configure(settings)
+
+    def _remove(self, topic: TopicImage) -> None:
+        self.replication.replicas.let_go(topic)
+        self.coordinators.groups.on_topics_deleted({topic.name: topic.id})
+
+    def _applied(self, node_id: int) -> int:
+        """The last metadata offset that a node has applied, as far as this one knows."""
+        return self.metadata.image.offset if node_id == self.node_id else self.quorum.applied_by(node_id)

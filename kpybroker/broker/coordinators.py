@@ -1,0 +1,100 @@
+"""The coordinators of one broker: of groups, and of transactions with what these ask of other brokers."""
+
+from __future__ import annotations
+
+from kpybroker.broker.membership import Membership
+from kpybroker.broker.metadata_view import MetadataView
+from kpybroker.broker.topic_creation import CONTROLLER_TIMEOUT_MS
+from kpybroker.config.component import read_settings
+from kpybroker.controller import commands
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.coordinator import GroupCoordinator
+from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.metadata.image import TRANSACTION_FEATURE
+from kpybroker.replication.node.producer_ids import ProducerIds
+from kpybroker.replication.node.replication import Replication
+from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.state_log import PartitionLog
+from kpybroker.replication.partition.txn_markers import TxnMarkers
+from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kpybroker.transactions.client import TransactionsClient
+from kpybroker.transactions.connections import BrokerConnections
+from kpybroker.transactions.coordinator import TransactionCoordinator
+from kpybroker.transactions.machine import TransactionSettings
+from kpybroker.transactions.markers import Markers
+from kpybroker.wire.rpc import allocate_producer_ids
+from kpybroker.world import World
+
+
+class Coordinators:
+    """Each coordinates what its internal topic's partitions keep that this broker leads."""
+
+    def __init__(
+        self, world: World, metadata: MetadataView, replication: Replication, membership: Membership, node_id: int
+    ) -> None:
+        self._world = world
+        self._metadata = metadata
+        self._membership = membership
+        self._node_id = node_id
+        config = metadata.config
+        self.groups = GroupCoordinator(
+            world,
+            GroupSettings.of(config),
+            lambda: metadata.partition_count(OFFSETS_TOPIC, metadata.config.offsets_topic_num_partitions),
+            image=lambda: metadata.image,
+        )
+        self.txn_markers = TxnMarkers(
+            replication.hosting,
+            replication.flush_queue,
+            world,
+            config.request_timeout_ms,
+            self.groups.end_transaction,
+        )
+        """Writes the markers that transaction coordinators send to this broker."""
+        self.producer_ids = ProducerIds(self._allocate_producer_ids)
+        self._connections = BrokerConnections(
+            world.network, f"broker-{node_id}-transactions", metadata.address_for_brokers
+        )
+        self.transactions = TransactionCoordinator(
+            world,
+            read_settings(TransactionSettings, config),
+            lambda: metadata.partition_count(TRANSACTION_TOPIC, metadata.config.transaction_state_log_num_partitions),
+            lambda: metadata.image.features.get(TRANSACTION_FEATURE, 0),
+            self.producer_ids.next,
+            Markers(node_id, lambda: metadata.image, self._connections, self.txn_markers.write),
+        )
+        self.transactions_client = TransactionsClient(
+            node_id, lambda: metadata.config, lambda: metadata.image, self.transactions, self._connections
+        )
+        self._by_topic: dict[str, GroupCoordinator | TransactionCoordinator] = {
+            OFFSETS_TOPIC: self.groups,
+            TRANSACTION_TOPIC: self.transactions,
+        }
+
+    def configure(self) -> None:
+        """The broker's settings have changed."""
+        self.groups.configure(GroupSettings.of(self._metadata.config))
+
+    def leadership_changed(self, partition: Partition, leads: bool) -> None:
+        """This broker has become the leader of a partition, or is it no longer: coordinate what it keeps, or stop."""
+        coordinator = self._by_topic.get(partition.topic)
+        if coordinator is None:
+            return
+        if leads:
+            coordinator.become_leader(partition.index, PartitionLog(partition, self._world), partition.leader_epoch)
+        else:
+            coordinator.resign(partition.index)
+
+    async def _allocate_producer_ids(self) -> commands.ProducerIdBlock:
+        request = allocate_producer_ids.Request(broker_id=self._node_id, broker_epoch=self._membership.epoch)
+        response = await self._membership.channel.ask("AllocateProducerIds", request, CONTROLLER_TIMEOUT_MS)
+        if response.error_code:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode(response.error_code).name)
+        return commands.ProducerIdBlock(response.producer_id_start, response.producer_id_len)
+
+    def close(self) -> None:
+        """Stop coordinating, and close the connections to other brokers."""
+        self.groups.close()
+        self.transactions.close()
+        self.transactions_client.close()
+        self._connections.close()

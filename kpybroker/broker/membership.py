@@ -1,0 +1,107 @@
+"""A broker as a member of its cluster: its channels to the active controller, its registration and its epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from kpybroker.config import BrokerConfig, Endpoint
+from kpybroker.controller.features import SUPPORTED_FEATURES
+from kpybroker.raft.quorum import Quorum
+from kpybroker.replication.node.controller_channel import ControllerChannel
+from kpybroker.replication.node.lifecycle import Lifecycle
+from kpybroker.storage.dirs.directory import random_id
+from kpybroker.wire.rpc import broker_registration
+from kpybroker.world import World
+
+
+class Membership:
+    """Registers a broker and keeps it registered. `epoch` is -1 until then."""
+
+    def __init__(self, world: World, config: BrokerConfig, quorum: Quorum) -> None:
+        self._random = world.random
+        self._config = config
+        self.supported_features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
+        """Feature -> lowest and highest level."""
+        self.channel = ControllerChannel(world.network, quorum, f"broker-{config.node_id}")
+        """For every request to the active controller but registrations and heartbeats."""
+        self._heartbeats = ControllerChannel(world.network, quorum, f"broker-{config.node_id}-heartbeat")
+        self.lifecycle: Lifecycle | None = None
+        """None until the broker registers."""
+        self.epoch = -1
+        self._epoch_begun: Callable[[], None] = lambda: None
+
+    def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
+        """Pass requests to `answer` while the active controller is on this node."""
+        self.channel.answer_here(answer)
+        self._heartbeats.answer_here(answer)
+
+    async def join(
+        self,
+        cluster_id: str,
+        advertised: Sequence[Endpoint],
+        log_dirs: Sequence[bytes],
+        previous_epoch: int,
+        *,
+        metadata_offset: Callable[[], int],
+        on_epoch: Callable[[], None],
+        on_failure: Callable[[str], None],
+        offline_log_dirs: Callable[[], list[bytes]],
+        wants_fence: Callable[[], bool],
+    ) -> None:
+        """Register, and return once unfenced: from then on clients are sent here. Raises ConfigError.
+
+        log_dirs: ids of the directories that are online. on_epoch: called after every registration. The rest: see
+        `Lifecycle`.
+        """
+        registration = broker_registration.Request(
+            broker_id=self._config.node_id,
+            cluster_id=cluster_id,
+            incarnation_id=random_id(self._random),
+            listeners=[broker_registration.Listener(name=e.name, host=e.host, port=e.port) for e in advertised],
+            features=[
+                broker_registration.Feature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in self.supported_features.items()
+            ],
+            rack=self._config.broker_rack,
+            log_dirs=list(log_dirs),
+            previous_broker_epoch=previous_epoch,
+        )
+        self._epoch_begun = on_epoch
+        self.lifecycle = Lifecycle(
+            self._heartbeats,
+            self._config,
+            registration,
+            metadata_offset=metadata_offset,
+            on_epoch=self._begin_epoch,
+            on_failure=on_failure,
+            offline_log_dirs=offline_log_dirs,
+            wants_fence=wants_fence,
+        )
+        await self.lifecycle.join()
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._epoch_begun()
+
+    def tell(self) -> None:
+        """Send a heartbeat now: there is something that the controller should know."""
+        if self.lifecycle is not None:
+            self.lifecycle.tell()
+
+    def metadata_applied(self) -> None:
+        """New metadata is applied: a broker that waits to be unfenced sends a heartbeat."""
+        if self.lifecycle is not None:
+            self.lifecycle.wake()
+
+    async def leave(self) -> None:
+        """Controlled shutdown: hand over the leaderships, while this broker still serves."""
+        if self.lifecycle is not None and self._config.controlled_shutdown_enable:
+            await self.lifecycle.leave()
+
+    def close(self) -> None:
+        """End the heartbeats and the connections."""
+        if self.lifecycle is not None:
+            self.lifecycle.stop()
+        self._heartbeats.close()
+        self.channel.close()

@@ -1,0 +1,78 @@
+"""The metadata as this node has applied it, and what follows from it alone: settings, addresses, who has just left."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kpybroker.call import Answers
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.metadata import whereabouts
+from kpybroker.metadata.dynamic_configs import DynamicConfigs
+from kpybroker.metadata.image import Image
+from kpybroker.metadata.whereabouts import Leader
+from kpybroker.topics import INTERNAL_TOPICS
+
+
+class MetadataView:
+    """The current Image of one node. `follow` moves it to the next one."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._node_id = config.node_id
+        self.image = Image()
+        self.dynamic = DynamicConfigs(config, config.node_id)
+        """The settings in force."""
+        self.answers = Answers()
+        """Encoded responses that depend on the current Image only."""
+        self._departed = whereabouts.Departed()
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The broker's settings in force."""
+        return self.dynamic.config
+
+    def follow(self, old: Image, new: Image) -> None:
+        """Take over a new Image. Its settings come into force with `dynamic.follow`."""
+        self.image = new
+        self.answers.clear()
+        self._departed.follow(old, new, asyncio.get_running_loop().time())
+
+    def log_settings(self, topic: str) -> LogSettings:
+        """The settings of a topic's logs."""
+        return self.dynamic.log_settings(self.image, topic, replayed=topic in INTERNAL_TOPICS)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id; None if there is none."""
+        topic = self.image.topic_by_id(topic_id)
+        return None if topic is None else topic.name
+
+    def partition_count(self, topic: str, when_created: int) -> int:
+        """How many partitions a topic has; `when_created` if it does not exist yet."""
+        found = self.image.topic(topic)
+        return when_created if found is None else len(found.partitions)
+
+    def leader_of(self, topic: str, index: int, listener: str) -> Leader | None:
+        """The leader of a partition, as far as this broker knows."""
+        return whereabouts.leader_of(self.image, topic, index, listener)
+
+    def departed(self) -> tuple[int, ...]:
+        """The brokers that were fenced a moment ago."""
+        return self._departed.at(asyncio.get_running_loop().time(), self.image)
+
+    def endpoints(
+        self, listener: str | None = None, departed: tuple[int, ...] = ()
+    ) -> list[tuple[int, str, int, str | None]]:
+        """Node id, host, port and rack of every live broker, and of those in `departed`, for clients of a listener."""
+        return whereabouts.endpoints(self.image, listener, departed)
+
+    def address_for_brokers(self, node_id: int) -> tuple[str, int] | None:
+        """The host and port at which other brokers reach a broker; None if they are not known."""
+        return whereabouts.address_for_brokers(self.image, node_id, self.config.inter_broker_listener_name)
+
+    def any_live_broker(self) -> int:
+        """The id that Metadata gives as the controller's: any broker forwards."""
+        live = [broker.id for broker in self.image.brokers.values() if not broker.fenced]
+        return self._node_id if self._node_id in live or not live else live[0]
+
+    def others_live(self) -> bool:
+        """Whether there are other brokers that are not fenced."""
+        return whereabouts.others_live(self.image, self._node_id)

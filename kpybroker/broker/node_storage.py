@@ -1,0 +1,44 @@
+"""The directories of one node: of the metadata log and of the partitions, locked while the node runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kpybroker.config import BrokerConfig
+from kpybroker.storage.dirs.directory import Directory
+from kpybroker.storage.dirs.disk_watch import DiskWatch
+from kpybroker.storage.dirs.log_dirs import LogDirectories
+from kpybroker.world import World
+
+
+class NodeStorage:
+    """Locked directories, the metadata log's first, and the logs in log.dirs.
+
+    on_disk_change: called when a disk hangs, and when it answers again.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        config: BrokerConfig,
+        directories: Sequence[Directory],
+        log_dirs: LogDirectories,
+        on_disk_change: Callable[[], None],
+    ) -> None:
+        self._disk = world.disk
+        self.directories = directories
+        self.cluster_id = directories[0].cluster_id
+        self.log_dirs = log_dirs
+        self.disk_watch = DiskWatch(
+            world,
+            [each.path for each in directories],
+            config.broker_session_timeout_ms,
+            on_disk_change,
+            out=log_dirs.offline,
+        )
+
+    async def close(self) -> None:
+        """Write everything, leave the mark of a clean stop, and release the locks."""
+        await self.log_dirs.close()
+        for directory in self.directories:
+            self._disk.close(directory.lock)

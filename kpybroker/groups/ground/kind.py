@@ -1,0 +1,201 @@
+"""What a kind of group is to the machine: one folder for each group protocol, one object for its groups.
+
+The machine knows offsets, time and the log. Everything else it asks of the kinds that `kinds.py` registers: which
+records they read, which commands they answer, and what may be done with a group of theirs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.ground.commands import CommitOffsets, FetchOffsets, Heartbeat, Join, Leave, Sync
+from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.ground.step import Step
+from kpybroker.wire.rpc.list_groups import ListedGroup
+
+Decision = Callable[[Any, Any, Step], None]
+"""Decides one command: from its ticket, the command and the step."""
+
+
+class Usage(NamedTuple):
+    """Which committed offsets of a group may expire (KIP-211)."""
+
+    topics: frozenset[str] | None
+    """The topics in use, whose offsets stay; None if that is not known, and all of them stay."""
+    empty_since_ms: int | None
+    """When the group became empty, by the wall clock: its offsets expire a retention time later. None: they expire a
+    retention time after their commit."""
+
+
+class Group(Protocol):
+    """One group of any kind."""
+
+    group_id: str
+
+    @property
+    def may_expire(self) -> bool:
+        """The group has no members, and none on their way: without offsets it may be deleted."""
+
+    def usage(self) -> Usage:
+        """What is in use."""
+
+    def subscribes(self, topic: str) -> bool:
+        """Whether any member may read the topic."""
+
+    def check_delete(self) -> None:
+        """Raises NON_EMPTY_GROUP; GROUP_ID_NOT_FOUND if DeleteGroups does not show groups of this kind."""
+
+    def check_delete_offsets(self) -> None:
+        """Raises NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
+
+
+class ClassicCalls(Protocol):
+    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup, which reach groups of other kinds during a migration."""
+
+    def join(self, ticket: Any, command: Join, step: Step) -> None: ...
+
+    def sync(self, ticket: Any, command: Sync, step: Step) -> None: ...
+
+    def heartbeat(self, ticket: Any, command: Heartbeat, step: Step) -> None: ...
+
+    def leave(self, ticket: Any, command: Leave, step: Step) -> None: ...
+
+
+class GroupKind(ABC):
+    """The groups of one protocol in one partition of `__consumer_offsets`."""
+
+    name: ClassVar[str]
+    """The group type that ListGroups shows."""
+    record_kinds: ClassVar[Collection[int]]
+    """The kinds of record that these groups are kept in."""
+    stored: Mapping[str, Any]
+    """Hard: what the records keep of each group."""
+    groups: Mapping[str, Any]
+    """Soft: group id -> `Group`."""
+    classic_calls: ClassicCalls | None = None
+    """Answers the classic calls for these groups; None: no group of this kind has classic members."""
+
+    # -- records
+
+    @staticmethod
+    @abstractmethod
+    def check_record(kind: int, key: bytes, value: bytes | None) -> None:
+        """Read a record as a replay does, and a coordinator after it. Raises MalformedFrame, Damage."""
+
+    @abstractmethod
+    def apply(self, kind: int, key: bytes, value: bytes | None) -> None:
+        """Take one record of `record_kinds` into the hard state. Raises MalformedFrame."""
+
+    @abstractmethod
+    def wake(self, step: Step) -> None:
+        """A new coordinator begins: make the groups from the hard state, every session anew. Raises Damage."""
+
+    @abstractmethod
+    def start_over(self, step: Step) -> None:
+        """The log refused the last step: refuse parked requests, and drop everything but the hard state. The machine
+        clears the timers."""
+
+    # -- commands
+
+    def decisions(self) -> Mapping[type, Decision]:
+        """How the commands are decided that are of this kind only."""
+        return {}
+
+    def configure(self, settings: GroupSettings) -> None:
+        """The settings have changed while the broker runs."""
+        return
+
+    @abstractmethod
+    def commit(self, command: CommitOffsets, step: Step) -> list[ErrorCode]:
+        """Commit offsets to a group of this kind; the codes of the partitions, in order. Raises KafkaError."""
+
+    def check_fetch(self, command: FetchOffsets) -> None:
+        """Raises KafkaError if the member may not read the offsets of its group."""
+        return
+
+    @abstractmethod
+    def listed(self) -> Iterable[ListedGroup]:
+        """The groups as ListGroups shows them."""
+
+    @abstractmethod
+    def forget(self, group_id: str, step: Step) -> None:
+        """Delete the group's records; its offsets are gone already."""
+
+    def give_way(self, group_id: str, step: Step) -> None:
+        """A group of another kind wants this id: delete the group if it has no members."""
+        return
+
+    def expiring(self) -> Iterable[str]:
+        """The groups whose offsets may expire."""
+        return self.groups
+
+
+class DefaultKind(GroupKind):
+    """The kind of groups that only have offsets. It answers the classic calls for groups that do not exist."""
+
+    classic_calls: ClassicCalls
+
+    @abstractmethod
+    def add_without_members(self, group_id: str, wall_ms: int) -> Group:
+        """Make a group that only has offsets; nothing is written."""
+
+
+class GroupKinds:
+    """The kinds of group of one machine."""
+
+    default: DefaultKind
+    """The kind of a group that only has offsets."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self._settings = settings
+        self._kinds: list[GroupKind] = []
+
+    def add(self, kind: GroupKind) -> None:
+        """Register a kind; where two have a group of one id, the later kind counts."""
+        self._kinds.append(kind)
+        if isinstance(kind, DefaultKind):
+            self.default = kind
+
+    def __iter__(self) -> Iterator[GroupKind]:
+        return iter(self._kinds)
+
+    def __getitem__(self, name: str) -> Any:
+        """The kind with this name."""
+        return next(kind for kind in self._kinds if kind.name == name)
+
+    def of(self, group_id: str) -> GroupKind | None:
+        """The kind of a group; None if there is no such group."""
+        found = None
+        for kind in self._kinds:
+            if group_id in kind.groups:
+                found = kind
+        return found
+
+    def find(self, group_id: str) -> tuple[GroupKind, Group]:
+        """A group and its kind. Raises GROUP_ID_NOT_FOUND."""
+        kind = self.of(group_id)
+        if kind is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return kind, kind.groups[group_id]
+
+    def classic_calls(self, group_id: str) -> ClassicCalls:
+        """Who answers JoinGroup, SyncGroup, Heartbeat and LeaveGroup for a group id."""
+        kind = self.of(group_id)
+        return (kind and kind.classic_calls) or self.default.classic_calls
+
+    def make_room(self, group_id: str, for_kind: GroupKind, step: Step) -> None:
+        """A group without members gives way to one of another kind.
+
+        Raises INCONSISTENT_GROUP_PROTOCOL if a group of another kind keeps the id; GROUP_MAX_SIZE_REACHED.
+        """
+        for kind in self._kinds:
+            if kind is not for_kind and group_id in kind.groups:
+                kind.give_way(group_id, step)
+                if group_id in kind.groups:
+                    shown = next(each.group_type for each in kind.listed() if each.group_id == group_id)
+                    raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"a group of type {shown} has this id")
+        if sum(len(kind.groups) for kind in self._kinds) >= self._settings.max_groups:
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the limit of groups is reached")
