@@ -38,8 +38,6 @@ class Cluster:
         self.ports = dict(enumerate(free_ports(voters), 1))
         self.nodes: dict[int, Node] = {}
         self._worlds: dict[int, RealWorld] = {}
-        self.directories: tuple[str, ...] = ()
-        """Names of each node's log.dirs, where it has several."""
         self._starts = 0
         """Each start has a seed of its own, or a node would seem to be the incarnation that it was."""
 
@@ -50,8 +48,7 @@ class Cluster:
         if node_id in self.ports:
             controller = f"CONTROLLER://127.0.0.1:{self.ports[node_id]}"
             own = {"process.roles": "broker,controller", "listeners": f"PLAINTEXT://127.0.0.1:0,{controller}"}
-        names = self.directories or ("",)
-        where = {"node.id": str(node_id), "log.dirs": ",".join(str(self.root / str(node_id) / name) for name in names)}
+        where = {"node.id": str(node_id), "log.dirs": str(self.root / str(node_id))}
         return parse_config({"controller.quorum.voters": voters, **own, **where, **self.settings})
 
     async def start(self, *node_ids: int) -> None:

@@ -17,9 +17,6 @@ from kpybroker.wire.records.batch import split
 from kpybroker.wire.rpc import alter_replica_log_dirs, delete_topics, describe_log_dirs, incremental_alter_configs
 from kpybroker.world.real import RealDisk
 from tests.asking import get, make, put
-from tests.server.clustering import Cluster, run_cluster
-from tests.server.clustering import dialled as dial
-from tests.server.test_lost_disk import fill_up, hosted
 from tests.serving import crashed, dialled, serving
 
 
@@ -176,74 +173,6 @@ def test_the_rest_is_served_where_a_directory_cannot_be_used_at_the_start(tmp_pa
             assert (await put(peer, "t", b"again", index=lost)).base_offset == 1
 
     asyncio.run(scenario())
-
-
-def test_one_of_two_directories_fails_and_the_other_serves_on(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
-            await make(peer, "t", 2)
-            for index in range(2):
-                assert (await put(peer, "t", b"before", index=index)).error_code == 0
-            await told(node, "t")
-            lost = int(next(name for name, at in places(node).items() if at == "b").rpartition("-")[2])
-            partition = node.broker.replication.hosting.find("t", lost)
-            assert partition is not None
-            fill_up(partition)
-            assert (await put(peer, "t", b"x", index=lost)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            assert (await put(peer, "t", b"y", index=1 - lost)).error_code == 0
-            assert await described(peer) == {"a": 0, "b": ErrorCode.KAFKA_STORAGE_ERROR}
-            for _ in range(500):
-                if node.broker.metadata.image.topics["t"].partitions[lost].leader == -1:
-                    break
-                await asyncio.sleep(0.01)
-            else:
-                raise AssertionError("the controller has not been told")
-            assert len(node.broker.metadata.image.brokers[node.broker.node_id].log_dirs) == 1
-            assert not node.failed.done()
-            fill_up(next(each for each in node.broker.replication.hosting if each.index == 1 - lost))
-            assert (await put(peer, "t", b"z", index=1 - lost)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            assert str(tmp_path / "a") in await node.failed  # the metadata log is there
-        async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
-            assert b"before" in bytes((await get(peer, "t", 0)).records)
-
-    asyncio.run(scenario())
-
-
-def test_others_lead_what_was_in_a_failed_directory(tmp_path: Path) -> None:
-    async def play(cluster: Cluster) -> None:
-        cluster.directories = ("a", "b")
-        await cluster.start(1, 2, 3)
-        peer = await dial(cluster.nodes[await cluster.leader()])
-        for topic in ("in-a", "in-b"):
-            await make(peer, topic, replicas=3)
-        peer.close()
-        leads = hosted(cluster.nodes[1], "in-b").leader_id
-        lost = cluster.nodes[leads]
-        assert places(lost) == {"in-a-0": "a", "in-b-0": "b"}
-        for topic in ("in-a", "in-b"):
-            partition = hosted(cluster.nodes[hosted(lost, topic).leader_id], topic)
-            await cluster.until(lambda of=partition: len(of.isr) == 3, "all are in sync")  # type: ignore[misc]
-        peer = await dial(lost)
-        assert (await put(peer, "in-b", b"kept", acks=-1)).error_code == 0
-        fill_up(hosted(lost, "in-b"))
-        assert (await put(peer, "in-b", b"refused", acks=-1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        peer.close()
-        rest = [node for node_id, node in cluster.nodes.items() if node_id != leads]
-        await cluster.until(
-            lambda: any(hosted(node, "in-b").leads for node in rest) and leads not in hosted(rest[0], "in-b").isr,
-            "another one leads",
-        )
-        assert leads in hosted(rest[0], "in-a").isr
-        assert not lost.failed.done()
-        peer = await dial(next(node for node in rest if hosted(node, "in-b").leads))
-        assert b"kept" in bytes((await get(peer, "in-b", 0)).records)
-        peer.close()
-        await cluster.stop(leads)
-        await cluster.start(leads)  # with the device in order again
-        await cluster.until(lambda: leads in hosted(rest[0], "in-b").isr, "it is in sync again")
-        assert places(cluster.nodes[leads]) == {"in-a-0": "a", "in-b-0": "b"}
-
-    run_cluster(tmp_path, play)
 
 
 async def move(peer: Peer, topic: str, path: Path, *indexes: int) -> list[int]:
