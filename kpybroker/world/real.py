@@ -24,7 +24,7 @@ _THREADS = 16
 LARGE_READ_BYTES = 32 << 10
 """Reads of this size or more reuse memory."""
 _READ_CHUNK_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
-_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 """F_FULLFSYNC of macOS, which also flushes the device's cache; its fsync does not (fcntl(2))."""
 _FULL_SYNC_UNKNOWN = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL})
 _SYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
@@ -41,9 +41,9 @@ def sync_to_device(handle: int, sync: Callable[[int], None] = _SYNC) -> None:
 
     Directories need `os.fsync`: file systems need not support fdatasync for them.
     """
-    if _FULL_SYNC is not None:
+    if FULL_SYNC is not None:
         try:
-            fcntl.fcntl(handle, _FULL_SYNC)
+            fcntl.fcntl(handle, FULL_SYNC)
             return
         except OSError as error:
             if error.errno not in _FULL_SYNC_UNKNOWN:  # a failed write is told once: a second sync would succeed

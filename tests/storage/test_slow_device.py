@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -369,19 +370,28 @@ def test_a_log_that_a_thread_writes_takes_no_more_than_may_wait() -> None:
     world.loop.run_until_complete(play())
 
 
-def test_one_write_of_a_thread_is_bounded_however_much_one_flush_leaves_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+class NotingDisk:
+    """Forwards to a SimDisk, and keeps what threads are given to write."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+        self.writes: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def write_soon(self, handle: int, data: bytes, offset: int) -> SimWrite:
+        self.writes.append(data)
+        return self._disk.write_soon(handle, data, offset)
+
+
+def test_one_write_of_a_thread_is_bounded_however_much_one_flush_leaves_to_it() -> None:
     """A disk that is given up while it works must have been given no more than it can write in time."""
     world = TwoDisks()
     world.appended(b"before")
     world.stall()
-    writes: list[bytes] = []
-    write_soon = SimDisk.write_soon
-
-    def noted(disk: SimDisk, handle: int, data: bytes, offset: int) -> SimWrite:
-        writes.append(data)
-        return write_soon(disk, handle, data, offset)
-
-    monkeypatch.setattr(SimDisk, "write_soon", noted)
+    noting = NotingDisk(world.disk)
+    world.disk = noting  # type: ignore[assignment]
 
     async def play() -> None:
         for _ in range(25):
@@ -390,8 +400,8 @@ def test_one_write_of_a_thread_is_bounded_however_much_one_flush_leaves_to_it(mo
         await world.slow.log.until_written()
 
     world.loop.run_until_complete(play())
-    assert max(map(len, writes)) <= WRITE_BYTES
-    assert [one.base_offset for data in writes for one in split(data)] == list(range(1, 26))
+    assert max(map(len, noting.writes)) <= WRITE_BYTES
+    assert [one.base_offset for data in noting.writes for one in split(data)] == list(range(1, 26))
     assert world.slow.log.written_end == world.slow.log.end == 26
 
 

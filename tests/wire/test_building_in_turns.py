@@ -32,7 +32,7 @@ def finished(work: Generator[None, None, list[Any]]) -> tuple[bytes, int]:
 def test_a_turn_after_each_element_changes_no_message(name: str, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cls: Any = MESSAGES[name]
     monkeypatch.setattr(building, "ELEMENTS_A_TURN", 1)
-    monkeypatch.setattr(cls, "_others", {})
+    monkeypatch.setattr(cls, "lowered_others", {})
     random = Random(f"{name} {version}")
     for _ in range(3):
         message = arbitrary(layout(cls, version), random)

@@ -114,7 +114,7 @@ def test_where_a_file_system_knows_no_full_sync_a_plain_one_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F_FULLFSYNC of macOS has a number that this kernel does not know either."""
-    monkeypatch.setattr(real, "_FULL_SYNC", 51)
+    monkeypatch.setattr(real, "FULL_SYNC", 51)
     synced: list[int] = []
     with (tmp_path / "f").open("wb") as file:
         sync_to_device(file.fileno(), synced.append)
@@ -127,7 +127,7 @@ def test_a_full_sync_that_fails_is_no_success(tmp_path: Path, monkeypatch: pytes
     def lost(handle: int, command: int) -> int:
         raise OSError(errno.EIO, "lost")
 
-    monkeypatch.setattr(real, "_FULL_SYNC", 51)
+    monkeypatch.setattr(real, "FULL_SYNC", 51)
     monkeypatch.setattr(fcntl, "fcntl", lost)
     synced: list[int] = []
     with (tmp_path / "f").open("wb") as file, pytest.raises(OSError, match="lost"):

@@ -65,9 +65,9 @@ def build_chunks_in_turns(message: Any, version: int) -> Generator[None, None, l
 
 
 def _lowered(cls: Any, version: int, kind: str, lower: Callable[[], Any]) -> Any:
-    found = cls._others.get((kind, version))
+    found = cls.lowered_others.get((kind, version))
     if found is None:
-        found = cls._others[kind, version] = lower()
+        found = cls.lowered_others[kind, version] = lower()
     return found
 
 

@@ -54,7 +54,7 @@ class Part:
     _key: int | None = None
     lowered_parsers: dict[int, Callable[[Buffer, int], Any]]
     lowered_builders: dict[int, Callable[[Any, list[Any], list[int]], None]]
-    _others: dict[tuple[str, int], Any]
+    lowered_others: dict[tuple[str, int], Any]
     """Parsers and builders of other kinds, by kind and version."""
 
     def __init__(self, **values: Any) -> None:
@@ -101,7 +101,7 @@ def message(versions: str, *, flexible: int | None = None, key: int | None = Non
 
     def seal(cls: type[T]) -> type[T]:
         facts = {"_versions": versions, "first_flexible": flexible, "_key": key}
-        return _seal(cls, {**facts, "lowered_parsers": {}, "lowered_builders": {}, "_others": {}})
+        return _seal(cls, {**facts, "lowered_parsers": {}, "lowered_builders": {}, "lowered_others": {}})
 
     return seal
 
