@@ -96,7 +96,7 @@ class Ticket:
         self._is_decided = True
 
     def hold(self, answer: Answer, expire: Callable[[Ticket], None]) -> None:
-        """Keep the answer until its records have committed. After the ticket's timeout, if it has one, call `expire`."""
+        """Keep the answer until its records have committed. After the timeout of the ticket, if any, call `expire`."""
         self.answer = answer
         if self._timeout_ms > 0:
             self._timer = asyncio.get_running_loop().call_later(self._timeout_ms / 1000, expire, self)

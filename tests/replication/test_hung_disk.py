@@ -10,7 +10,7 @@ import pytest
 from kpybroker.raft.core.state import Tail, VoteAsked
 from kpybroker.raft.log.quorum_state import read_quorum_state
 from kpybroker.server.metrics.endpoints import why_not_ready
-from kpybroker.sim.clients.client import Client, Unanswered
+from kpybroker.sim.clients.client import SimClient, Unanswered
 from kpybroker.sim.cluster.cluster import SimMachine
 from kpybroker.world.devices import SLOW_WRITE_S
 from tests.asking import produced
@@ -44,7 +44,7 @@ class Writer:
     def __init__(self, cluster: VirtualCluster, topic: str, number: int) -> None:
         self._cluster = cluster
         self._topic = topic
-        self._client = Client(f"writer {topic}", f"10.0.2.{number}", number, cluster.fabric, cluster.where)
+        self._client = SimClient(f"writer {topic}", f"10.0.2.{number}", number, cluster.fabric, cluster.where)
         self._loop = cluster.loop
         self._acked_at_s = cluster.loop.time()
         self.longest_s = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.sim.clients.client import Client
+from kpybroker.sim.clients.client import SimClient
 from kpybroker.world.devices import SLOW_WRITE_S
 from tests.asking import produced
 from tests.replication.virtual import VirtualCluster, play
@@ -36,7 +36,7 @@ async def placed(cluster: VirtualCluster, node_id: int) -> dict[str, str]:
 
 def put_by_another(cluster: VirtualCluster, topic: str) -> asyncio.Task[int]:
     """Over its own connection, because responses come in the order of requests."""
-    client = Client("another", "10.0.1.2", 2, cluster.fabric, cluster.where)
+    client = SimClient("another", "10.0.1.2", 2, cluster.fabric, cluster.where)
 
     async def put() -> int:
         peer = await client.peer(1)

@@ -10,7 +10,7 @@ from typing import Any
 from kpybroker.broker.broker import Broker
 from kpybroker.errors import ErrorCode
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.sim.clients.client import Client, Unanswered
+from kpybroker.sim.clients.client import SimClient, Unanswered
 from kpybroker.sim.cluster.cluster import SimMachine
 from kpybroker.sim.cluster.setup import CLIENT_PORT, CONTROLLER_PORT, NodeSetup
 from kpybroker.sim.world.history import History
@@ -40,7 +40,7 @@ class VirtualCluster:
         nodes = _setups(count, settings, own, voters or tuple(range(1, count + 1)))
         self.machines = {node.node_id: SimMachine(node, 1, self.loop, self.fabric, self.history) for node in nodes}
         self.where = {node.node_id: (node.address, CLIENT_PORT) for node in nodes}
-        self.client = Client("client", "10.0.1.1", 1, self.fabric, self.where)
+        self.client = SimClient("client", "10.0.1.1", 1, self.fabric, self.where)
 
     # ---- nodes
 

@@ -29,7 +29,7 @@ def test_a_bug_in_a_chore_ends_the_node(chore: str, wrong: dict[str, Any]) -> No
         keyed = bytes(encode_batch([(b"k", b"v")], timestamp_ms=NOW_MS))
         for _ in range(3):
             assert (await put(peer, "t", records=keyed)).error_code == 0
-        log = node.broker.hosting.leads("t", 0).log
+        log = node.broker.replication.hosting.leads("t", 0).log
         log.configure(replace(log.settings, **wrong))
         why = await node.failed
         assert why.startswith(f"bug in {chore}: TypeError(")
