@@ -1,4 +1,4 @@
-"""The coordinators of one broker: of groups and of transactions, with the connections to other brokers that they need."""
+"""The coordinators of one broker, of groups and of transactions, and their connections to other brokers."""
 
 from __future__ import annotations
 

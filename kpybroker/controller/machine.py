@@ -256,7 +256,7 @@ class ControllerMachine:
 
 
 def _whole(values: list[Stored], wall_ms: int) -> list[Stored]:
-    """Put records that do not fit into one batch into a transaction: they take effect together when it has committed."""
+    """Put records that do not fit into one batch into a transaction: they take effect together when it commits."""
     size_bytes = 0
     for value in values:
         framed = value.value = stored.frame_record(value.message)

@@ -16,7 +16,7 @@ DIAL_TIMEOUT_S = 1.0
 
 
 class BrokerConnections:
-    """Sends requests to other brokers. `address`: host and port at which other brokers reach a broker; None if unknown."""
+    """Sends requests to other brokers. `address`: where other brokers reach a broker; None if unknown."""
 
     def __init__(self, network: Network, client_id: str, address: Callable[[int], tuple[str, int] | None]) -> None:
         self._network = network
@@ -26,7 +26,7 @@ class BrokerConnections:
         self._is_closed = False
 
     async def ask(self, node_id: int, name: str, request: Any, timeout_ms: int) -> Any:
-        """The response of a broker; call it from a task only. Raises OSError, MalformedFrame, TimeoutError: see LOST."""
+        """The response of a broker; for callers in a task. Raises OSError, MalformedFrame, TimeoutError: see LOST."""
         async with asyncio.timeout(timeout_ms / 1000):
             peer = await self._connected(node_id)
             answered = False
