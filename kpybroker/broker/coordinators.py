@@ -1,4 +1,4 @@
-"""The coordinators of one broker: of groups, and of transactions with what these ask of other brokers."""
+"""The coordinators of one broker, of groups and of transactions, and their connections to other brokers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kpybroker.world import World
 
 
 class Coordinators:
-    """Each coordinates what its internal topic's partitions keep that this broker leads."""
+    """Each coordinates the partitions of its internal topic that this broker leads."""
 
     def __init__(
         self, world: World, metadata: MetadataView, replication: Replication, membership: Membership, node_id: int
@@ -76,7 +76,7 @@ class Coordinators:
         self.groups.configure(GroupSettings.of(self._metadata.config))
 
     def leadership_changed(self, partition: Partition, leads: bool) -> None:
-        """This broker has become the leader of a partition, or is it no longer: coordinate what it keeps, or stop."""
+        """This broker has begun or ceased to lead a partition: start or stop coordinating it."""
         coordinator = self._by_topic.get(partition.topic)
         if coordinator is None:
             return

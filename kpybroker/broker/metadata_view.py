@@ -1,4 +1,4 @@
-"""The metadata as this node has applied it, and what follows from it alone: settings, addresses, who has just left."""
+"""The metadata that this node has applied, and what follows from it: settings, addresses, brokers that just left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics that a broker has made by itself: those that clients ask for without creating them, and the internal ones."""
+"""Topics that a broker creates by itself: topics that clients use before they exist, and internal topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MADE_HERE = {OFFSETS_TOPIC: offsets_topic, TRANSACTION_TOPIC: transaction_topic}
 
 
 class TopicCreation:
-    """Asks the controller for topics. `ask`: the way to it (`ControllerChannel.ask`)."""
+    """Has the controller create topics. `ask`: see `ControllerChannel.ask`."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class TopicCreation:
         self._internal: dict[str, asyncio.Task[None]] = {}
 
     async def _create(self, topics: list[commands.NewTopic]) -> list[Any]:
-        """The results, in the order asked."""
+        """The results, in the given order."""
         asked = create_topics.Request(
             topics=[
                 create_topics.CreatableTopic(
@@ -54,7 +54,7 @@ class TopicCreation:
         return list(told.topics)
 
     async def wanted(self, names: list[str]) -> None:
-        """Create topics that a client asked for without creating them; a name that may not be is passed over."""
+        """Create topics that a client asked for; invalid names are skipped."""
         if not self._config().auto_create_topics_enable:
             return
         missing = []
@@ -75,7 +75,7 @@ class TopicCreation:
                     log.info("did not create topic %r: %s", result.name, result.error_message)
 
     async def internal(self, name: str) -> None:
-        """Create an internal topic unless it is there; callers at the same time share one creation."""
+        """Create an internal topic unless it exists; concurrent callers share one creation."""
         if name in self._image().topics:
             return
         task = self._internal.get(name)

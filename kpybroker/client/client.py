@@ -1,4 +1,4 @@
-"""The asking side of the commands: a connection per broker, metadata, leaders, patience with what may pass."""
+"""A client for commands: a connection per broker, metadata, leaders, and retries after transient errors."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ADDRESSES_MAX = 64
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 1.0
 CREATION_PAUSES_S = (0.05, 0.1, 0.2, 0.4)
-"""Apache Kafka answers that a topic is unknown, and only then creates it."""
+"""Apache Kafka first answers that a topic is unknown, and then creates it."""
 EARLIEST, LATEST = -2, -1
-"""Timestamps that ListOffsets takes for names of places."""
+"""The timestamps for which ListOffsets returns the first and the last offset."""
 STORAGE_ERROR = "node {} leads it and cannot read or write its log (KAFKA_STORAGE_ERROR); the log of that node says why"
 PASSING = {
     ErrorCode.LEADER_NOT_AVAILABLE,
@@ -49,15 +49,15 @@ PASSING = {
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 }
-"""Refusals that the protocol guide calls retriable and that a command waits out, as long as its timeout lasts."""
+"""Error codes that the protocol guide calls retriable, and that a command retries until its timeout."""
 
 
 class CommandFailed(Exception):
-    """What was asked cannot be done: one line for people that names the cause and the way out. Exit code 1."""
+    """A command cannot be executed: one line with the cause and the remedy. Exit code 1."""
 
 
 class NodeOutOfReach(ConnectionError):
-    """A broker of the cluster that cannot be connected to, though another one answers; it is named."""
+    """A broker of the cluster that cannot be connected to, though another one answers; the message names it."""
 
 
 def check(code: int, message: str | None = None) -> None:
@@ -85,13 +85,13 @@ def parse_bootstrap(text: str) -> list[Address]:
 
 
 def nearest_name(wanted: str, known: Iterable[str]) -> str | None:
-    """The existing name that a wrong one may have meant."""
+    """The existing name that is most similar to a wrong one."""
     found = difflib.get_close_matches(wanted, list(known), n=1, cutoff=0.6)
     return found[0] if found else None
 
 
 class Client:
-    """Connections to the brokers of one cluster. `start` first, `close` last; any request may be asked in between."""
+    """Connections to the brokers of one cluster. Call `start` first and `close` last."""
 
     def __init__(self, network: Network, addresses: Sequence[Address], timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
@@ -102,7 +102,7 @@ class Client:
         self._deadline: float | None = None
         self.brokers: dict[int, Address] = {}
         self.cluster_id: str | None = None
-        """Of the last `metadata`."""
+        """From the last `metadata`."""
 
     async def start(self) -> None:
         """Connect to the first address that answers. Raises CommandFailed."""
@@ -148,9 +148,9 @@ class Client:
             raise NodeOutOfReach(f"node {node} is out of reach at {_shown(address)}") from error
 
     async def ask(self, name: str, request: Any, *, node: int | None = None, at_most: int | None = None) -> Any:
-        """The reply of broker `node`, or of the one we bootstrapped from; `at_most` caps the version.
+        """The response of broker `node`, or of the bootstrap broker; `at_most` caps the version.
 
-        Raises OSError (TimeoutError and ConnectionError among them) and MalformedFrame.
+        Raises OSError (which includes TimeoutError and ConnectionError) and MalformedFrame.
         """
         peer = await self._peer(self._home) if node is None else await self._peer_of(node)
         version = peer.best_version(by_name[name])
@@ -164,16 +164,14 @@ class Client:
             raise
 
     async def send(self, name: str, request: Any, *, node: int) -> None:
-        """Send what is not answered (a Produce with acks=0), at the pace of the socket. Raises OSError."""
+        """Send a request without a response (a Produce with acks=0), as fast as the socket takes it. Raises OSError."""
         peer = await self._peer(self.brokers[node])
         async with asyncio.timeout(self.timeout_ms / 1000):
             await peer.send(name, request)
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]], *, resend: bool = True) -> T:
-        """Try again what was refused for a passing reason, until the timeout is over; then raise the last reason.
-
-        `resend`: a lost connection is a passing reason too, because doing it twice does no harm.
-        """
+        """Retry after transient errors until the timeout, then raise the last one. `resend`: also retry after a lost
+        connection, because doing it twice does no harm."""
         clock = asyncio.get_running_loop().time
         outer = self._deadline
         # what is asked on the way, such as who leads, has no patience of its own
@@ -197,9 +195,9 @@ class Client:
     async def metadata(
         self, names: Iterable[str] | None = None, *, create: bool = False
     ) -> dict[str, MetadataResponseTopic]:
-        """The topics named, or all; error codes are in them. Learns the brokers' addresses on the way.
+        """The given topics, or all, with error codes. It also updates the brokers' addresses.
 
-        `create`: the broker creates those that are missing, if auto.create.topics.enable is true there.
+        `create`: the broker creates missing topics if its auto.create.topics.enable is true.
         """
         topics = None if names is None else [asking.MetadataRequestTopic(name=name) for name in names]
         request = asking.Request(topics=topics, allow_auto_topic_creation=create)
@@ -245,9 +243,9 @@ class Client:
         return (await self.topics([name]))[name]
 
     async def create_if_missing(self, name: str) -> bool:
-        """Have the broker create a topic that does not exist, as it does for every producer; whether it did.
+        """Have the broker create a topic that does not exist, as for a producer; returns whether it did.
 
-        Raises CommandFailed (auto.create.topics.enable is false there), KafkaError.
+        Raises CommandFailed (its auto.create.topics.enable is false), KafkaError.
         """
         if await self._exists(name):
             return False
@@ -258,9 +256,9 @@ class Client:
         raise await self._unknown_topic(name)
 
     async def wait_until_created(self, name: str, tell: Callable[[str], None], *, patient: bool) -> bool:
-        """Wait until somebody has created the topic; whether there was anything to wait for.
+        """Wait until the topic exists; returns whether it had to wait. `tell` gets one line for the user.
 
-        `tell` is given one line for people. Not `patient`: for the timeout at most. Raises CommandFailed, KafkaError.
+        Not `patient`: wait no longer than the timeout. Raises CommandFailed, KafkaError.
         """
         if await self._exists(name):
             return False
@@ -297,10 +295,10 @@ class Client:
         committed: bool = False,
         offline: Reasons | None = None,
     ) -> dict[TopicPartition, int]:
-        """By partition, the offset for a timestamp in ms, EARLIEST or LATEST; -1 where no record is that young.
+        """By partition, the offset for a timestamp in ms, EARLIEST or LATEST; -1 if there is no record that young.
 
-        `committed`: LATEST is the last stable offset (KIP-98). `offline`: takes the partitions whose leader is out of
-        reach or answers KAFKA_STORAGE_ERROR, with the reason; they then have no offset and are no failure. Raises
+        `committed`: LATEST is the last stable offset (KIP-98). `offline`: a dict for the partitions whose leader is out
+        of reach or answers KAFKA_STORAGE_ERROR, with the reason; they have no offset, and are no error. Raises
         CommandFailed, KafkaError.
         """
         found = await self.list_offsets_and_times(asked, committed=committed, offline=offline)

@@ -1,6 +1,7 @@
-"""A connection to a broker, from the asking side: what the command line speaks, and later one broker to another.
+"""The client side of a connection to a broker, for the command line and between brokers.
 
-`ask` encodes, sends and waits for the reply with its correlation id; requests may be pipelined, replies come in order.
+`ask` encodes a request, sends it, and waits for the response with its correlation id. Requests may be pipelined;
+responses come in order.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from kpybroker.world import Network
 
 _SIZE = Struct(">i")
 REPLY_LIMIT_BYTES = 256 * 1024 * 1024
-"""The largest reply a peer is believed; more is a stream that is not Kafka's."""
+"""The largest response; a larger size means that the stream is not Kafka's."""
 IN_FLIGHT_MAX = 1024
-"""Requests waiting for their replies on one connection; whoever asks more has lost count."""
+"""The most requests in flight on one connection; more are a bug of the caller."""
 
 
 class Peer(asyncio.Protocol):
@@ -36,7 +37,7 @@ class Peer(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.versions: dict[int, tuple[int, int]] = {}
-        """By api key, the range the broker advertises; empty until `negotiate`."""
+        """By api key, the version range of the broker; empty until `negotiate`."""
 
     @classmethod
     async def dial(cls, network: Network, host: str, port: int, *, client_id: str = "kpybroker") -> Peer:
@@ -47,9 +48,9 @@ class Peer(asyncio.Protocol):
 
     @classmethod
     async def meet(cls, network: Network, host: str, port: int, *, client_id: str) -> Peer:
-        """Connect and `negotiate`; what fails or is called off leaves no connection.
+        """Connect and `negotiate`; after a failure or cancellation, the connection is closed.
 
-        Raises OSError, ConnectionError where the versions are refused, MalformedFrame.
+        Raises OSError, ConnectionError if the versions are refused, MalformedFrame.
         """
         peer = await cls.dial(network, host, port, client_id=client_id)
         ready = False
@@ -65,13 +66,13 @@ class Peer(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Requests may be asked: the connection was made and nothing has ended it."""
+        """Whether requests may be sent."""
         return self._transport is not None and self._lost is None and not self._transport.is_closing()
 
     async def negotiate(self) -> None:
-        """Ask which versions the broker serves (KIP-35); from then on `ask` takes the highest both know.
+        """Ask which versions the broker serves (KIP-35); from then on `ask` uses the highest common version.
 
-        Raises KafkaError where the broker refuses to tell.
+        Raises KafkaError if the broker refuses.
         """
         told = await self.ask("ApiVersions", version=0)
         if told.error_code:
@@ -79,7 +80,7 @@ class Peer(asyncio.Protocol):
         self.versions = {row.api_key: (row.min_version, row.max_version) for row in told.api_keys}
 
     def best_version(self, api: api_table.Api) -> int:
-        """The highest version both sides know. Raises MalformedFrame where there is none."""
+        """The highest common version. Raises MalformedFrame if there is none."""
         low, high = self.versions.get(api.key, (api.min, api.max) if not self.versions else (1, 0))
         best = min(high, api.max)
         if best < max(low, api.min):
@@ -87,9 +88,9 @@ class Peer(asyncio.Protocol):
         return best
 
     async def ask(self, name: str, request: Any = None, *, version: int | None = None) -> Any:
-        """The reply to a request; `request` defaults to an empty one. Raises ConnectionError, MalformedFrame.
+        """The response to a request; `request` defaults to an empty one. Raises ConnectionError, MalformedFrame.
 
-        Given up (cancelled, timed out), its reply is dropped when it comes, and the connection stays good.
+        If it is cancelled or times out, its response is dropped when it comes, and the connection stays usable.
         """
         api = api_table.by_name[name]
         if self._transport is None or not self.is_open:
@@ -107,7 +108,7 @@ class Peer(asyncio.Protocol):
         return await reply
 
     async def send(self, name: str, request: Any, *, version: int | None = None) -> None:
-        """Send a request that is not answered: a Produce with acks=0. Raises ConnectionError."""
+        """Send a request without a response: a Produce with acks=0. Raises ConnectionError."""
         api = api_table.by_name[name]
         if self._transport is None or not self.is_open:
             raise ConnectionError("the connection is closed") from self._lost
@@ -120,7 +121,7 @@ class Peer(asyncio.Protocol):
                 raise ConnectionError("the connection is closed") from self._lost
 
     def close(self) -> None:
-        """End the connection; what waits for a reply gets ConnectionError."""
+        """Close the connection; waiting requests get ConnectionError."""
         if self._transport is not None:
             self._transport.close()
 

@@ -1,4 +1,4 @@
-"""One session with a cluster, from connecting to closing: what goes wrong in it becomes one line for people."""
+"""One session of a client with a cluster, from connecting to closing; errors become one line for the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.world.real import real_world
 
 TIMEOUT_MS = 15_000
-"""Patience where nothing else was asked for."""
+"""The default timeout."""
 HINTS = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists makes that no error",
     ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader now; try again when its brokers are up",
@@ -62,7 +62,7 @@ def run(
 
 
 def refusal_text(refusal: KafkaError) -> str:
-    """A refusal for people: what the broker said, and what to do where that is known."""
+    """A refusal as text: what the broker answered, and the remedy if there is one."""
     said = f"the broker refuses: {refusal.message} ({refusal.code.name})" if refusal.message else str(refusal.code.name)
     if refusal.code is ErrorCode.REQUEST_TIMED_OUT and refusal.message:
         return said  # it names the cause, which more patience does not mend

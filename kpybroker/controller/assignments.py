@@ -1,4 +1,4 @@
-"""Which brokers get the replicas of new partitions, and the records that say so; CreatePartitions."""
+"""Assigns replicas to brokers and makes the records of new partitions; decides CreatePartitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEW_PARTITIONS_PER_REQUEST_MAX = 10_000
 
 
 def place(state: ControllerState, random: Random, *, count: int, replication_factor: int) -> list[tuple[int, ...]]:
-    """Brokers for `count` partitions. Raises INVALID_REPLICATION_FACTOR where there are too few brokers."""
+    """Choose brokers for `count` partitions. Raises INVALID_REPLICATION_FACTOR if there are too few."""
     candidates = [
         Candidate(node_id, broker.rack, not state.active(node_id)) for node_id, broker in sorted(state.brokers.items())
     ]
@@ -45,7 +45,7 @@ def check_assignments(
     replication_factor: int | None,
     first_partition: int,
 ) -> None:
-    """Check brokers chosen by hand; all lists have `replication_factor` entries, or as many as the first."""
+    """Check a manual assignment: all lists have `replication_factor` entries, or as many as the first."""
     for index, replicas in enumerate(assigned, first_partition):
         if not replicas:
             raise _wrong("The manual partition assignment includes an empty replica list.")
@@ -72,7 +72,7 @@ def check_assignments(
 
 
 def new_partition(state: ControllerState, topic_id: bytes, index: int, replicas: tuple[int, ...]) -> Any:
-    """The record of a new partition: the first live replica leads, all live ones are in sync."""
+    """The record of a new partition: the first live replica leads, and all live replicas are in sync."""
     isr = [node_id for node_id in replicas if state.active(node_id)]
     return stored.PartitionRecord(
         partition_id=index,
@@ -87,14 +87,14 @@ def new_partition(state: ControllerState, topic_id: bytes, index: int, replicas:
 
 
 def too_many_partitions() -> KafkaError:
-    """For a request that wants more than NEW_PARTITIONS_PER_REQUEST_MAX."""
+    """The error for a request with more than NEW_PARTITIONS_PER_REQUEST_MAX."""
     return KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
 def create_partitions(
     state: ControllerState, config: BrokerConfig, random: Random, command: CreatePartitions
 ) -> tuple[list[Any], list[TopicResult]]:
-    """Decide a CreatePartitions. Raises POLICY_VIOLATION where it asks for too many altogether."""
+    """Decide a CreatePartitions. Raises POLICY_VIOLATION if it asks for too many partitions in all."""
     asked = sum(_added(state, topic) for topic in command.topics)
     if asked > NEW_PARTITIONS_PER_REQUEST_MAX:
         raise too_many_partitions()

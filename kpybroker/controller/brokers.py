@@ -1,6 +1,6 @@
-"""Brokers: registration, heartbeats, fencing, controlled shutdown; and what that does to the leaders of partitions.
+"""Brokers: registration, heartbeats, fencing and controlled shutdown, and their effect on the leaders of partitions.
 
-Source: KIP-631. Where a partition has no other replica its leader stays on paper (decisions/0006).
+Source: KIP-631. If a partition has no other replica, it keeps its leader in the metadata (decision 0006).
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ LET_GO = BrokerState(True, should_shut_down=True)
 
 
 LEFT_AT_ONCE, LOOKED_AT_AT_ONCE = 2_000, 200_000
-"""Partitions that a broker leaves, and that are looked at, in one step of its fencing: some tens of milliseconds. Those
-of one topic are left together."""
+"""How many partitions one step of a fencing changes, and how many it examines: some tens of milliseconds. The
+partitions of one topic are changed together."""
 
 
 class Lost(NamedTuple):
-    """Directories that a broker comes back without, and what it has in the place of all it had; None where some are
-    there: what was in the others may be there again, or it says where it is."""
+    """The directories that a broker no longer has after a restart, and the one that replaces all of them. None if some
+    are left: replicas of the others may be found there, or the broker reports where they are."""
 
     directories: frozenset[bytes]
     instead: bytes | None
 
     def has(self, partition: PartitionImage, node_id: int) -> bool:
-        """The partition's replica was in one of these."""
+        """Whether a replica was in one of these directories."""
         return node_id in partition.replicas and directory_in(partition, node_id) in self.directories
 
     def replaced(self, partition: PartitionImage, node_id: int) -> tuple[bytes, ...] | None:
-        """The directories of a partition that `has`, as they are now; None where they stay as they are."""
+        """The new directories of a partition for which `has` is true; None if they do not change."""
         if self.instead is None:
             return None
         place = partition.replicas.index(node_id)
@@ -55,10 +55,10 @@ class Lost(NamedTuple):
 def register_broker(
     state: ControllerState, rules: Rules, command: RegisterBroker, next_offset: int
 ) -> tuple[list[Any], int]:
-    """Decide a registration: its epoch is the offset of its record, which comes first.
+    """Decide a registration. The broker epoch is the offset of its record, which comes first.
 
-    A broker that comes back keeps its leaderships only where nobody else can lead; a leader epoch ends with the
-    incarnation, unless that stopped cleanly, for then nothing of its log can have been lost.
+    A broker that returns keeps only the leaderships that no other broker can take. The leader epoch is bumped unless
+    its previous incarnation stopped cleanly, since its log may have lost records.
     """
     known = state.brokers.get(command.node_id)
     if known is not None and known.incarnation_id == command.incarnation_id:
@@ -92,7 +92,8 @@ def register_broker(
 
 
 def _lost_directories(known: BrokerImage | None, command: RegisterBroker) -> Lost | None:
-    """What the broker had and has not any more (KIP-858); where no directory is left, what it has not placed, too."""
+    """The directories that the broker had and no longer has (KIP-858). If none of its directories is left, this
+    includes replicas without an assigned directory."""
     if known is None:
         return None
     gone = frozenset(known.log_dirs) - frozenset(command.log_dirs)
@@ -140,9 +141,9 @@ def registered(state: ControllerState, node_id: int, epoch: int) -> BrokerImage:
 def heartbeat(
     state: ControllerState, rules: Rules, sessions: Sessions, command: BrokerHeartbeat, next_offset: int
 ) -> tuple[list[Any], BrokerState]:
-    """Decide a heartbeat. Raises STALE_BROKER_EPOCH for a broker of another registration.
+    """Decide a heartbeat. Raises STALE_BROKER_EPOCH for a broker with another registration.
 
-    Who was let go, or died while it was leaving, comes back with a new registration only.
+    A broker that has completed its controlled shutdown, or died during it, must register again.
     """
     broker = registered(state, command.node_id, command.broker_epoch)
     caught_up = command.metadata_offset >= broker.epoch
@@ -161,7 +162,7 @@ def heartbeat(
 
 
 def fence(state: ControllerState, rules: Rules, node_id: int) -> list[Any]:
-    """Nobody is sent to this broker any more, and others lead what it led."""
+    """Fence a broker: clients are no longer sent to it, and other brokers take over its leaderships."""
     return [_fenced(node_id, state.brokers[node_id]), *leave(state, rules, node_id)]
 
 
@@ -170,10 +171,10 @@ def _fenced(node_id: int, broker: BrokerImage) -> stored.BrokerRegistrationChang
 
 
 class Leaving:
-    """The fencing of a broker that has many partitions: it leaves some with each step, and is fenced with the last.
+    """The fencing of a broker with many partitions: each step moves some, and the last one fences it.
 
-    The partitions come first: whoever is told meanwhile of a new leader can go there, and until the end the broker may
-    not come back.
+    The partitions come first: a client that learns of a new leader can go there. The broker cannot be unfenced until
+    the end.
     """
 
     def __init__(self, state: ControllerState, node_id: int) -> None:
@@ -183,7 +184,7 @@ class Leaving:
         self._is_new = True
 
     def step(self, state: ControllerState, rules: Rules) -> tuple[list[Any], bool]:
-        """The next records, and whether they are the last; nothing is left to do where another incarnation came."""
+        """The next records, and whether they are the last; nothing to do if another incarnation has registered."""
         broker = state.brokers.get(self.node_id)
         if broker is None or broker.epoch != self._epoch or broker.fenced:
             return [], True
@@ -203,7 +204,7 @@ class Leaving:
 
 
 def unregister_broker(state: ControllerState, rules: Rules, node_id: int) -> tuple[list[Any], None]:
-    """Forget a broker. Raises BROKER_ID_NOT_REGISTERED."""
+    """Remove a broker's registration. Raises BROKER_ID_NOT_REGISTERED."""
     broker = state.brokers.get(node_id)
     if broker is None:
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered")
@@ -219,7 +220,7 @@ def _shut_down(
     broker: BrokerImage,
     next_offset: int,
 ) -> tuple[list[Any], BrokerState]:
-    """Leadership moves first; the broker may go when all who lead now know that they do."""
+    """Leaderships move first. The broker may stop when all new leaders have applied the change."""
     node_id = command.node_id
     if broker.fenced:
         return [], LET_GO
@@ -251,12 +252,13 @@ def leave(
     may_stay: bool = True,
     lost: Lost | None = None,
 ) -> list[Any]:
-    """A broker stops leading and being in sync, wherever others can do without it.
+    """Take a broker's leaderships and in-sync memberships away, wherever other brokers can replace it.
 
-    stopped_cleanly: None while this incarnation lives; else whether it ended well. may_stay: a partition that has no
-    other replica keeps its leader on paper, for a change to no leader and back would be two records for each; under a
-    new leader epoch, where the incarnation did not end well. lost: directories it comes back without; what was in them
-    is neither in sync nor led by it, though nobody else be: an empty log is not taken for what was acknowledged.
+    stopped_cleanly: None while this incarnation lives; otherwise whether it stopped cleanly. may_stay: a partition
+    without another replica keeps its leader, since changing it to none and back would cost two records; it gets a new
+    leader epoch if the incarnation did not stop cleanly. lost: directories that the broker no longer has; replicas in
+    them leave the in-sync set and lose their leadership even if there is no other leader, since an empty log must not
+    replace acknowledged records.
     """
     records: list[Any] = []
     for topic in state.topics.values():
@@ -276,7 +278,7 @@ def _leave_topic(
     may_stay: bool = True,
     lost: Lost | None = None,
 ) -> list[Any]:
-    """What `leave` does with the partitions of one topic."""
+    """`leave` for the partitions of one topic."""
     records: list[Any] = []
     change: PartitionChange | None = None
     for index, partition in topic.partitions.items():
@@ -307,7 +309,7 @@ def _leave_topic(
 
 
 def come_back(state: ControllerState, rules: Rules, node_id: int) -> list[Any]:
-    """A broker that is live again may lead what has no leader."""
+    """A broker that is unfenced becomes leader of partitions without one."""
     records: list[Any] = []
     for topic in state.topics.values():
         change: PartitionChange | None = None

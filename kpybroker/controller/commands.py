@@ -1,6 +1,7 @@
-"""What the controller can be asked. Commands and answers are plain values: no message classes of the wire, no I/O.
+"""The commands of the controller and their answers.
 
-A command is refused as a whole by a KafkaError; what is refused per item has its code in the item's result.
+Both are plain values: no wire messages, no I/O. A KafkaError refuses a whole command; an item that is refused has its
+error code in the item's result.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 
 
 ChargePartitions = Callable[[int], None]
-"""Told of the partitions that a topic gains or loses before it does. Raises THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""Called with the number of partitions that a topic gains or loses, before the change. Raises THROTTLING_QUOTA_EXCEEDED
+(KIP-599)."""
 
 
 def free(_partitions: int) -> None:
@@ -29,7 +31,7 @@ def free(_partitions: int) -> None:
 
 
 class ResourceType(IntEnum):
-    """Kinds of things that have settings, by Kafka's codes (ConfigResource)."""
+    """The types of resources with settings, by Kafka's codes (ConfigResource)."""
 
     UNKNOWN = 0
     TOPIC = 2
@@ -49,9 +51,10 @@ class AlterOp(IntEnum):
 
 
 class RegisterBroker(NamedTuple):
-    """A broker starts (KIP-631). It stays fenced until BrokerHeartbeat asks otherwise. Answer: its epoch (int).
+    """A broker starts (KIP-631). It is fenced until a BrokerHeartbeat unfences it. Answer: its epoch (int).
 
-    `previous_epoch` is the epoch of its last clean stop, -1 for none: leaderships it cannot be sure of get a new epoch.
+    `previous_epoch` is the broker epoch of its last clean stop, -1 for none: otherwise its leaderships get a new leader
+    epoch.
     """
 
     node_id: int
@@ -62,11 +65,11 @@ class RegisterBroker(NamedTuple):
     log_dirs: tuple[bytes, ...] = ()
     previous_epoch: int = -1
     is_own: bool = False
-    """By the node of the active controller itself: nobody else can be that broker."""
+    """The broker is on the node of the active controller: no other process can be that broker."""
 
 
 class BrokerHeartbeat(NamedTuple):
-    """A registered broker lives, and wants to be fenced, unfenced, or to stop in good order. Answer: BrokerState.
+    """A registered broker is alive, and wants to be fenced, unfenced, or shut down. Answer: BrokerState.
 
     `metadata_offset` is the last record that the broker has applied.
     """
@@ -80,7 +83,7 @@ class BrokerHeartbeat(NamedTuple):
 
 
 class BrokerState(NamedTuple):
-    """How the controller sees a broker. Caught up: it has applied its own registration."""
+    """The state of a broker in the controller. Caught up: it has applied its own registration."""
 
     fenced: bool
     should_shut_down: bool
@@ -88,8 +91,10 @@ class BrokerState(NamedTuple):
 
 
 class AssignReplicas(NamedTuple):
-    """A broker says where its replicas are: (directory id, topic id, partition) of each (KIP-858). Answer: a code for
-    each, in the order asked."""
+    """A broker reports the directories of replicas: (directory id, topic id, partition) of each (KIP-858).
+
+    Answer: a code for each, in the given order.
+    """
 
     node_id: int
     broker_epoch: int
@@ -97,8 +102,8 @@ class AssignReplicas(NamedTuple):
 
 
 class BrokerLost(NamedTuple):
-    """Nobody is there any more who was this incarnation: its connection ended. Its session is over, so that a new
-    incarnation need not wait for it; with `dead` it is fenced as well. Answer: None."""
+    """The connection of this incarnation has ended. Its session ends, so that a new incarnation can register at once;
+    with `dead` it is fenced too. Answer: None."""
 
     node_id: int
     broker_epoch: int
@@ -106,7 +111,7 @@ class BrokerLost(NamedTuple):
 
 
 class UnregisterBroker(NamedTuple):
-    """Forget a broker that is not coming back. Answer: None. Raises BROKER_ID_NOT_REGISTERED."""
+    """Remove the registration of a broker that does not return. Answer: None. Raises BROKER_ID_NOT_REGISTERED."""
 
     node_id: int
 
@@ -122,7 +127,7 @@ class NewTopic(NamedTuple):
 
 
 class CreateTopics(NamedTuple):
-    """Answer: list[TopicResult] in the order asked; what is asked for twice is refused, once."""
+    """Answer: list[TopicResult] in the given order; a name that is given twice is refused, once."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
@@ -130,7 +135,7 @@ class CreateTopics(NamedTuple):
 
 
 class TopicResult(NamedTuple):
-    """What became of one topic. `configs` are the overrides it now has (empty where refused)."""
+    """The result for one topic. `configs` are its overrides (empty if refused)."""
 
     name: str | None
     topic_id: bytes = ZERO_UUID
@@ -142,14 +147,14 @@ class TopicResult(NamedTuple):
 
 
 class DeleteTopics(NamedTuple):
-    """Topics by name (id zero) or by id (name None). Answer: list[TopicResult] as of CreateTopics."""
+    """Topics by name (id zero) or by id (name None). Answer: list[TopicResult], as for CreateTopics."""
 
     topics: tuple[tuple[str | None, bytes], ...]
     charge: ChargePartitions = free
 
 
 class NewPartitions(NamedTuple):
-    """Grow a topic to `total` partitions; `assignments` has the brokers of each new one, or is None to place them."""
+    """Grow a topic to `total` partitions; `assignments` has the brokers of each new one, or is None."""
 
     name: str
     total: int
@@ -157,7 +162,7 @@ class NewPartitions(NamedTuple):
 
 
 class CreatePartitions(NamedTuple):
-    """Answer: list[TopicResult] as of CreateTopics."""
+    """Answer: list[TopicResult], as for CreateTopics."""
 
     topics: tuple[NewPartitions, ...]
     validate_only: bool = False
@@ -165,7 +170,7 @@ class CreatePartitions(NamedTuple):
 
 
 class ReplaceConfigs(NamedTuple):
-    """Settings of one resource: exactly these, all others are reset (AlterConfigs)."""
+    """All settings of one resource; those that are not given are reset (AlterConfigs)."""
 
     resource_type: int
     resource_name: str
@@ -173,12 +178,12 @@ class ReplaceConfigs(NamedTuple):
 
 
 class AlterConfigs(NamedTuple):
-    """Answer: list[ConfigResult] in the order asked. One resource's changes are made together or not at all."""
+    """Answer: list[ConfigResult] in the given order. The changes of one resource are made together or not at all."""
 
     resources: tuple[ReplaceConfigs, ...]
     validate_only: bool = False
     host: str | None = None
-    """The address of who asks, who is not to be shut out by it."""
+    """The address of the client, which a change must not shut out."""
 
 
 class ChangeConfigs(NamedTuple):
@@ -190,16 +195,16 @@ class ChangeConfigs(NamedTuple):
 
 
 class IncrementalAlterConfigs(NamedTuple):
-    """Answer: list[ConfigResult] in the order asked. One resource's changes are made together or not at all."""
+    """Answer: list[ConfigResult] in the given order. The changes of one resource are made together or not at all."""
 
     resources: tuple[ChangeConfigs, ...]
     validate_only: bool = False
     host: str | None = None
-    """The address of who asks, who is not to be shut out by it."""
+    """The address of the client, which a change must not shut out."""
 
 
 class ConfigResult(NamedTuple):
-    """What became of one resource."""
+    """The result for one resource."""
 
     resource_type: int
     resource_name: str
@@ -208,15 +213,14 @@ class ConfigResult(NamedTuple):
 
 
 class AllocateProducerIds(NamedTuple):
-    """A block of producer ids nobody else has (KIP-730). Answer: ProducerIdBlock."""
+    """Allocate a block of producer ids (KIP-730). Answer: ProducerIdBlock."""
 
     node_id: int
     broker_epoch: int
 
 
 class ProposedIsr(NamedTuple):
-    """Another in-sync set for a partition: node id and broker epoch (or -1) of each member. The epochs are those that
-    the leader knows."""
+    """A new in-sync set for a partition: node id and broker epoch (or -1) of each member, as the leader knows them."""
 
     topic_id: bytes
     partition: int
@@ -227,7 +231,7 @@ class ProposedIsr(NamedTuple):
 
 
 class AlterPartition(NamedTuple):
-    """The leader's proposals (KIP-497). Answer: list[IsrResult] in the order asked."""
+    """The leader's proposals (KIP-497). Answer: list[IsrResult] in the given order."""
 
     node_id: int
     broker_epoch: int
@@ -235,7 +239,7 @@ class AlterPartition(NamedTuple):
 
 
 class IsrResult(NamedTuple):
-    """What became of one proposal; without an error, the partition as it now is."""
+    """The result of one proposal; without an error, the new state of the partition."""
 
     topic_id: bytes
     partition: int
@@ -248,22 +252,24 @@ class IsrResult(NamedTuple):
 
 
 class ElectionType(IntEnum):
-    """What ElectLeaders asks for (KIP-460)."""
+    """The types of election of ElectLeaders (KIP-460)."""
 
     PREFERRED = 0
     UNCLEAN = 1
 
 
 class ElectLeaders(NamedTuple):
-    """Elect leaders of (topic, partition indexes), or of all partitions. Answer: list[PartitionResult] in the order
-    asked, by topic."""
+    """Elect leaders of (topic, partition indexes), or of all partitions.
+
+    Answer: list[PartitionResult] in the given order, by topic.
+    """
 
     election_type: int
     partitions: tuple[tuple[str, tuple[int, ...]], ...] | None = None
 
 
 class PartitionResult(NamedTuple):
-    """What became of one partition."""
+    """The result for one partition."""
 
     topic: str
     partition: int
@@ -272,7 +278,7 @@ class PartitionResult(NamedTuple):
 
 
 class Reassignment(NamedTuple):
-    """The replicas a partition shall have, preferred leader first; None calls off what is under way."""
+    """The new replicas of a partition, preferred leader first; None cancels a reassignment."""
 
     topic: str
     partition: int
@@ -280,20 +286,20 @@ class Reassignment(NamedTuple):
 
 
 class AlterReassignments(NamedTuple):
-    """Answer: list[PartitionResult] in the order asked."""
+    """Answer: list[PartitionResult] in the given order."""
 
     reassignments: tuple[Reassignment, ...]
     allow_replication_factor_change: bool = True
 
 
 class ListReassignments(NamedTuple):
-    """Those under way among (topic, partition indexes), or all. Answer: list[OngoingReassignment]."""
+    """The reassignments in progress of (topic, partition indexes), or all. Answer: list[OngoingReassignment]."""
 
     partitions: tuple[tuple[str, tuple[int, ...]], ...] | None = None
 
 
 class OngoingReassignment(NamedTuple):
-    """A partition on the move."""
+    """A partition whose reassignment is in progress."""
 
     topic: str
     partition: int
@@ -303,21 +309,22 @@ class OngoingReassignment(NamedTuple):
 
 
 class QuotaChange(NamedTuple):
-    """Quotas of one entity, which is (type, name) parts: a name of None is the default. A value of None removes."""
+    """Quotas of one entity, which is a list of (type, name): a name of None is the default. A value of None removes a
+    quota."""
 
     entity: tuple[tuple[str, str | None], ...]
     ops: tuple[tuple[str, float | None], ...]
 
 
 class AlterClientQuotas(NamedTuple):
-    """Answer: list[QuotaResult], one for each entity. One entity's changes are made together or not at all."""
+    """Answer: list[QuotaResult], one per entity. The changes of one entity are made together or not at all."""
 
     changes: tuple[QuotaChange, ...]
     validate_only: bool = False
 
 
 class QuotaResult(NamedTuple):
-    """What became of one entity."""
+    """The result for one entity."""
 
     entity: tuple[tuple[str, str | None], ...]
     error_code: ErrorCode = ErrorCode.NONE
@@ -325,7 +332,7 @@ class QuotaResult(NamedTuple):
 
 
 class UpgradeType(IntEnum):
-    """How far UpdateFeatures may go (KIP-778)."""
+    """How UpdateFeatures may change a level (KIP-778)."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -333,7 +340,7 @@ class UpgradeType(IntEnum):
 
 
 class FeatureUpdate(NamedTuple):
-    """Another finalized level; 0 takes the feature away."""
+    """A new finalized level; 0 removes the feature."""
 
     name: str
     level: int
@@ -341,7 +348,7 @@ class FeatureUpdate(NamedTuple):
 
 
 class UpdateFeatures(NamedTuple):
-    """All together or none. Answer: None. Raises KafkaError naming the first feature that cannot change."""
+    """Made together or not at all. Answer: None. Raises KafkaError for the first feature that cannot change."""
 
     updates: tuple[FeatureUpdate, ...]
     validate_only: bool = False

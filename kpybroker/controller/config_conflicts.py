@@ -1,4 +1,4 @@
-"""Changes of broker settings that are fine one by one: not together with the others, or not after what they were."""
+"""Broker settings that are valid one by one, but conflict with others or with their previous values."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ THREADS = (
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
 )
-"""Kafka lets these grow to double and shrink to half at once; here they do nothing, but a script is to fail alike."""
+"""Kafka allows these to grow to double and shrink to half at once. They have no effect here, but scripts must fail
+alike."""
 LOCAL = (
     ("local.retention.ms", "retention.ms", "log.local.retention.ms", "log.retention.ms"),
     ("local.retention.bytes", "retention.bytes", "log.local.retention.bytes", "log.retention.bytes"),
 )
-"""Kafka refuses these as a change only, and starts with them."""
+"""Kafka refuses these as changes only, and starts with them."""
 AS_THE_WHOLE, UNLIMITED = -2, -1
 
 
 def check_together(config: BrokerConfig, settings: Mapping[str, str], new: Iterable[str], *, default: bool) -> None:
-    """Check the dynamic settings of a broker, or of all by `default`, over `config`. Raises INVALID_REQUEST.
+    """Check the dynamic settings of a broker, or of all by `default`, on top of `config`. Raises INVALID_REQUEST.
 
-    `new` are those of `settings` that change; what was contradictory before is nobody's fault now.
+    `new` are the changed settings; conflicts between the others are ignored.
     """
     wanted = config.with_dynamic(settings, {}) if default else config.with_dynamic(config.dynamic_default, settings)
     for reason in (*_threads(config, wanted, new), *_local(wanted, new), *_contradictions(wanted, new)):

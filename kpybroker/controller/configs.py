@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs: what each kind of resource accepts, and the records of a change."""
+"""AlterConfigs and IncrementalAlterConfigs: what each type of resource accepts, and the records of a change."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAME_LENGTH_MAX = 1024
 VALUE_LENGTH_MAX = 32767
 MIN_ISR = "min.insync.replicas"
 PATTERNS_LENGTH_MAX = 4096
-"""Characters of the client matching patterns of one subscription, which take some 10 ms to compile."""
+"""The most characters of the client matching patterns of one subscription; they take some 10 ms to compile."""
 INTERVAL_MS = range(100, 3_600_001)
 MATCH_FIELDS = frozenset(
     {
@@ -58,7 +58,7 @@ Change = Callable[[Mapping[str, str]], dict[str, str]]
 def alter_configs(
     state: ControllerState, config: BrokerConfig, command: AlterConfigs
 ) -> tuple[list[Any], list[ConfigResult]]:
-    """Decide an AlterConfigs: the settings named are the only ones afterwards."""
+    """Decide an AlterConfigs: the resource has only the given settings afterwards."""
 
     def change_of(resource: ReplaceConfigs) -> Change:
         return lambda _: _replaced(resource)
@@ -69,7 +69,7 @@ def alter_configs(
 def incremental_alter_configs(
     state: ControllerState, config: BrokerConfig, command: IncrementalAlterConfigs
 ) -> tuple[list[Any], list[ConfigResult]]:
-    """Decide an IncrementalAlterConfigs: each change is made on the settings of now."""
+    """Decide an IncrementalAlterConfigs: each change is applied to the current settings."""
 
     def change_of(resource: ChangeConfigs) -> Change:
         return lambda current: _changed(resource, current)
@@ -112,7 +112,7 @@ def _alter(
 
 
 def _check_min_isr(resource: Any, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """With eligible leader replicas the cluster has one min.insync.replicas, which topics may override (KIP-966)."""
+    """With eligible leader replicas, the cluster has one min.insync.replicas, which topics may override (KIP-966)."""
     if resource.resource_type != ResourceType.BROKER:
         return
     if resource.resource_name:
@@ -244,14 +244,14 @@ def _check_settings(
 
 
 def _changes(wanted: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:
-    """What is set anew. What was set before may be what cannot be applied, and must not stand in the way of others."""
+    """The settings that change. Earlier settings may be invalid, and must not prevent other changes."""
     return {name: text for name, text in wanted.items() if current.get(name) != text}
 
 
 def check_topic_configs(
     config: BrokerConfig, wanted: Mapping[str, str], current: Mapping[str, str] = NO_SETTINGS
 ) -> None:
-    """Check the settings of a topic that are set anew, and how all go together. Raises INVALID_CONFIG."""
+    """Check the changed settings of a topic, and the combination of all its settings. Raises INVALID_CONFIG."""
     new = _changes(wanted, current)
     if new.get("remote.storage.enable", "false").strip().lower() == "true":
         raise KafkaError(

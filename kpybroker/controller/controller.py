@@ -1,4 +1,4 @@
-"""The controller of this node: a Machine and its Runner while this node is the active controller, nothing else."""
+"""The controller of this node: a Machine and its Runner while this node is the active controller."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from kpybroker.world import World
 
 
 class Leadership(StateLog, Protocol):
-    """The quorum, as far as the controller needs it."""
+    """The part of the quorum that the controller uses."""
 
     @property
     def epoch(self) -> int: ...
 
     @property
     def is_active(self) -> bool:
-        """This node leads, and what `replay` gives is all there is."""
+        """This node leads, and `replay` returns all records."""
 
     def on_leadership(self, callback: Callable[[], None]) -> None: ...
 
 
 class _Term:
-    """The quorum's log during one term of this controller: when the term is over, nobody is called any more."""
+    """The quorum's log during one term of this controller: after the term, callbacks are not called."""
 
     def __init__(self, quorum: Leadership) -> None:
         self._quorum = quorum
@@ -57,7 +57,7 @@ class _Term:
 
 
 class Controller:
-    """Takes commands while this node is active; refuses them with NOT_CONTROLLER otherwise."""
+    """Takes commands while this node is active; otherwise refuses them with NOT_CONTROLLER."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Commands are taken."""
+        """Whether commands are taken."""
         return self._runner is not None and self._runner.ready
 
     @property
     def machine(self) -> ControllerMachine:
-        """The Machine of the present term; there is one while `is_active`."""
+        """The Machine of the current term; exists while `is_active`."""
         assert self._runner is not None, "this node is not the active controller"
         assert isinstance(self._runner.machine, ControllerMachine)
         return self._runner.machine
@@ -98,7 +98,7 @@ class Controller:
         return self.machine.state.brokers
 
     async def load(self) -> None:
-        """Follow the quorum from now on. Where this node is active already, commands are taken when this returns."""
+        """Follow the quorum from now on. If this node is already active, commands are taken when this returns."""
         self._quorum.on_committed(self._committed)
         self._quorum.on_leadership(self._follow)
         self._follow()
@@ -112,18 +112,18 @@ class Controller:
         return await self._runner.ask(command, timeout_ms)
 
     def tell(self, command: Command) -> None:
-        """Decide a command that nobody waits for; nothing happens on a node that is not active."""
+        """Decide a command without waiting; no effect if this node is not active."""
         if self._runner is not None:
             self._runner.tell(command)
 
     def stop(self, error: KafkaError) -> None:
-        """Refuse everybody, for good."""
+        """Refuse all commands from now on."""
         self._stopped = True
         self.presence.stop()
         self._end_term(error)
 
     def _follow(self) -> None:
-        """Leadership of the quorum changed, or may have."""
+        """The leadership of the quorum may have changed."""
         if self._stopped:
             return
         active, epoch = self._quorum.is_active, self._quorum.epoch

@@ -1,4 +1,4 @@
-"""In which log directory of its broker a replica is, as far as the controller has been told (KIP-858)."""
+"""The log directories of replicas, as far as brokers have reported them (KIP-858)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED
 
 
 def is_online(broker: BrokerImage, directory: bytes) -> bool:
-    """A replica there can be served, as far as is known."""
+    """Whether a replica in this directory can be served, as far as is known."""
     if directory in (MIGRATING, UNASSIGNED):
         return True
     return directory != LOST and (not broker.log_dirs or directory in broker.log_dirs)
 
 
 def directory_in(partition: PartitionImage, node_id: int) -> bytes:
-    """Where a replica is, as the partition says; UNASSIGNED where it does not."""
+    """The directory of a replica; UNASSIGNED if the partition does not have one."""
     known = dict(zip(partition.replicas, partition.directories, strict=False))
     return known.get(node_id, UNASSIGNED)
 
 
 def first_directory(state: ControllerState, node_id: int) -> bytes:
-    """The log directory of a replica that a broker gets; UNASSIGNED where it has several and says so later."""
+    """The directory of a new replica; UNASSIGNED if the broker has several, and will report it."""
     broker = state.brokers.get(node_id)
     return broker.log_dirs[0] if broker is not None and len(broker.log_dirs) == 1 else UNASSIGNED
 
 
 def directories_for(state: ControllerState, now: PartitionImage, replicas: Sequence[int]) -> list[bytes]:
-    """The directories of these replicas: known ones stay."""
+    """The directories of these replicas; known ones stay."""
     known = dict(zip(now.replicas, now.directories, strict=False))
     return [known.get(node_id) or first_directory(state, node_id) for node_id in replicas]

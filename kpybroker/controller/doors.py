@@ -1,4 +1,5 @@
-"""Changes of broker settings that would shut out who makes them, or a broker. Apache Kafka takes them."""
+"""Refuses changes of broker settings that would shut out the client that makes them, or a broker. Apache Kafka accepts
+them."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ PER_IP = ("max.connections.per.ip", "max.connections.per.ip.overrides")
 def check_doors(
     state: ControllerState, config: BrokerConfig, name: str, wanted: Mapping[str, str], host: str | None
 ) -> None:
-    """Check the settings that a broker, or with the name "" all brokers, shall have. Raises INVALID_REQUEST.
+    """Check the new settings of a broker, or of all brokers for the name "". Raises INVALID_REQUEST.
 
-    `config` has the cluster's present settings in it, `host` is the address of who asks.
+    `config` includes the cluster's current settings; `host` is the address of the client.
     """
     current = state.config(ResourceType.BROKER, name)
     new = {key: value for key, value in wanted.items() if current.get(key) != value}
@@ -52,7 +53,7 @@ def _shut_out(state: ControllerState, after: BrokerConfig, new: Mapping[str, str
 
 
 def _is_address(host: str) -> bool:
-    """Names are not looked up while metadata is decided."""
+    """Whether it is an address: names are not resolved while metadata is decided."""
     try:
         ip_address(host)
     except ValueError:

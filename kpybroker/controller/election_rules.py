@@ -1,4 +1,4 @@
-"""The settings that elections and in-sync sets go by: of a topic, else of the cluster, else of this node's file."""
+"""The settings for elections and in-sync sets: of a topic, else of the cluster, else of this node's file."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from kpybroker.metadata.image import ELR_FEATURE
 
 
 class Rules:
-    """Looks at the state as it is now; made for one command. `config` has the cluster's dynamic settings in it."""
+    """A view of the current state, for one command. `config` includes the cluster's dynamic settings."""
 
     def __init__(self, config: BrokerConfig, state: ControllerState) -> None:
         self.config = config
         self._state = state
         self.eligible_leader_replicas = state.features.get(ELR_FEATURE, 0) >= 1
-        """Whether replicas that left the in-sync set below min.insync.replicas may still be elected (KIP-966)."""
+        """Whether replicas that left the in-sync set below min.insync.replicas may be elected (KIP-966)."""
 
     def min_isr(self, topic: str) -> int:
-        """Below so many in sync, nothing is acknowledged with acks=all."""
+        """The least number of in-sync replicas with which acks=all is acknowledged."""
         return self._settings(topic).min_insync_replicas
 
     def unclean(self, topic: str) -> bool:

@@ -1,4 +1,4 @@
-"""AlterPartition: a leader proposes another in-sync set (KIP-497), of members that may be in it (KIP-841, KIP-903)."""
+"""AlterPartition: a leader proposes a new in-sync set (KIP-497), whose members must be eligible (KIP-841, KIP-903)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who leads a partition: the one way from what is wanted of a partition to the record that makes it so.
+"""Every change of a partition: from the wanted change to its record, with an election if that is needed.
 
 Sources: KIP-455 (reassignment), KIP-704 (leader recovery), KIP-966 (eligible leader replicas).
 """
@@ -22,7 +22,7 @@ NOT_SAID = -1
 
 
 class Election(Enum):
-    """How far an election may go."""
+    """Which replicas an election may choose."""
 
     ONLINE = "the present leader, or another one that is live and in sync"
     PREFERRED = "the first replica if it can lead, else as ONLINE"
@@ -30,7 +30,7 @@ class Election(Enum):
 
 
 class Wanted(NamedTuple):
-    """What a partition is to become; None leaves a thing as it is."""
+    """The wanted change of a partition; None keeps a field as it is."""
 
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
@@ -39,14 +39,14 @@ class Wanted(NamedTuple):
     recovery: int | None = None
     election: Election = Election.ONLINE
     lost_its_log: int | None = None
-    """A broker that did not stop cleanly: what it had may be incomplete (KIP-966)."""
+    """A broker that did not stop cleanly: its log may be incomplete (KIP-966)."""
     directories: tuple[bytes, ...] | None = None
-    """Where the replicas are from now on; with `lost_its_log` because that broker has lost the directory with it."""
+    """The new directories of the replicas; together with `lost_its_log` if that broker has lost the directory."""
 
 
 @dataclass(slots=True)
 class _Target:
-    """A partition on its way to what it becomes."""
+    """The state of a partition while its change is computed."""
 
     isr: tuple[int, ...]
     replicas: tuple[int, ...]
@@ -60,7 +60,7 @@ class _Target:
 
 
 class PartitionChange:
-    """Makes the change records of one topic's partitions. `live` says who may lead."""
+    """Makes the change records of one topic's partitions. `live` returns the brokers that may lead."""
 
     def __init__(self, state: ControllerState, rules: Rules, topic: TopicState, live: Callable[[int], bool]) -> None:
         self._state = state
@@ -70,7 +70,7 @@ class PartitionChange:
         self._min_isr = rules.min_isr(topic.name) if self._elr else 1
 
     def record(self, index: int, wanted: Wanted) -> Any | None:
-        """The PartitionChangeRecord that makes it so, with the election it calls for; None where nothing changes."""
+        """The PartitionChangeRecord of a change, including the election that it needs; None if nothing changes."""
         now = self._topic.partitions[index]
         target = _Target(
             isr=now.isr if wanted.isr is None else wanted.isr,
@@ -100,7 +100,7 @@ class PartitionChange:
         return self._difference(index, now, target, wanted.directories)
 
     def _eligible(self, now: PartitionImage, target: _Target, lost_its_log: int | None) -> tuple[int, ...]:
-        """Those who had everything that was acknowledged while too few were in sync, and are not in sync any more."""
+        """The eligible leader replicas: they have everything that was acknowledged while too few were in sync."""
         if len(target.isr) >= min(self._min_isr, len(target.replicas)):
             return ()
         return tuple(
@@ -123,7 +123,7 @@ class PartitionChange:
                 target.last_known = (last,) if has_it else ()
 
     def _online(self, now: PartitionImage, target: _Target) -> frozenset[int]:
-        """The replicas that may lead: of live brokers, in directories that these have."""
+        """The replicas that may lead: on live brokers, in directories that are online."""
         places = dict(zip(now.replicas, target.directories, strict=False))
         brokers = self._state.brokers
         return frozenset(
@@ -133,7 +133,7 @@ class PartitionChange:
         )
 
     def _elect(self, now: PartitionImage, target: _Target, election: Election, online: frozenset[int]) -> bool:
-        """Whether nothing acknowledged can be lost by it."""
+        """Elect a leader; returns whether no acknowledged record can be lost."""
         chosen = self._clean_leader(now, target, election, online)
         if chosen is not None:
             target.leader = chosen
@@ -199,7 +199,7 @@ class PartitionChange:
 
 
 def _complete_reassignment(target: _Target) -> None:
-    """A move ends when all who were added are in sync, and somebody who stays is."""
+    """Complete a reassignment when all added replicas are in sync, and one of those that stay."""
     if not (target.adding or target.removing):
         return
     staying = tuple(node_id for node_id in target.isr if node_id not in target.removing)

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs, and directories that a running broker has lost (KIP-858)."""
+"""AssignReplicasToDirs, and the loss of a directory of a running broker (KIP-858)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _assign(
 
 
 def _with(partition: PartitionImage, node_id: int, directory: bytes) -> tuple[bytes, ...] | None:
-    """The partition's directories with another one for this replica; None where it is there already."""
+    """The partition's directories with a new one for this replica; None if nothing changes."""
     if directory_in(partition, node_id) == directory:
         return None
     count, place = len(partition.replicas), partition.replicas.index(node_id)
@@ -75,7 +75,7 @@ def _with(partition: PartitionImage, node_id: int, directory: bytes) -> tuple[by
 
 
 def lose_directories(state: ControllerState, rules: Rules, node_id: int, offline: tuple[bytes, ...]) -> list[Any]:
-    """A running broker cannot use these directories any more: others lead what was in them, where there are any."""
+    """A running broker has lost these directories: other brokers take over their leaderships, if they can."""
     broker = state.brokers[node_id]
     gone = frozenset(offline) & frozenset(broker.log_dirs)
     if not gone:

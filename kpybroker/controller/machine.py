@@ -32,11 +32,11 @@ from kpybroker.raft.log.metadata_log import BATCH_LIMIT_BYTES
 from kpybroker.wire.stored import metadata as stored
 
 PRODUCER_ID_BLOCK = 1000
-"""Kafka's size of a block (KIP-730)."""
+"""The size of a block of producer ids, as in Kafka (KIP-730)."""
 
 
 WHOLE_RECORDS, WHOLE_BYTES = 1_000, BATCH_LIMIT_BYTES // 2
-"""More than these are not one batch of the log but a metadata transaction of several (KIP-868)."""
+"""More than this is written as a metadata transaction of several batches (KIP-868)."""
 OF_THE_STATE = (
     asked.AlterPartition,
     asked.AssignReplicas,
@@ -47,18 +47,16 @@ OF_THE_STATE = (
     asked.UnregisterBroker,
     Tick,
 )
-"""How much these write follows from what there is, and nobody can ask for less at a time."""
+"""Commands whose number of records depends on the state, so that a client cannot ask for fewer."""
 LATE_MS = 500
-"""A Tick that comes so much later than it was wanted says that this node slept, and not that the brokers did."""
+"""If a Tick is this late, this node was suspended, and the brokers were not."""
 
 
 class ControllerMachine:
-    """`next_offset` gives the offset that the next record will have: broker epochs are made of it.
-
-    `random` draws topic ids and the order of brokers. `config` has the cluster's defaults. `node_id` is the node that
-    the controller runs on: an earlier incarnation of its broker is certainly gone. For `applied` see
-    `Sessions`, for `folds_case` see `ControllerState`.
-    """
+    """`next_offset` returns the offset of the next record, which becomes the broker epoch of a registration. `random`
+    draws topic ids and the order of brokers. `config` has the cluster's defaults. `node_id` is the controller's own
+    node: an earlier incarnation of its broker is certainly gone. For `applied` see `Sessions`, for `folds_case` see
+    `ControllerState`."""
 
     def __init__(
         self,
@@ -77,10 +75,10 @@ class ControllerMachine:
         self._look_around_ms: int | None = None
         self._ticked_ms = 0
         self._leaving: list[brokers.Leaving] = []
-        """Brokers that are being fenced, one after the other."""
+        """The brokers that are being fenced, one after the other."""
 
     def decide(self, ticket: Ticket, command: Command, now: Moment) -> Outcome:
-        """Look, and say which records and which answer. A refusal is an answer too."""
+        """Decide a command: returns records and an answer. A refusal is an answer too."""
         try:
             records, answer = self._decide(command, now.steady_ms)
         except KafkaError as refusal:
@@ -135,11 +133,11 @@ class ControllerMachine:
                 return self._tick(rules, now_ms), None
 
     def apply(self, record: Stored) -> None:
-        """Take in one metadata record, which is `message`."""
+        """Apply one metadata record, which is in `message`."""
         self.state.replay(record.message)
 
     def deadline_ms(self) -> int | None:
-        """The end of the first session, or the next time to look at who leads what; at once for the next step."""
+        """The end of the first session, or the time of the next leader rebalance; at once if a step is pending."""
         if self._leaving:
             return 0
         ends_ms = self.sessions.next_end_ms(self.state)
@@ -177,8 +175,8 @@ class ControllerMachine:
         return records, told
 
     def _may_fence(self, node_id: int) -> bool:
-        """Whether it is not fenced yet, and another broker is there to lead and stays: one with a disk that hangs is of
-        more use than none."""
+        """Whether a broker can be fenced at its own request: it is not fenced yet, and another broker stays to lead. A
+        broker with a hung disk is of more use than none."""
         leaving = {each.node_id for each in self._leaving}
         others = (other for other in self.state.brokers if other != node_id and other not in leaving)
         return not self.state.brokers[node_id].fenced and any(map(self.state.active, others))
@@ -193,7 +191,8 @@ class ControllerMachine:
         return self._fence(rules, command.node_id), None
 
     def _fence(self, rules: Rules, node_id: int) -> list[Any]:
-        """Fence a broker, or begin to: of many partitions some with each Tick, so that nobody waits for all of them."""
+        """Fence a broker, or begin to: with many partitions, each Tick moves some, so that no request waits for all of
+        them."""
         if all(each.node_id != node_id for each in self._leaving):
             self._leaving.append(brokers.Leaving(self.state, node_id))
         return self._go_on_leaving(rules)
@@ -207,10 +206,10 @@ class ControllerMachine:
     # ---- what comes with time
 
     def _tick(self, rules: Rules, now_ms: int) -> list[Any]:
-        """Fence one broker whose session is over; every now and then look at who leads what.
+        """Fence one broker whose session has expired, and rebalance leaders from time to time.
 
-        One at a time, for the next one's leaders depend on what this one's fencing changed; the deadline that is left
-        in the past brings the next Tick at once.
+        One broker at a time, since the leaders for the next one depend on this one's fencing. The deadline stays in the
+        past, so the next Tick follows at once.
         """
         self.sessions.begin(self.state, now_ms)
         due_ms = self.sessions.next_end_ms(self.state)
@@ -257,7 +256,7 @@ class ControllerMachine:
 
 
 def _whole(values: list[Stored], wall_ms: int) -> list[Stored]:
-    """What one batch of the log cannot hold, in a transaction: it counts once all has committed, or not at all."""
+    """Put records that do not fit into one batch into a transaction: they take effect together when it commits."""
     size_bytes = 0
     for value in values:
         framed = value.value = stored.frame_record(value.message)

@@ -1,4 +1,4 @@
-"""Which topic names are legal."""
+"""The rules for topic names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 def invalid_topic_name(name: str) -> str | None:
-    """Why this is no topic name, or None when it is one."""
+    """Why a topic name is invalid; None if it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):

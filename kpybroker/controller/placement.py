@@ -1,4 +1,4 @@
-"""Which brokers get the replicas of new partitions: leaders in turn, replicas of one partition in different racks."""
+"""Chooses the brokers of new replicas: leaders in turn, and the replicas of one partition in different racks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Candidate(NamedTuple):
-    """A registered broker. A fenced one gets replicas only where the live ones do not suffice."""
+    """A registered broker. A fenced one gets replicas only if there are too few live ones."""
 
     node_id: int
     rack: str | None
@@ -18,10 +18,10 @@ class Candidate(NamedTuple):
 def place_replicas(
     candidates: Sequence[Candidate], count: int, replication_factor: int, random: Random
 ) -> list[tuple[int, ...]]:
-    """Brokers of `count` partitions, the leader first.
+    """The brokers of `count` partitions, leader first.
 
-    The first broker is drawn, so that many topics of one partition spread too. At least one candidate is live, and
-    there are at least `replication_factor` candidates.
+    The first broker is random, so that many topics with one partition are spread, too. There is at least one live
+    candidate, and there are at least `replication_factor` candidates.
     """
     if len(candidates) == replication_factor == 1 and not candidates[0].fenced:
         return [(candidates[0].node_id,)] * count
@@ -39,7 +39,7 @@ def place_replicas(
 def _of_one(
     live: Sequence[Candidate], spare: Sequence[Candidate], first: int, skip: int, replication_factor: int
 ) -> tuple[int, ...]:
-    """The leader moves on with every partition; after a full round its followers move on too."""
+    """The leader advances with every partition; after a full round, the followers advance too."""
     leader = live[first % len(live)]
     if replication_factor == 1:
         return (leader.node_id,)
@@ -61,7 +61,7 @@ def _of_one(
 
 
 def _interleave(candidates: Sequence[Candidate], random: Random) -> list[Candidate]:
-    """One broker of each rack in turn; who comes first is drawn."""
+    """One broker of each rack in turn; the first one is random."""
     by_rack: dict[str | None, list[Candidate]] = {}
     for candidate in candidates:
         by_rack.setdefault(candidate.rack, []).append(candidate)

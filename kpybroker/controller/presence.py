@@ -1,9 +1,9 @@
-"""Notices early that a broker's process has ended: its connection closed, and nobody listens any more where it did.
+"""Detects early that a broker's process has ended: its connection was closed, and its listener refuses connections.
 
-Sessions notice a silent death after seconds; a closed connection says it at once, but a false alarm can cost records
-that were acknowledged with acks=1. So a broker is fenced early only when its connection to this controller has closed
-and dialling its registered listener is refused twice, a moment apart; a time-out proves nothing. And never more than
-one broker within a second: if many seem to be gone at once, something else is wrong.
+Sessions detect it after seconds. A closed connection is faster, but a false alarm can lose records that were
+acknowledged with acks=1. So a broker is fenced early only if its connection to this controller was closed and its
+registered listener refuses two connections in a row; a timeout proves nothing. At most one broker is fenced early per
+second: if many seem to have ended at once, something else is wrong.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ DIALS_MAX = 5
 BETWEEN_FENCINGS_MS = 1000
 DIAL_TIMEOUT_MS = 1000
 CHECKS_MAX = 1000
-"""Brokers looked for at once; more are left to their sessions."""
+"""The most brokers that are checked at once; the others are left to their sessions."""
 
 
 class Incarnation(NamedTuple):
-    """A broker in one of its lives."""
+    """A broker from one registration to the next."""
 
     node_id: int
     epoch: int
 
 
 class BrokerRegistry(Protocol):
-    """The controller, as far as it is needed here."""
+    """The part of the controller that is needed here."""
 
     @property
     def is_active(self) -> bool: ...
@@ -47,24 +47,24 @@ class BrokerRegistry(Protocol):
 
 
 class Presence:
-    """Looks for brokers whose connection ended, while this node is the active controller."""
+    """Checks brokers whose connection was closed, while this node is the active controller."""
 
     def __init__(self, network: Network, controller: BrokerRegistry, node_id: int) -> None:
         self._network = network
         self._controller = controller
         self._node_id = node_id
         self._connections: dict[int, Incarnation] = {}
-        """Connection's number -> who sends heartbeats on it."""
+        """Connection number -> the broker that sends its heartbeats on it."""
         self._checks: dict[Incarnation, asyncio.Task[None]] = {}
         self._next_fencing = 0.0
-        """Not before this time of the loop."""
+        """The earliest loop time of the next early fencing."""
 
     def heard(self, connection: int, node_id: int, epoch: int) -> None:
         """A heartbeat came on a connection."""
         self._connections[connection] = Incarnation(node_id, epoch)
 
     def closed(self, connection: int) -> None:
-        """A connection has ended."""
+        """A connection was closed."""
         who = self._connections.pop(connection, None)
         if who is None or not self._controller.is_active or who in self._connections.values():
             return
@@ -72,12 +72,12 @@ class Presence:
         self._look_for(who)
 
     def stop(self) -> None:
-        """Look for nobody any more."""
+        """Cancel all checks."""
         for task in self._checks.values():
             task.cancel()
 
     def begin_term(self) -> None:
-        """A new controller has seen no connection close: it looks once for everybody who should be there."""
+        """A new controller has not seen connections close: it checks every live broker once."""
         for node_id, broker in self._controller.brokers.items():
             if not broker.fenced and node_id != self._node_id:
                 self._look_for(Incarnation(node_id, broker.epoch))
@@ -103,7 +103,7 @@ class Presence:
         self._controller.tell(BrokerLost(*who, dead=True))
 
     def _registered(self, who: Incarnation) -> BrokerEndpoint | None:
-        """Where a broker that is still taken to live should listen; None where there is nothing left to notice."""
+        """The registered listener of a broker that is still considered live; None if there is nothing to check."""
         if not self._controller.is_active:
             return None
         broker = self._controller.brokers.get(who.node_id)
@@ -112,7 +112,8 @@ class Presence:
         return broker.endpoints[0] if broker.endpoints else None
 
     async def _refused_twice(self, endpoint: BrokerEndpoint) -> bool:
-        """Whether two dials in a row are refused. A process that ends may close its listener after its connections."""
+        """Whether two connections in a row are refused. A process that ends may close its listener after its
+        connections."""
         refused_before = False
         for _ in range(DIALS_MAX):
             refused = await self._refused(endpoint)

@@ -1,4 +1,4 @@
-"""AlterClientQuotas: what may be set of whom (KIP-546, KIP-612), and the records of what is set and removed."""
+"""AlterClientQuotas: which quotas may be set for which entities (KIP-546, KIP-612), and the records of the changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENTITIES_MAX = 10_000
 NAME_LENGTH_MAX = 1024
 LONG_MAX, INT_MAX = float((1 << 63) - 1), float((1 << 31) - 1)
 FRACTION_MAX = 1e-6
-"""How far from a whole number a rate of whole things may be: values come as doubles."""
+"""How far the rate of a countable thing may be from a whole number: values are doubles."""
 
 KEYS_OF_CLIENTS: Mapping[str, float | None] = {
     PRODUCER_BYTE_RATE: LONG_MAX,
@@ -37,13 +37,13 @@ KEYS_OF_CLIENTS: Mapping[str, float | None] = {
     REQUEST_PERCENTAGE: None,
     CONTROLLER_MUTATION_RATE: None,
 }
-"""The largest value of each key, which is a whole number; None where any positive number will do."""
+"""The largest value of each key, a whole number; None if any positive number is valid."""
 KEYS_OF_ADDRESSES: Mapping[str, float | None] = {CONNECTION_CREATION_RATE: INT_MAX}
 WHOLE_TYPES = {LONG_MAX: "a LONG", INT_MAX: "an INT"}
 
 
 def alter_client_quotas(state: ControllerState, command: AlterClientQuotas) -> tuple[list[Any], list[QuotaResult]]:
-    """Decide all changes, each entity by itself. One that is named again is refused, and what came first stays."""
+    """Decide all changes, each entity by itself. A second change of an entity is refused, and the first one is made."""
     results: dict[Entity, QuotaResult] = {}
     records: list[Any] = []
     new = 0
@@ -100,7 +100,7 @@ def _keys_of(entity: Entity) -> Mapping[str, float | None]:
 
 
 def _check_address(address: str) -> None:
-    """Kafka takes a host's name, too, and looks it up once; here nothing is looked up while metadata is decided."""
+    """Kafka also accepts a host name, and resolves it once. Here, names are not resolved while metadata is decided."""
     try:
         ip_address(address)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Reassignment: other replicas for a partition, step by step (KIP-455).
+"""Reassignment: changes the replicas of a partition, step by step (KIP-455).
 
-While a move is under way the replicas are those of the target and, behind them, those that will go. It ends in
-`leadership` when everybody added is in sync.
+While it is in progress, the replicas are the target replicas followed by those that will be removed. `leadership`
+completes it when all added replicas are in sync.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def _check_target(
 
 
 def _towards(partition: PartitionImage, target: tuple[int, ...]) -> Wanted:
-    """From wherever the partition is: who was being added and is not wanted any more goes at once."""
+    """Start from the current state of the partition: replicas that were being added and are not in the new target are
+    removed at once."""
     before = tuple(node_id for node_id in partition.replicas if node_id not in partition.adding_replicas)
     removing = tuple(node_id for node_id in before if node_id not in target)
     replicas = target + removing
@@ -97,7 +98,7 @@ def _towards(partition: PartitionImage, target: tuple[int, ...]) -> Wanted:
 
 
 def _call_off(rules: Rules, topic: str, partition: PartitionImage) -> Wanted:
-    """Back to the replicas that were there before."""
+    """Return to the replicas from before the reassignment."""
     if not (partition.adding_replicas or partition.removing_replicas):
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     replicas = tuple(node_id for node_id in partition.replicas if node_id not in partition.adding_replicas)
@@ -114,7 +115,7 @@ def _call_off(rules: Rules, topic: str, partition: PartitionImage) -> Wanted:
 
 
 def _staying(partition: PartitionImage, replicas: tuple[int, ...], *, may_lose: bool = False) -> tuple[int, ...]:
-    """The in-sync set without those who go; somebody who has everything must stay."""
+    """The in-sync set without the replicas that are removed; one that has all records must stay."""
     complete = partition.isr or partition.eligible_leader_replicas
     if complete and not may_lose and not any(node_id in replicas for node_id in complete):
         raise _wrong("No replica that is in sync would stay; the change would lose records.")
@@ -124,7 +125,7 @@ def _staying(partition: PartitionImage, replicas: tuple[int, ...], *, may_lose: 
 def list_reassignments(
     state: ControllerState, command: ListReassignments
 ) -> tuple[list[Any], list[OngoingReassignment]]:
-    """Those under way; what is not there is passed over."""
+    """The reassignments in progress; unknown partitions are skipped."""
     found = []
     for name, index in asked_partitions(state, command.partitions):
         topic = state.topics.get(name)

@@ -1,4 +1,4 @@
-"""What the controller can be asked about SCRAM credentials; plain values, as those of `commands`."""
+"""The controller's commands for SCRAM credentials; plain values, like those of `commands`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ScramDeletion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScramUpsertion:
-    """Set a user's SCRAM credential of one mechanism, by Kafka's code. What a login could be made of is not shown."""
+    """Set a user's SCRAM credential of one mechanism, by Kafka's code. The repr does not show secrets."""
 
     user: str
     mechanism: int
@@ -34,7 +34,7 @@ class AlterUserScramCredentials(NamedTuple):
 
 
 class ScramResult(NamedTuple):
-    """What became of one user."""
+    """The result for one user."""
 
     user: str
     error_code: ErrorCode = ErrorCode.NONE

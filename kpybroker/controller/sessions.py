@@ -1,4 +1,4 @@
-"""Who has been heard of lately. Soft state: a new controller starts with a full session for every broker (KIP-631)."""
+"""The sessions of brokers. Soft state: a new controller gives every broker a full session (KIP-631)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN = -1
 class Sessions:
     """Sessions of registered brokers, live or fenced. Times are milliseconds of the steady clock.
 
-    applied: how far the metadata is known to be applied at a node, by other means than its heartbeats.
+    applied: returns the metadata offset that a node has applied, as known by other means than heartbeats.
     """
 
     def __init__(self, timeout_ms: int, applied: Callable[[int], int] | None = None) -> None:
@@ -22,46 +22,46 @@ class Sessions:
         self._let_go: dict[int, int] = {}
         self._offsets: dict[int, int] = {}
         self.shutdown_offsets: dict[int, int] = {}
-        """Brokers in controlled shutdown -> the offset that everybody must have applied before they may go."""
+        """Brokers in controlled shutdown -> the offset that all brokers must apply before they may stop."""
 
     def touch(self, node_id: int, now_ms: int, metadata_offset: int = UNKNOWN) -> None:
-        """A broker has been heard of, and has applied the metadata so far."""
+        """A broker sent a heartbeat, and has applied the metadata up to this offset."""
         self._ends_ms[node_id] = now_ms + self._timeout_ms
         self._offsets[node_id] = max(metadata_offset, self._offsets.get(node_id, UNKNOWN))
 
     def let_go(self, node_id: int) -> None:
-        """The incarnation is gone, or thought to be: another one need not wait. It is fenced in its own time."""
+        """The incarnation has ended, or may have: the next one need not wait. It is fenced when its session expires."""
         self._let_go[node_id] = self._ends_ms.get(node_id, 0)
 
     def end(self, node_id: int) -> None:
-        """The broker is gone, or has been let go: the next incarnation need not wait."""
+        """The broker has ended or was unregistered: the next incarnation need not wait."""
         self._ends_ms.pop(node_id, None)
         self._let_go.pop(node_id, None)
         self._offsets.pop(node_id, None)
         self.shutdown_offsets.pop(node_id, None)
 
     def holds(self, node_id: int, now_ms: int) -> bool:
-        """Whether the present incarnation has been heard of within a session."""
+        """Whether the current incarnation has sent a heartbeat within a session."""
         end_ms = self._ends_ms.get(node_id, now_ms)
         return end_ms > now_ms and self._let_go.get(node_id) != end_ms
 
     def begin(self, state: ControllerState, now_ms: int) -> None:
-        """A full session for every live broker that has none: this controller has not waited for it yet."""
+        """Give every live broker without a session a full one: this controller has not waited for it yet."""
         for node_id, broker in state.brokers.items():
             if not broker.fenced and node_id not in self._ends_ms:
                 self._ends_ms[node_id] = now_ms + self._timeout_ms
 
     def renew_all(self, now_ms: int) -> None:
-        """A full session for all: it was this node that heard nobody."""
+        """Give all brokers a full session: it was this node that heard none of them."""
         for node_id in self._ends_ms:
             self._ends_ms[node_id] = now_ms + self._timeout_ms
 
     def expired(self, state: ControllerState, now_ms: int) -> list[int]:
-        """Live brokers whose session is over."""
+        """The live brokers whose session has expired."""
         return [node_id for node_id, end_ms in self._live(state) if end_ms <= now_ms]
 
     def next_end_ms(self, state: ControllerState) -> int | None:
-        """When the first session of a live broker ends."""
+        """When the first session of a live broker expires."""
         return min((end_ms for _, end_ms in self._live(state)), default=None)
 
     def _live(self, state: ControllerState) -> list[tuple[int, int]]:
@@ -73,7 +73,7 @@ class Sessions:
         ]
 
     def applied_by_all(self, state: ControllerState, leaving: int) -> int:
-        """The metadata offset that every broker which may lead has told of; `leaving` does not count."""
+        """The metadata offset that all brokers that may lead have applied, except `leaving`."""
         offsets = (self._offset(each) for each in state.brokers if each != leaving and state.active(each))
         return min(offsets, default=(1 << 63) - 1)
 

@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics: what is refused, and the records of what is not."""
+"""CreateTopics and DeleteTopics: what is refused, and the records of the rest."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from kpybroker.wire.stored import metadata as stored
 PARTITIONS_PER_REQUEST_MAX = 10_000
 INTERNAL_NAMES = frozenset({METADATA_TOPIC, *INTERNAL_TOPICS})
 INTERNAL_NAMES_FOLDED = {name.lower(): name for name in INTERNAL_NAMES}
-"""Where the case of names does not count, these are taken before there are such topics."""
+"""On a file system that ignores case, these names are reserved even before the topics exist."""
 
 
 @dataclass(slots=True)
 class _Made:
-    """What this request makes, on top of the state."""
+    """What this request creates, in addition to the state."""
 
     normal_names: dict[str, str] = field(default_factory=dict)
     partitions: int = 0
     settings: dict[tuple[tuple[str, str | None], ...], dict[str, str]] = field(default_factory=dict)
-    """Overrides as asked -> as checked: many topics of a request have the same."""
+    """Overrides as given -> as checked: many topics of a request have the same."""
     records: list[Any] = field(default_factory=list)
 
 
 def create_topics(
     state: ControllerState, config: BrokerConfig, random: Random, command: CreateTopics
 ) -> tuple[list[Any], list[TopicResult]]:
-    """Decide a CreateTopics. Raises POLICY_VIOLATION where it asks for too many partitions altogether."""
+    """Decide a CreateTopics. Raises POLICY_VIOLATION if it asks for too many partitions in all."""
     asked = sum(_count(topic, config) for topic in command.topics)
     if asked > PARTITIONS_PER_REQUEST_MAX:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
@@ -235,7 +235,7 @@ def _find(state: ControllerState, name: str | None, topic_id: bytes) -> tuple[st
 
 
 def random_uuid(random: Random) -> bytes:
-    """A version 4 UUID whose text does not begin with a dash, as Kafka's do not: tools would take it for an option."""
+    """A version 4 UUID whose text does not begin with a dash, like Kafka's: tools would take it for an option."""
     while True:
         raw = bytearray(random.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40

@@ -1,8 +1,8 @@
-"""What befalls the cluster, one line each in the log: brokers that come and go, in-sync sets, unclean elections,
-settings that do nothing here.
+"""Logs changes of the cluster, one line each: brokers that come and go, in-sync sets, unclean elections, settings
+without effect.
 
-Every node of a cluster writes them unless KPYBROKER_LOG says otherwise (`cli/serving.py`). Partitions are told of by
-the broker that leads them, all that change at once in one line.
+Every node of a cluster logs them unless KPYBROKER_LOG says otherwise (`cli/serving.py`). The broker that leads
+partitions logs their changes, all that happen at once in one line.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ CHRONICLE = "kpybroker.cluster"
 log = logging.getLogger(CHRONICLE)
 
 NAMED_MAX = 5
-"""More partitions are counted, not named."""
+"""Beyond this many, partitions are counted and not named."""
 NAMED_AT_START_MAX = 40
 TOLD: Mapping[Effect | None, str] = {
     Effect.MAPPED: "settings kept by kpybroker.fsync=always: records are on disk before they are acknowledged",
     Effect.HARMLESS: "settings without effect on this broker (see docs/configuration.md)",
     None: "settings of other software, passed over",
 }
-"""What is said of settings, by what becomes of them; of those refused `DynamicConfigs` speaks, or the start fails."""
+"""The text for settings by their effect. `DynamicConfigs` logs refused settings, or the start fails."""
 RECOVERING = 1
 RESOURCES = {2: "topic", 4: "broker", 16: "client metrics", 32: "group"}
 
 
 def tell(old: Image, new: Image, node_id: int) -> None:
-    """Write down how an Image differs from the one before; nothing of the first one."""
+    """Log how an Image differs from the previous one; nothing for the first one."""
     if old.offset < 0:
         return
     if old.brokers is not new.brokers:
@@ -101,7 +101,7 @@ def _set(old: Image, new: Image, node_id: int, effect: Effect | None) -> list[st
 
 
 def tell_start(static: Mapping[str, str]) -> None:
-    """Say of the settings in a node's own file which are kept otherwise, and which do nothing here: a line for each."""
+    """Log the settings of a node's own file that are mapped to others or have no effect: a line for each kind."""
     found = newly_set(BROKER, static)
     if static.get("kpybroker.fsync") == "always":
         found.pop(Effect.MAPPED, None)

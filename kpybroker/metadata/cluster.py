@@ -44,7 +44,7 @@ def _setting(metadata: Metadata, record: stored.ConfigRecord) -> None:
 
 
 def forget_settings(metadata: Metadata, resource: Resource) -> None:
-    """Remove what is set of a resource that is removed."""
+    """Remove the settings of a resource that is removed."""
     if resource in CONFIGS.of(metadata):
         del metadata.changing(CONFIGS)[resource]
         metadata.settings_changed(resource)

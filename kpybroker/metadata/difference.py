@@ -1,4 +1,4 @@
-"""What differs between two Images, where no records say it: a snapshot took the place of a log."""
+"""The difference between two Images without records in between: a snapshot has replaced the log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kpybroker.metadata.image import Changes, Image
 
 
 def with_changes(before: Image, after: Image) -> Image:
-    """`after`, with what differs from `before` in its `changes`. Costs a look at every topic and every setting."""
+    """`after` with its difference from `before` in `changes`. It compares every topic and every setting."""
     removed = tuple(
         topic for name, topic in before.topics.items() if (now := after.topics.get(name)) is None or now.id != topic.id
     )

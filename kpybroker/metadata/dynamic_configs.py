@@ -1,7 +1,7 @@
-"""The dynamic settings and quotas in force on one node: what the metadata says, as far as it can be applied.
+"""The dynamic settings and quotas in force on one node: those of the metadata that can be applied.
 
-What cannot be applied stays in the metadata and is named in the log, with the command that takes it away; the last good
-value holds. Nobody else looks at settings in an Image to act on them.
+A setting that cannot be applied stays in the metadata and is logged, with the command that removes it; the last good
+value stays in force. All code takes settings from here, never from an Image.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kpybroker.metadata.quotas import NO_QUOTAS, Entity, Quotas, why_unusable_qu
 log = logging.getLogger(__name__)
 
 SHOWN_MAX = 300
-"""Characters of a reason, which has the value in it."""
+"""The most characters of a logged reason, which contains the value."""
 
 Resource = tuple[int, str]
 """Type and name."""
@@ -31,20 +31,21 @@ class DynamicConfigs:
         self.config = config
         """The broker's settings in force."""
         self.quotas: Quotas = NO_QUOTAS
-        """The quotas in force; the very mapping of the Image where all can be applied."""
+        """The quotas in force; if all can be applied, the mapping of the Image itself."""
         self._own = str(node_id)
         self._applied: dict[Resource, Mapping[str, str]] = {}
-        """The settings in force of resources that have others in the metadata."""
+        """The settings in force of resources where they differ from the metadata."""
         self._unusable: dict[Resource, list[Unusable]] = {}
         self._unusable_quotas: dict[tuple[Entity, str], float] = {}
 
     @property
     def unusable_count(self) -> int:
-        """Settings and quotas in the metadata that cannot be applied."""
+        """How many settings and quotas of the metadata cannot be applied."""
         return sum(map(len, self._unusable.values())) + len(self._unusable_quotas)
 
     def follow(self, old: Image, new: Image, changed: Iterable[Resource]) -> bool:
-        """Apply the settings of these resources, and the quotas; whether settings of this broker are among them."""
+        """Apply the settings of these resources, and the quotas; returns whether settings of this broker are among
+        them."""
         is_brokers = False
         for resource in changed:
             kind, name = resource
@@ -61,11 +62,11 @@ class DynamicConfigs:
         return is_brokers
 
     def settings(self, image: Image, kind: int, name: str) -> Mapping[str, str]:
-        """What a resource has of its own, as far as it can be applied."""
+        """The settings of a resource that can be applied."""
         return self._applied.get((kind, name)) or image.config(kind, name)
 
     def log_settings(self, image: Image, topic: str, *, replayed: bool) -> LogSettings:
-        """What the logs of a topic do."""
+        """The settings of a topic's logs."""
         return self.config.log_settings(self.settings(image, TOPIC_RESOURCE, topic), replayed=replayed)
 
     def _follow(self, resource: Resource, old: Image, new: Image) -> None:
@@ -128,7 +129,7 @@ def _same(one: float | None, other: float) -> bool:
 
 
 def _named(entity: Entity) -> str:
-    """An entity as kafka-configs takes it."""
+    """The options of kafka-configs for an entity."""
     plural = {"user": "users", "client-id": "clients", "ip": "ips"}
     words = []
     for kind, name in entity:

@@ -1,4 +1,4 @@
-"""Java's view of strings: their length, and their hash, by which Kafka spreads groups over partitions."""
+"""The length and hash of a string as Java computes them; Kafka chooses the partition of a group by the hash."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """The partition that keeps a group. The smallest int has no absolute value in Java: Kafka takes 0."""
+    """The partition of a group. The smallest int has no absolute value in Java: Kafka then takes 0."""
     value = java_hash(group_id)
     return 0 if value == -(1 << 31) else abs(value) % partitions
 
 
 def java_length(text: str) -> int:
-    """How long Java finds a string: UTF-16 code units."""
+    """The length of a string in Java: the number of UTF-16 code units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2

@@ -15,7 +15,7 @@ Limits = Mapping[Entity, float]
 
 
 class Applying(NamedTuple):
-    """A limit and the clients that share it: a user, the clients with one id of one user, or all clients with one id."""
+    """A limit and who shares it: a user, the clients with one id of one user, or all clients with one id."""
 
     limit: float
     user: str

@@ -24,7 +24,7 @@ ANY_HOST = ("", "0.0.0.0", "::")
 
 
 class Node:
-    """A running node. Make it with `Node.start`; `bootstrap` is what clients are given."""
+    """A running node. Create it with `Node.start`; `bootstrap` is the address for clients."""
 
     def __init__(
         self, broker: Broker, server: Server, advertised: tuple[Endpoint, ...], observing: Observing | None = None
@@ -40,8 +40,8 @@ class Node:
     async def start(cls, world: World, config: BrokerConfig) -> Node:
         """Open or format the directories, recover, listen, register, serve.
 
-        Raises ConfigError with the cause and the way out: a directory of another node, in use or not writable, a port
-        in use.
+        Raises ConfigError with the cause and the remedy: a directory of another node, in use or not writable, a port in
+        use.
         """
         chronicle.tell_start(config.static)
         observing = await _observe(world, config)
@@ -97,7 +97,7 @@ class Node:
         return None if self._observing is None else self._observing.address
 
     async def stop(self) -> None:
-        """Answer what can be answered, write what is queued, leave the mark of a clean shutdown."""
+        """Answer what can be answered, write what is queued, leave the mark of a clean stop."""
         await self.broker.leave()
         await self.broker.quorum.resign()
         await self.server.stop()
@@ -107,7 +107,7 @@ class Node:
 
 
 async def _observe(world: World, config: BrokerConfig) -> Observing | None:
-    """Answer probes from before the directories are opened, which may take long. Raises ConfigError."""
+    """Answer probes even before the directories are opened, which may take long. Raises ConfigError."""
     if config.http_port is None:
         return None
     from kpybroker.server.metrics.endpoints import Observing
@@ -124,7 +124,8 @@ async def _observe(world: World, config: BrokerConfig) -> Observing | None:
 
 
 async def _check_ports(world: World, config: BrokerConfig) -> None:
-    """Before a new directory is formatted: one with another's port leaves nothing behind. Raises ConfigError."""
+    """Check the ports before a new directory is formatted, so that a port in use leaves nothing behind. Raises
+    ConfigError."""
     for endpoint in (*config.controller_listeners, *config.listeners):
         try:
             listener = await world.network.listen(asyncio.Protocol, endpoint.host, endpoint.port)

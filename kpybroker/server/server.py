@@ -21,11 +21,11 @@ from kpybroker.world.hang_ups import has_hung_up
 SWEEP_EVERY_S = 1.0
 STOP_PATIENCE_S = 5.0
 LOOKED_AT_A_TURN = 2000
-"""Connections that one turn of the loop looks at in a sweep: a few milliseconds."""
+"""How many connections one turn of the loop checks in a sweep: a few milliseconds."""
 
 
 class Server:
-    """Accepts connections for a broker. `start`, then `stop`; one event loop thread."""
+    """Accepts connections for a broker. Call `start`, then `stop`; one event loop thread."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -68,11 +68,11 @@ class Server:
         return listener.port
 
     def watch(self, timing: Timing) -> None:
-        """Measure how long requests take, from now on."""
+        """Measure request times from now on."""
         self._interceptors.add_outermost(timing)
 
     def begin_serving(self) -> None:
-        """Serve from now on, first the connections that came while the broker started."""
+        """Serve requests from now on, first those of connections that were opened during the start."""
         self.broker.quotas.on_change(self.throttling.follow)
         self.throttling.follow()
         for state in self._states:
@@ -81,7 +81,7 @@ class Server:
             connection.go_on()
 
     async def stop(self) -> None:
-        """Stop accepting, answer what is parked, wait a little for replies, close."""
+        """Stop accepting, answer parked requests, wait a little for replies to be sent, close."""
         self._stopping = True
         for listener in self._listeners:
             listener.close()
@@ -102,7 +102,7 @@ class Server:
         self.refusals.sum_up()
 
     def connections(self) -> list[Connection]:
-        """Those open now."""
+        """The open connections."""
         return list(self._connections.values())
 
     # ---- the connections' side
@@ -125,7 +125,7 @@ class Server:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """It is closed."""
+        """A connection was closed."""
         self.limits.forget(connection)
         self.unsent.release(connection)
         self.memory.frame_ended(connection)
@@ -134,27 +134,27 @@ class Server:
             self.broker.controller.presence.closed(connection.number)
 
     def _count_bytes(self, connection: Connection) -> None:
-        """Take over what a connection has counted."""
+        """Add a connection's counts to the metrics."""
         self.metrics.transferred(*connection.take_counts())
 
     def count_bytes(self) -> None:
-        """Bring the counters up to date."""
+        """Update the byte counters."""
         for connection in self.connections():
             self._count_bytes(connection)
 
     def requests_by_api(self) -> list[tuple[str, int]]:
-        """How many requests of each kind have come."""
+        """The number of requests by API."""
         return [(route.api.name, route.count) for route in self.dispatcher.routes.values()]
 
     def _sweep(self) -> None:
-        """Once a second: shrink idle buffers, close connections idle for connections.max.idle.ms, note a stall."""
+        """Once a second: shrink idle buffers, close connections idle for connections.max.idle.ms, measure stalls."""
         now = self.now
         late_ms = (now - self._swept_at - SWEEP_EVERY_S) * 1000
         self.metrics.loop_late(late_ms)
         self._look_at_all(self.connections(), now)
 
     def _look_at_all(self, connections: list[Connection], now: float) -> None:
-        """A part of them in each turn of the loop, and then what is judged by all of them."""
+        """Check a part of the connections in each turn of the loop, and then the limits that concern all of them."""
         for connection in connections[:LOOKED_AT_A_TURN]:
             self._count_bytes(connection)
             self.look_at(connection, now)
@@ -173,7 +173,8 @@ class Server:
             self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
 
     def look_at(self, connection: Connection, now: float) -> None:
-        """End what has been idle for connections.max.idle.ms: nothing comes, or nothing of the replies leaves."""
+        """Close a connection that was idle for connections.max.idle.ms: it receives nothing, or its replies are not
+        read."""
         idle_ms = self.broker.config.connections_max_idle_ms
         activity = connection.look(now)
         reply = connection.last_reply
@@ -190,7 +191,7 @@ class Server:
             connection.close()
 
     def _end_slow_frames(self) -> None:
-        """Halves of frames that come slowly give their memory to those that wait: the largest first, and no more."""
+        """Close connections with slow partial frames, the largest first, until those that wait get their memory."""
         wanted_bytes = self.memory.wanted_bytes
         slow = [each for each in self.connections() if each.activity.is_slow and each.holds_memory]
         for connection in sorted(slow, key=lambda each: each.buffer_bytes, reverse=True):

@@ -1,7 +1,8 @@
-"""Asks the coordinator of a transactional id, wherever it is, for a leader that was sent records of a transaction.
+"""Asks the coordinator of a transactional id, on whichever broker it is, on behalf of a leader that received records of
+a transaction.
 
-With AddPartitionsToTxn 4+ (KIP-890): is this partition of the transaction, or add it. One request at a time goes to
-each broker, with all that wait for it.
+AddPartitionsToTxn 4+ (KIP-890) asks whether the transaction has a partition, or adds it. Each broker gets one request
+at a time, with all the questions that are waiting.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kpybroker.wire.rpc import add_partitions_to_txn
 
 QUESTIONS_A_REQUEST = 500
 WAITING_MAX = 10_000
-"""Questions for one broker; more are refused rather than queued."""
+"""The most questions that wait for one broker; more are refused."""
 
 Told = dict[TopicPartition, ErrorCode]
 
@@ -40,7 +41,7 @@ class Question(NamedTuple):
 
 
 class TransactionsClient:
-    """`verify` is what partitions ask before they take records of a transaction."""
+    """Partitions call `verify` before they accept records of a transaction."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class TransactionsClient:
         *,
         add: bool,
     ) -> Told:
-        """As the coordinator that this broker is, or refuses to be."""
+        """The answer of this broker as coordinator."""
         timeout_ms = self._config().request_timeout_ms
         try:
             if add:
@@ -142,7 +143,8 @@ class TransactionsClient:
                 _settle(waiting.popleft(), {}, ErrorCode.NETWORK_EXCEPTION)
 
     async def _ask_broker(self, node_id: int, asked: list[Question]) -> None:
-        """One question at most for each transactional id: the answer names nothing else. The others wait."""
+        """Send at most one question for each transactional id, since the response identifies them by it; the others
+        wait."""
         first: dict[str, Question] = {}
         for question in asked:
             if question.transactional_id in first:

@@ -1,6 +1,7 @@
-"""What may be asked of the transaction machine of one `__transaction_state` partition. Errors are said at each command.
+"""The commands of the transaction machine of one `__transaction_state` partition.
 
-All of them may raise CONCURRENT_TRANSACTIONS: the last transaction is decided, and its markers are on their way.
+Each command lists its errors. All of them may raise CONCURRENT_TRANSACTIONS: the previous transaction is decided, and
+its markers are not written everywhere yet.
 """
 
 from __future__ import annotations
@@ -14,30 +15,27 @@ from kpybroker.transactions.transaction import Transaction, TransactionState
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdWanted:
-    """The answer to a command that takes a new producer id and brought none: ask again with one."""
+    """The answer to a command that needs a new producer id: give the command again with one."""
 
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """A producer begins, or goes on after an error; answered with (producer id, epoch), or ProducerIdWanted.
+    """A producer starts, or continues after an error; answered with (producer id, epoch), or ProducerIdWanted.
 
-    Raises: INVALID_TRANSACTION_TIMEOUT; PRODUCER_FENCED where another one came after it; CONCURRENT_TRANSACTIONS, too,
-    while a transaction of its predecessor is aborted.
+    Raises INVALID_TRANSACTION_TIMEOUT; PRODUCER_FENCED if a newer producer has taken its place; CONCURRENT_TRANSACTIONS
+    also while a transaction of its predecessor is aborted.
     """
 
     transactional_id: str
     timeout_ms: int
     expected: tuple[int, int] | None = None
-    """The id and epoch that it has had (KIP-360)."""
+    """The producer id and epoch that the client had (KIP-360)."""
     new_producer_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """The transaction writes to these; answered with None.
-
-    Raises: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED.
-    """
+    """Add partitions to the transaction; answered with None. Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
 
     transactional_id: str
     producer_id: int
@@ -48,7 +46,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Does the transaction write to these? Answered with the places that it does not; raises as AddPartitions does."""
+    """Whether the transaction has these partitions; answered with those that it lacks. Raises as AddPartitions does."""
 
     transactional_id: str
     producer_id: int
@@ -60,7 +58,7 @@ class Verify:
 class End:
     """Commit or abort; answered with the producer id and epoch of the next transaction, or ProducerIdWanted.
 
-    Raises: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE.
+    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE.
     """
 
     transactional_id: str
@@ -73,15 +71,13 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class AwaitEndings:
-    """The decided transactions whose markers nobody has been told to send; the answer waits until there may be some.
-
-    An empty answer says: ask again.
-    """
+    """Answered with the decided transactions whose markers are not being sent yet, as soon as there are any. After an
+    empty answer, ask again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Every partition has its marker. Of no effect where the transaction is another one by now."""
+    """Every partition has its marker. No effect if the transactional id has another transaction by now."""
 
     ending: Transaction
 
@@ -95,9 +91,9 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class ListAll:
-    """Answered with the Transactions that pass; empty filters let everything through.
+    """Answered with the Transactions that match; empty filters match everything.
 
-    running_ms: those that began before so many milliseconds, or have not begun; negative: all.
+    running_ms: only those that began more than this many milliseconds ago, or that have not begun; negative: all.
     """
 
     states: frozenset[TransactionState] = frozenset()

@@ -1,4 +1,4 @@
-"""Connections to other brokers of the cluster: one to each, made when it is needed, and made anew when it is gone."""
+"""Connections to the other brokers of the cluster: one each, opened on demand, and opened again when it is lost."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kpybroker.errors import MalformedFrame
 from kpybroker.world import Network
 
 LOST = (OSError, MalformedFrame, TimeoutError)
-"""What may become of a request on its way; a ConnectionError is an OSError."""
+"""The exceptions of a request whose connection fails; a ConnectionError is an OSError."""
 DIAL_TIMEOUT_S = 1.0
 
 
 class BrokerConnections:
-    """Asks other brokers. `address`: where a broker listens for its like, None where that is not known."""
+    """Sends requests to other brokers. `address`: where other brokers reach a broker; None if unknown."""
 
     def __init__(self, network: Network, client_id: str, address: Callable[[int], tuple[str, int] | None]) -> None:
         self._network = network
@@ -26,7 +26,7 @@ class BrokerConnections:
         self._is_closed = False
 
     async def ask(self, node_id: int, name: str, request: Any, timeout_ms: int) -> Any:
-        """The answer of a broker; only in a task. Raises OSError, MalformedFrame, TimeoutError: see LOST."""
+        """The response of a broker; for callers in a task. Raises OSError, MalformedFrame, TimeoutError: see LOST."""
         async with asyncio.timeout(timeout_ms / 1000):
             peer = await self._connected(node_id)
             answered = False

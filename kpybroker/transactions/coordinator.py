@@ -39,11 +39,11 @@ _place = lru_cache(maxsize=10_000)(partition_of)
 
 
 class TransactionCoordinator:
-    """Finds the machine of a transactional id, and sees decided transactions to their end.
+    """Finds the machine of a transactional id, and completes decided transactions.
 
-    - partitions: tells how many `__transaction_state` has, or will have.
-    - level: tells the finalized `transaction.version`.
-    - new_producer_id: gives an id that no producer has had.
+    - partitions: returns the number of partitions that `__transaction_state` has, or will have.
+    - level: returns the finalized `transaction.version`.
+    - new_producer_id: returns a producer id that was never used.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class TransactionCoordinator:
     # ---- leadership
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
-        """Replay a partition, answer for its transactional ids, and go on with what was decided before."""
+        """Load a partition, coordinate its transactional ids, and complete its decided transactions."""
         self.led.become_leader(partition, state_log, epoch)
 
     def resign(self, partition: int) -> None:
-        """Another broker leads, or the partition is gone: its markers are the successor's to send."""
+        """Another broker leads the partition, or it was deleted: the new leader sends the missing markers."""
         self.led.resign(partition)
         self.markers.forget(partition)
 
@@ -81,11 +81,11 @@ class TransactionCoordinator:
         self.markers.close()
 
     async def loaded(self) -> None:
-        """Wait until every partition led now has been replayed, or has failed to."""
+        """Wait until every partition that is led now has been loaded, or has failed to load."""
         await self.led.loaded()
 
     def partition_for(self, transactional_id: str) -> int:
-        """The partition of `__transaction_state` that keeps it, as Kafka chooses it."""
+        """The partition of `__transaction_state` for a transactional id, chosen as Kafka does."""
         return _place(transactional_id, self._partitions())
 
     def runner(self, transactional_id: str) -> Runner:
@@ -97,7 +97,7 @@ class TransactionCoordinator:
     # ---- what is asked; errors are said in `commands`
 
     async def begin(self, command: InitProducerId, timeout_ms: int) -> tuple[int, int]:
-        """The id and epoch of a producer that begins."""
+        """The producer id and epoch for a producer that starts."""
         answer = await self.runner(command.transactional_id).ask(command, timeout_ms)
         if isinstance(answer, ProducerIdWanted):
             fresh = InitProducerId(
@@ -108,8 +108,8 @@ class TransactionCoordinator:
         return answer
 
     async def end(self, command: End, timeout_ms: int) -> tuple[int, int]:
-        """The producer id and epoch of the next transaction. Raises UNSUPPORTED_VERSION, too: the cluster's records
-        have no place yet for what a client of this version wants."""
+        """The producer id and epoch of the next transaction. Also raises UNSUPPORTED_VERSION: the cluster's record
+        version cannot store what a client of this version needs."""
         if command.client_version >= V2 and self._level() < 1:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transaction.version is 0")
         answer = await self.runner(command.transactional_id).ask(command, timeout_ms)
@@ -127,21 +127,22 @@ class TransactionCoordinator:
         return answer
 
     async def add(self, command: AddPartitions, timeout_ms: int) -> None:
-        """Returns once the transaction has these partitions, whatever happens to this broker."""
+        """Return when the partitions are added durably."""
         await self.runner(command.transactional_id).ask(command, timeout_ms)
 
     async def missing(self, command: Verify, timeout_ms: int) -> list[TopicPartition]:
-        """The places that are not of the transaction."""
+        """The partitions that the transaction lacks."""
         found: list[TopicPartition] = await self.runner(command.transactional_id).ask(command, timeout_ms)
         return found
 
     async def describe(self, transactional_id: str, timeout_ms: int) -> Transaction:
-        """What is known of a transactional id."""
+        """The state of a transactional id."""
         found: Transaction = await self.runner(transactional_id).ask(Describe(transactional_id), timeout_ms)
         return found
 
     async def list(self, command: ListAll, timeout_ms: int) -> list[Transaction]:
-        """Those of every partition led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being replayed."""
+        """The transactions of every partition that is led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is
+        loaded."""
         found: list[Transaction] = []
         for led in self.led:
             if led.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -159,7 +160,7 @@ class TransactionCoordinator:
         task.add_done_callback(self._tasks.discard)
 
     async def _see_to_the_end(self, partition: int, led: LedPartition[TransactionMachine]) -> None:
-        """Have markers sent for whatever is decided and committed, until the reign ends."""
+        """Send markers for whatever is decided and committed, as long as this broker leads the partition."""
         while led.runner.ready:
             try:
                 endings: list[Transaction] = await led.runner.ask(AwaitEndings(), NO_LIMIT_MS)
@@ -170,7 +171,7 @@ class TransactionCoordinator:
                 self.markers.send(partition, led.epoch, ending, partial(self._complete, led))
 
     def _complete(self, led: LedPartition[TransactionMachine], ending: Transaction) -> None:
-        """Every marker is written: say so, and again where the log does not take it now."""
+        """Every marker is written: record it, again and again while the log refuses the record."""
         if not led.runner.ready:
             return
         try:

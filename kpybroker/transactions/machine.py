@@ -41,11 +41,14 @@ from kpybroker.transactions.transaction import (
 
 LOOKED_AT_A_TICK = 1000
 WRITTEN_A_TICK = 100
-"""Rounds over all transactions are done in steps of this size, so that the loop never stalls for long."""
+"""A round over all transactions is done in steps of this size, so that the loop never stalls for long."""
 OVERTAKEN_MS = 100
-"""So soon after the end before, a commit of nothing is asked to come again. The Java client's sender looks whether
-records wait, and then for what to send, without a lock around both: its EndTxn may overtake the transaction's only
-records. Apache Kafka is as a rule still busy with the end before, and answers the same."""
+"""An EndTxn without records is answered with CONCURRENT_TRANSACTIONS if it comes this soon after the previous one.
+
+The Java client's sender first looks whether records wait, and then decides what to send, without a lock around both:
+its EndTxn may overtake the transaction's only records. Apache Kafka is usually still busy with the previous EndTxn, and
+answers the same.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,11 @@ class TransactionSettings:
         "transaction.remove.expired.transaction.cleanup.interval.ms"
     )
     max_transactional_ids: int = 1_000_000
-    """In one partition of `__transaction_state`."""
+    """The most transactional ids in one partition of `__transaction_state`."""
 
 
 class Round:
-    """A walk over all transactional ids, in steps, begun anew at an interval."""
+    """A walk over all transactional ids, in steps, repeated at an interval."""
 
     def __init__(self, interval_ms: int) -> None:
         self.at_ms: int | None = None
@@ -73,7 +76,7 @@ class Round:
         self._left: Iterator[str] | None = None
 
     def step(self, ids: dict[str, Any], now_ms: int) -> Iterator[str]:
-        """The ids to look at now; the walk goes on with the next step, which is due at once."""
+        """The ids of this step; the next step is due at once."""
         if self.at_ms is None:
             self.at_ms = now_ms + self._interval_ms
         if now_ms < self.at_ms:
@@ -90,7 +93,7 @@ class Round:
 
 
 class TransactionMachine:
-    """Transactions by transactional id. `level` tells the finalized `transaction.version`."""
+    """Transactions by transactional id. `level` returns the finalized `transaction.version`."""
 
     def __init__(self, settings: TransactionSettings, level: Callable[[], int]) -> None:
         self.settings = settings
@@ -98,15 +101,15 @@ class TransactionMachine:
         """Hard."""
         self._level = level
         self._loaded: Moment | None = None
-        """The first decision; None while the log is replayed."""
+        """Set by the first decision; None while the log is replayed."""
         self._now_ms = 0
         """The steady time of the latest decision."""
         self._ongoing: dict[str, int | None] = {}
-        """Since when, by the steady clock; None where it began before the replay."""
+        """When each open transaction began, by the steady clock; None if it began before the replay."""
         self.rested: dict[str, int] = {}
-        """The latest ones to come to rest, and when, by the steady clock; those of the last OVERTAKEN_MS at least."""
+        """The transactions that ended last, and when, by the steady clock: at least those of the last OVERTAKEN_MS."""
         self._unsent: dict[str, None] = {}
-        """Decided, and nobody has been told to send the markers."""
+        """Decided transactions whose markers are not being sent yet."""
         self._sender: Any = None
         self._timeouts = Round(settings.transaction_abort_timed_out_transaction_cleanup_interval_ms)
         self._expiry = Round(settings.transaction_remove_expired_transaction_cleanup_interval_ms)
@@ -125,7 +128,7 @@ class TransactionMachine:
     # ---- Machine
 
     def decide(self, ticket: Any, command: Any, now: Moment) -> Outcome:
-        """Decide one command: the records to write, and the answers to give once they have committed."""
+        """Decide one command: returns the records to write, and the answers to give when they have committed."""
         if self._loaded is None:
             self._loaded = now
         self._now_ms = now.steady_ms
@@ -136,7 +139,7 @@ class TransactionMachine:
         return outcome
 
     def apply(self, record: Stored) -> None:
-        """Take one record into the state. Raises Damage where it cannot be read: a transaction would be lost."""
+        """Apply one record to the state. Raises Damage if it cannot be read: a transaction would be lost."""
         transactional_id = records.read_id(record)
         if transactional_id is None:
             return
@@ -215,7 +218,8 @@ class TransactionMachine:
         return known
 
     def _running(self, command: AddPartitions | Verify) -> Transaction:
-        """The transactional id, where this producer has it now. An ending one comes first: its id may be changing."""
+        """The transaction of a producer that owns the transactional id. It is checked first whether the transaction is
+        ending, since the producer id may be changing."""
         known = self._known(command.transactional_id)
         if known.is_ending:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -330,7 +334,8 @@ class TransactionMachine:
         return since_ms + known.timeout_ms < now.steady_ms
 
     def _has_just_ended(self, known: Transaction, now: Moment) -> bool:
-        """Nobody knows of one that ended before the replay when that was: it may have been just then."""
+        """Whether the previous transaction ended a moment ago. If it ended before the replay, that is unknown, and
+        taken to be so."""
         assert self._loaded is not None, "this is a decision"
         return now.steady_ms - self.rested.get(known.transactional_id, self._loaded.steady_ms) < OVERTAKEN_MS
 
@@ -347,7 +352,8 @@ def _decides(record: Stored) -> bool:
 
 
 def _is_repeated(known: Transaction, command: End) -> bool:
-    """Whether an EndTxn 5 has been done before: the epoch it asked for has come, in a new id perhaps."""
+    """Whether this EndTxn 5 was already executed: the epoch that it asks for was reached, perhaps with a new producer
+    id."""
     if known.state not in AT_REST or known.state is TransactionState.EMPTY:
         return False
     if known.producer_id == command.producer_id:

@@ -1,7 +1,7 @@
-"""The markers that end a transaction: sent to the leader of each of its partitions until all have written them.
+"""Sends the markers that end a transaction to the leader of each of its partitions, until all have written them.
 
-Only decided transactions come here whose record has committed: from then on nothing changes the outcome. They are as
-many as transactional ids at most, since the next transaction of an id waits for the end of this one.
+Only transactions whose decision has committed come here: nothing changes their outcome any more. There are at most as
+many as transactional ids, since the next transaction of an id waits for the end of the previous one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ REQUEST_TIMEOUT_MS = 30_000
 SETTLED = frozenset(
     {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION},
 )
-"""Nothing more can be done for the partition."""
+"""Error codes after which nothing more can be done for a partition."""
 
 
 class Job:
-    """A transaction on its way to the end: the partitions that lack their marker."""
+    """A decided transaction, and the partitions that lack their marker."""
 
     __slots__ = ("coordinator_epoch", "done", "ending", "late", "left", "partition")
 
@@ -44,10 +44,10 @@ class Job:
         self.done = done
         self.left = dict.fromkeys(sorted(ending.partitions))
         self.late: set[TopicPartition] = set()
-        """Where a later epoch of the producer was met; it is said once."""
+        """Whether a partition had a later epoch of the producer; it is logged once."""
 
     def marker(self, places: list[TopicPartition]) -> write_txn_markers.WritableTxnMarker:
-        """What is told to the leader of these places."""
+        """The marker for these partitions."""
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, index in places:
             topics[topic].append(index)
@@ -65,9 +65,9 @@ class Job:
 
 
 class Markers:
-    """Sends markers: one request at a time to each broker, with all that wait for it.
+    """Sends markers: one request at a time to each broker, with all that are waiting.
 
-    write_here: answers a request for partitions that this broker leads.
+    write_here: writes markers to the partitions that this broker leads.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Markers:
         self._write_here = write_here
         self._jobs: dict[tuple[int, str], Job] = {}
         self._waiting: defaultdict[int, deque[tuple[Job, TopicPartition]]] = defaultdict(deque)
-        """By the broker that is to write them."""
+        """By the broker that leads the partition."""
         self._sending: dict[int, asyncio.Task[None]] = {}
         self._later: list[tuple[Job, TopicPartition]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -94,9 +94,9 @@ class Markers:
     def send(
         self, partition: int, coordinator_epoch: int, ending: Transaction, done: Callable[[Transaction], None]
     ) -> None:
-        """Bring a decided transaction to its end; `done` is called once, with it, unless it is forgotten before.
+        """Complete a decided transaction. `done` is called with it once, unless it is forgotten before.
 
-        partition, coordinator_epoch: of `__transaction_state`, whose leader in this epoch has decided.
+        partition, coordinator_epoch: the partition of `__transaction_state`, and the leader epoch of the decision.
         """
         job = Job(partition, coordinator_epoch, ending, done)
         self._jobs[partition, ending.transactional_id] = job
@@ -105,7 +105,7 @@ class Markers:
         self._look(job)
 
     def forget(self, partition: int) -> None:
-        """Another broker leads this partition of `__transaction_state`, and sends what is missing."""
+        """Another broker leads this partition of `__transaction_state`, and sends the missing markers."""
         for key in [key for key in self._jobs if key[0] == partition]:
             del self._jobs[key]
 
@@ -126,7 +126,7 @@ class Markers:
             job.done(job.ending)
 
     def _route(self, job: Job, place: TopicPartition) -> None:
-        """To the queue of whoever leads the place. A topic that is gone needs no marker."""
+        """Queue a partition for the broker that leads it. A deleted topic needs no marker."""
         topic, index = place
         known = self._image().topic(topic)
         if known is None or index >= len(known.partitions):
@@ -154,7 +154,7 @@ class Markers:
                 self._look(job)
 
     async def _send_all(self, node_id: int) -> None:
-        """Send what waits for a broker, and what comes meanwhile."""
+        """Send everything that waits for a broker, and everything that is added meanwhile."""
         waiting = self._waiting[node_id]
         try:
             while waiting:

@@ -1,6 +1,7 @@
-"""Records of `__transaction_state` in Kafka's schema: each says all of one transactional id, a null that it is gone.
+"""Records of `__transaction_state` in Kafka's schema: each has the whole state of one transactional id; a null value
+deletes it.
 
-Values are of version 1 from `transaction.version` 1 on (flexible; KIP-890), before of version 0.
+Values have version 1 from `transaction.version` 1 on (flexible; KIP-890), otherwise version 0.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from kpybroker.wire.stored.prefixed import build_stored, parse_stored, prefix_of
 from kpybroker.wire.stored.transaction import PartitionsSchema, TransactionLogKey, TransactionLogValue
 
 TRANSACTION_KEY = 0
-"""The one kind of key that is known; others are of a later version and without effect here."""
+"""The only known kind of key; later kinds have no effect here."""
 
 
 def record_of(transaction: Transaction, level: int) -> Stored:
-    """The record that keeps it, at a level of `transaction.version`."""
+    """The record of a transaction, at a level of `transaction.version`."""
     value = TransactionLogValue(
         producer_id=transaction.producer_id,
         previous_producer_id=transaction.previous_producer_id,
@@ -43,19 +44,19 @@ def record_of(transaction: Transaction, level: int) -> Stored:
 
 
 def tombstone(transactional_id: str, now_ms: int) -> Stored:
-    """The record that forgets it."""
+    """The record that deletes a transactional id."""
     return Stored(_key(transactional_id), None, now_ms)
 
 
 def read_id(record: Stored) -> str | None:
-    """The transactional id that a record is about; None for a kind of record that is not known. Raises Damage."""
+    """The transactional id of a record; None for an unknown kind of record. Raises Damage."""
     if record.key is None or prefix_of(record.key) != TRANSACTION_KEY:
         return None
     return parse_stored(TransactionLogKey, record.key).transactional_id
 
 
 def read(transactional_id: str, record: Stored) -> Transaction | None:
-    """What a record says of it; None: it is gone. Raises Damage."""
+    """The transaction in a record; None if the record deletes it. Raises Damage."""
     if isinstance(record.message, Transaction):
         return record.message
     if record.value is None:
@@ -81,7 +82,7 @@ def read(transactional_id: str, record: Stored) -> Transaction | None:
 
 
 def check_record(record: Stored) -> None:
-    """Read a record as a replay does. Raises Damage where a replay could not."""
+    """Read a record as a replay does. Raises Damage if a replay could not."""
     transactional_id = read_id(record)
     if transactional_id is not None:
         read(transactional_id, record)

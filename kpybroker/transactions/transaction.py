@@ -1,4 +1,4 @@
-"""One transactional id as its coordinator knows it, and how its state changes (KIP-98, KIP-360, KIP-890)."""
+"""The state of one transactional id, and its transitions (KIP-98, KIP-360, KIP-890)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kpybroker.topics import TopicPartition
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 LAST_EPOCH = (1 << 15) - 2
-"""The last epoch that a client gets; the one above it stands in markers only, before the id changes."""
+"""The last epoch that a client gets. The epoch above it is only used in markers, before the producer id changes."""
 V1, V2 = 0, 2
-"""Levels of `transaction.version` that say how a client ends its transactions: V2 bumps the epoch each time."""
+"""Levels of `transaction.version`. With V2, every transaction bumps the producer epoch."""
 
 
 class TransactionState(IntEnum):
-    """Where a transaction stands, by the numbers of Kafka's records."""
+    """The state of a transaction, with the numbers of Kafka's records."""
 
     EMPTY = 0
     ONGOING = 1
@@ -30,21 +30,21 @@ class TransactionState(IntEnum):
 
     @property
     def word(self) -> str:
-        """As Kafka's tools show and filter it."""
+        """The name that Kafka's tools show and filter by."""
         return self.name.title().replace("_", "")
 
 
 ENDING = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
-"""The outcome is decided, and markers are on their way."""
+"""The outcome is decided, and the markers are being sent."""
 AT_REST = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transactional id: whose it is, and its present or last transaction. Times in milliseconds of wall clock.
+    """A transactional id: its producer, and its current or last transaction. Times in milliseconds of wall clock.
 
-    `last_epoch` is the one before `producer_epoch` where the same producer had it: a request that was repeated may
-    still carry it. Kafka's records have no place for it, so a new coordinator does not know it, as in Kafka.
+    `last_epoch` is the epoch before `producer_epoch` if the same producer had it: a repeated request may still contain
+    it. Kafka's records do not have it, so a new coordinator does not know it, as in Kafka.
     """
 
     transactional_id: str
@@ -71,7 +71,7 @@ class Transaction:
 
     @property
     def is_used_up(self) -> bool:
-        """It has the epoch above the last one, which no client has: whoever goes on begins with another id."""
+        """It has the epoch above the last one, which no client has: the next producer gets another id."""
         return self.producer_epoch > LAST_EPOCH
 
     @property
@@ -80,16 +80,14 @@ class Transaction:
 
     @property
     def commits(self) -> bool:
-        """Of one that is ending or has ended: how."""
+        """Whether a transaction that is ending or has ended commits."""
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
     # ---- a producer begins
 
     def may_continue(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether a producer that names its present id is the one that has this transactional id (KIP-360).
-
-        It is, too, where the id was exchanged in answer to a request that it repeats.
-        """
+        """Whether the producer with this id owns the transactional id (KIP-360). It also does if its id was replaced by
+        the response to a request that it repeats."""
         return (
             self.producer_epoch == NO_EPOCH
             or producer_id == self.producer_id
@@ -97,13 +95,14 @@ class Transaction:
         )
 
     def needs_id_after(self, expected_epoch: int | None) -> bool:
-        """Whether the next epoch of a producer, that it asks for with its present one perhaps, takes another id."""
+        """Whether the next epoch after the given one, or after the current one, needs another producer id."""
         if self.is_used_up:  # by a marker that shut a producer out; it may have heard of it
             return expected_epoch in (None, self.producer_epoch, self.last_epoch)
         return self.producer_epoch == LAST_EPOCH and expected_epoch in (None, self.producer_epoch)
 
     def begun(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transaction | None:
-        """A producer has come, or goes on after an error: the next epoch. None: another one came in between."""
+        """The state after a producer started, or continued after an error: the next epoch. None if another producer
+        came in between."""
         if expected_epoch is None:
             epoch, last = self.producer_epoch + 1, NO_EPOCH
         elif self.producer_epoch in (NO_EPOCH, expected_epoch):
@@ -115,7 +114,8 @@ class Transaction:
         return replace(self._emptied(timeout_ms, now_ms), producer_epoch=epoch, last_epoch=last)
 
     def renamed(self, producer_id: int, timeout_ms: int, is_same: bool, now_ms: int) -> Transaction:
-        """The epochs are used up: another producer id, from epoch 0. is_same: the producer has named its present id."""
+        """The state when the epochs are used up: another producer id, from epoch 0. is_same: the producer gave its
+        current id."""
         return replace(
             self._emptied(timeout_ms, now_ms),
             producer_id=producer_id,
@@ -138,7 +138,7 @@ class Transaction:
     # ---- a transaction runs and ends
 
     def extended(self, partitions: Iterable[TopicPartition], client_version: int, now_ms: int) -> Transaction:
-        """With these partitions, too; the first ones begin the transaction."""
+        """The state with these partitions added; the first ones begin the transaction."""
         return replace(
             self,
             state=TransactionState.ONGOING,
@@ -150,7 +150,7 @@ class Transaction:
         )
 
     def ended(self, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> Transaction:
-        """The outcome is decided. With V2 the epoch in the markers fences all that was sent before."""
+        """The state when the outcome is decided. With V2, the epoch in the markers fences all earlier requests."""
         bumps = client_version >= V2
         return replace(
             self,
@@ -165,14 +165,14 @@ class Transaction:
         )
 
     def fenced(self, level: int, now_ms: int) -> Transaction:
-        """Aborted by the coordinator: its producer is shut out, at whichever level clients are."""
+        """The state when the coordinator aborts: the producer is fenced, at every level of `transaction.version`."""
         bumped = replace(self, producer_epoch=self._bumped_epoch, last_epoch=NO_EPOCH) if level < V2 else self
         return bumped.ended(
             commit=False, client_version=V2 if level >= V2 else V1, next_producer_id=NO_PRODUCER_ID, now_ms=now_ms
         )
 
     def completed(self, now_ms: int) -> Transaction:
-        """Every partition has its marker."""
+        """The state when every partition has its marker."""
         done = replace(
             self,
             state=TransactionState.COMPLETE_COMMIT if self.commits else TransactionState.COMPLETE_ABORT,

@@ -17,7 +17,7 @@ def listed(group: ClassicGroup) -> ListedGroup:
 
 
 def described(group: ClassicGroup) -> DescribedGroup:
-    """Protocol and metadata are shown only of a stable group, as on Kafka: before that they are not yet agreed."""
+    """Protocol and metadata are shown only for a stable group, as in Kafka: before that, they are not agreed on yet."""
     stable = group.state is GroupState.STABLE
     protocol = (group.protocol or "") if stable else ""
     return DescribedGroup(

@@ -1,7 +1,7 @@
-"""One group of the classic protocol as its coordinator sees it: members, votes, generations. No clocks, no records.
+"""One group of the classic protocol: members, votes, generations. No clocks, no records.
 
-Everything here is soft: what must outlive the coordinator is the GroupMetadata record, written when a generation's
-assignment is complete and when the group becomes empty.
+Everything here is soft state. What must survive a change of coordinator is in the GroupMetadata record, which is
+written when a generation's assignment is complete and when the group becomes empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Protocols = Sequence[tuple[str, bytes]]
 
 
 def named_once(protocols: Iterable[tuple[str, bytes]]) -> Protocols:
-    """A member's protocols in its order of preference; of two with one name the first counts."""
+    """A member's protocols in its order of preference; of two with the same name, the first one counts."""
     named: dict[str, bytes] = {}
     for name, metadata in protocols:
         named.setdefault(name, metadata)
@@ -30,7 +30,7 @@ def named_once(protocols: Iterable[tuple[str, bytes]]) -> Protocols:
 
 
 class GroupState(Enum):
-    """Kafka's states, by the names it shows."""
+    """The states of a group, by the names that Kafka shows."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -40,7 +40,7 @@ class GroupState(Enum):
 
 
 class ClassicMember:
-    """A member of a group, with the requests it has parked."""
+    """A member of a group, with its parked requests."""
 
     __slots__ = (
         "assignment",
@@ -74,12 +74,12 @@ class ClassicMember:
         self.session: Timer | None = None
 
     def take_sync(self) -> Any:
-        """The parked SyncGroup, or None; it is parked no more."""
+        """Remove and return the parked SyncGroup; None if there is none."""
         ticket, self.sync_ticket = self.sync_ticket, None
         return ticket
 
     def park_sync(self, ticket: Any) -> Any:
-        """Let `ticket` wait for the leader's assignment; returns the ticket that it takes the place of, or None."""
+        """Park a SyncGroup until the leader's assignment comes; returns the one that it replaces, or None."""
         previous, self.sync_ticket = self.sync_ticket, ticket
         return previous
 
@@ -88,7 +88,7 @@ class ClassicMember:
         self.is_new = False
 
     def session_timer(self, fire: Callable[[Step], None]) -> Timer:
-        """The timer of its session, made at the first call."""
+        """The timer of its session, created at the first call."""
         if self.session is None:
             self.session = Timer(fire)
         return self.session
@@ -106,7 +106,7 @@ class ClassicMember:
 
 
 class ClassicGroup:
-    """Members in the order in which they came; which protocols all of them support; who leads; the generation."""
+    """Members in the order in which they joined, their common protocols, the leader and the generation."""
 
     __slots__ = (
         "_waiting",
@@ -134,7 +134,7 @@ class ClassicGroup:
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
         self.state_since_ms: int | None = wall_ms
-        """By the wall clock, for it is stored."""
+        """By the wall clock, since it is stored."""
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
@@ -143,14 +143,14 @@ class ClassicGroup:
         self.instances: dict[str, str] = {}
         """Static members: group.instance.id -> member id."""
         self.pending_join: dict[str, Timer] = {}
-        """ClassicMember ids handed out (KIP-394) that have not joined yet."""
+        """Member ids that were assigned (KIP-394) and have not joined yet."""
         self.pending_sync: set[str] = set()
         self.supported: dict[str, int] = {}
         """Protocol -> how many members support it."""
         self.member_added = False
-        """A member came while the first generation was waiting for more."""
+        """A member joined while the first generation waited for more."""
         self.first_wait_ends_ms = 0
-        """When the first generation begins at the latest."""
+        """The latest time at which the first generation begins."""
         self.join_timer: Timer | None = None
         self.sync_timer: Timer | None = None
         self._waiting = 0
@@ -163,7 +163,7 @@ class ClassicGroup:
 
     @property
     def waiting(self) -> int:
-        """Members whose JoinGroup is parked."""
+        """How many members have a parked JoinGroup."""
         return self._waiting
 
     @property
@@ -171,7 +171,7 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """True if a member of this type with these protocols could be in a generation with all others."""
+        """Whether a member of this type with these protocols could be in a generation with all others."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         everybody = len(self.members)
@@ -180,7 +180,7 @@ class ClassicGroup:
         )
 
     def validate(self, member_id: str, instance_id: str | None) -> None:
-        """Raises FENCED_INSTANCE_ID where another member has taken the instance id, UNKNOWN_MEMBER_ID otherwise."""
+        """Raises FENCED_INSTANCE_ID if another member has the instance id, otherwise UNKNOWN_MEMBER_ID."""
         if instance_id is not None:
             owner = self.instances.get(instance_id)
             if owner is None:
@@ -191,7 +191,7 @@ class ClassicGroup:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "not a member of this group")
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer among those that all support; of equals the one named first."""
+        """The protocol that most members prefer among those that all support; of equals, the one named first."""
         everybody = len(self.members)
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -201,7 +201,7 @@ class ClassicGroup:
         return max(votes, key=lambda name: votes[name])
 
     def topics(self) -> frozenset[str] | None:
-        """Topics the members of the current generation subscribe to; None where that cannot be known."""
+        """The topics that the members of the current generation subscribe to; None if that is unknown."""
         if self.protocol_type != CONSUMER:
             return None
         if not self.members:
@@ -238,10 +238,10 @@ class ClassicGroup:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "what the members use cannot be known")
 
     def check_commit(self, command: CommitOffsets) -> None:
-        """Raises the refusal of an OffsetCommit or TxnOffsetCommit, if there is one.
+        """Raises the refusal of an OffsetCommit or TxnOffsetCommit.
 
-        A transaction may commit while the group rebalances, and without a member id and generation, which the first
-        versions of TxnOffsetCommit do not have.
+        A transaction may commit during a rebalance, and without member id and generation, which the first versions of
+        TxnOffsetCommit do not have.
         """
         if command.generation < 0 and self.state is GroupState.EMPTY:
             return
@@ -262,7 +262,7 @@ class ClassicGroup:
         self.state_since_ms = wall_ms
 
     def restore(self, protocol_type: str | None, protocol: str | None, generation: int, since_ms: int | None) -> None:
-        """Set what a record keeps of the group, after its members were added: with members it is stable."""
+        """Set the stored fields of the group, after its members were added: with members it is stable."""
         if self.members:
             self.state = GroupState.STABLE
         self.protocol_type, self.protocol, self.generation = protocol_type, protocol, generation
@@ -281,18 +281,18 @@ class ClassicGroup:
         return self.join_timer
 
     def sync_timer_for(self, fire: Callable[[Step], None]) -> Timer:
-        """The timer of the generation's SyncGroups, made at the first call."""
+        """The timer of the generation's SyncGroups, created at the first call."""
         if self.sync_timer is None:
             self.sync_timer = Timer(fire)
         return self.sync_timer
 
     def add_new(self, member: ClassicMember, protocol_type: str) -> None:
-        """A member that the group did not have joins it."""
+        """Add a member that was not in the group."""
         self.member_added = True
         self.add(member, protocol_type)
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
-        """A first member leads and says the protocol type."""
+        """The first member becomes the leader and sets the protocol type."""
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader is None:
@@ -319,7 +319,7 @@ class ClassicGroup:
         return member
 
     def replace(self, member: ClassicMember, member_id: str) -> None:
-        """A static member came again: it keeps its place and assignment under a new id."""
+        """A static member has returned: it keeps its place and assignment under a new id."""
         del self.members[member.member_id]
         if self.leader == member.member_id:
             self.leader = member_id
@@ -335,7 +335,7 @@ class ClassicGroup:
         self._count(protocols, 1)
 
     def park_join(self, member: ClassicMember, ticket: Any) -> Any:
-        """Let `ticket` wait for the generation; returns the ticket that it takes the place of, or None."""
+        """Park a JoinGroup until the generation begins; returns the one that it replaces, or None."""
         previous = member.join_ticket
         member.join_ticket = ticket
         if previous is None:
@@ -343,7 +343,7 @@ class ClassicGroup:
         return previous
 
     def take_join(self, member: ClassicMember) -> Any:
-        """The parked JoinGroup of a member, or None; it is parked no more."""
+        """Remove and return the parked JoinGroup of a member; None if there is none."""
         ticket = member.join_ticket
         if ticket is not None:
             member.join_ticket = None
@@ -351,7 +351,7 @@ class ClassicGroup:
         return ticket
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined, else make the first joined member the leader. False if none has joined."""
+        """Keep the leader if it has joined, else choose the first member that has. False if none has joined."""
         if self.leader is None:
             return False
         if self.members[self.leader].join_ticket is not None:

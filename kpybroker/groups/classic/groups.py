@@ -1,7 +1,7 @@
-"""The classic groups of one partition of `__consumer_offsets`: the records they are kept in, and the groups themselves.
+"""The classic groups of one partition of `__consumer_offsets`.
 
-Hard state is the last GroupMetadata value of each group. The groups are made from it when a coordinator wakes. A group
-that only has offsets is a classic group, too, as in Kafka.
+Hard state is the last GroupMetadata value of each group. The groups are made from it when a coordinator begins. A group
+that only has offsets is a classic group too, as in Kafka.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kpybroker.wire.rpc.list_groups import ListedGroup
 
 
 class ClassicGroups(DefaultKind):
-    """Finds groups, makes and deletes them. `new_id` makes the random part of member ids."""
+    """Finds, creates and deletes groups. `new_id` makes the random part of member ids."""
 
     name = "classic"
     record_kinds = frozenset({GROUP_METADATA})
@@ -114,7 +114,7 @@ class ClassicGroups(DefaultKind):
     # -- the classic calls ----------------------------------------------------------------------------------------
 
     def refusal(self, request: join_group.Request) -> ErrorCode | None:
-        """What is wrong with a JoinGroup whatever the group's state, or None."""
+        """Why a JoinGroup is refused whatever the group's state, or None."""
         return self._joining.refusal(request)
 
     def new_member_id(self, command: Join) -> str:
@@ -122,7 +122,7 @@ class ClassicGroups(DefaultKind):
         return self._joining.new_member_id(command)
 
     def join(self, ticket: Any, command: Join, step: Step) -> None:
-        """Answer or park a JoinGroup; the first member makes the group."""
+        """Answer or park a JoinGroup; the first member creates the group."""
         request = command.request
         code = self.refusal(request)
         group = self.groups.get(request.group_id)
@@ -176,7 +176,7 @@ class ClassicGroups(DefaultKind):
     # -- offsets --------------------------------------------------------------------------------------------------
 
     def commit(self, command: CommitOffsets, step: Step) -> list[ErrorCode]:
-        """Commit, for a member or for nobody; the first commit makes a group without members."""
+        """Commit, for a member or without one; the first commit creates a group without members."""
         group = self.groups.get(command.group_id)
         is_new = group is None
         if group is None:

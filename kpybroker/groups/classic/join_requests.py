@@ -20,18 +20,18 @@ from kpybroker.groups.ground.timers import Timer
 from kpybroker.wire.rpc import join_group
 
 MEMBER_ID_PREFIX_CHARS = 1000
-"""Of a client or instance id: records have no place for a member id above 32,767 bytes."""
+"""The most characters that are taken from a client or instance id: a member id in a record has at most 32,767 bytes."""
 
 
 class JoinRequests:
-    """JoinGroup upon the transitions of `Rebalance`."""
+    """Executes JoinGroup, by the transitions of `Rebalance`."""
 
     def __init__(self, rebalance: Rebalance) -> None:
         self._rebalance = rebalance
         self._settings = rebalance.settings
 
     def refusal(self, request: join_group.Request) -> ErrorCode | None:
-        """What is wrong with a request whatever the group's state, or None."""
+        """Why a request is refused whatever the group's state, or None."""
         settings = self._settings
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
@@ -44,7 +44,7 @@ class JoinRequests:
         return None
 
     def join(self, group: ClassicGroup, command: Join, ticket: Any, step: Step) -> None:
-        """Answer or park one JoinGroup."""
+        """Answer or park a JoinGroup."""
         request = command.request
         member_id = request.member_id
         if not self._has_room(group, member_id):
@@ -75,7 +75,7 @@ class JoinRequests:
         return len(group.members) < limit or member_id in group.members
 
     def new_member_id(self, command: Join) -> str:
-        """An id for one that has none."""
+        """An id for a member that has none."""
         whose = command.request.group_instance_id or command.client_id
         return f"{whose[:MEMBER_ID_PREFIX_CHARS]}-{self._rebalance.new_id()}"
 
@@ -108,7 +108,7 @@ class JoinRequests:
     def _update(
         self, group: ClassicGroup, member: ClassicMember, command: Join, protocols: Protocols, ticket: Any, step: Step
     ) -> None:
-        """A member joins again with what it says now."""
+        """A member joins again, with new protocols and timeouts."""
         request = command.request
         group.set_protocols(member, protocols)
         _set_timeouts(member, request)

@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat and LeaveGroup of classic groups; the refusals are in the order in which Kafka finds them."""
+"""SyncGroup, Heartbeat and LeaveGroup of classic groups; errors are checked in Kafka's order."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kpybroker.wire.rpc import leave_group, sync_group
 
 
 class MemberRequests:
-    """What members do between joining and leaving, upon the transitions of `Rebalance`."""
+    """Executes the requests of members, by the transitions of `Rebalance`."""
 
     def __init__(self, rebalance: Rebalance) -> None:
         self._rebalance = rebalance
 
     def sync(self, group: ClassicGroup, request: sync_group.Request, ticket: Any, step: Step) -> None:
-        """Answer or park one SyncGroup; the leader's answers all that wait."""
+        """Answer or park a SyncGroup; the leader's completes all parked ones."""
         code = _sync_refusal(group, request)
         if code is not None:
             step.answer(ticket, refused_sync(code))
@@ -36,7 +36,7 @@ class MemberRequests:
             self._rebalance.assign(group, assignments, step)
 
     def heartbeat(self, group: ClassicGroup, command: Heartbeat, step: Step) -> ErrorCode:
-        """Keep the member's session."""
+        """Renew the member's session."""
         try:
             group.validate(command.member_id, command.instance_id)
         except KafkaError as refusal:
@@ -49,7 +49,7 @@ class MemberRequests:
         return ErrorCode.NONE
 
     def leave(self, group: ClassicGroup, command: Leave, step: Step) -> list[ErrorCode]:
-        """Remove members, by their id or, for static ones, by instance id alone."""
+        """Remove members by their member id, or static members by their instance id alone."""
         codes = [self._leave(group, identity, step) for identity in command.members]
         if ErrorCode.NONE in codes:
             self._rebalance.after_removal(group, step)
@@ -87,5 +87,5 @@ def _sync_refusal(group: ClassicGroup, request: sync_group.Request) -> ErrorCode
 
 
 def _differ(said: str | None, group_has: str | None) -> bool:
-    """Clients before v5 do not say; then there is nothing to compare."""
+    """Clients before v5 do not send it; then there is nothing to compare."""
     return said is not None and group_has is not None and said != group_has

@@ -1,7 +1,7 @@
-"""Generations of classic groups: how one begins, who waits for it, when it is complete, what is written of it.
+"""The generations of classic groups: how they begin, which members they wait for, and when they are complete.
 
-`Rebalance` holds what JoinGroup, SyncGroup, LeaveGroup and the timers have in common; `joining` and `membership` hold
-the calls themselves. Source: the classic group protocol as Apache Kafka 4.3 keeps it, observed from outside.
+`Rebalance` has what JoinGroup, SyncGroup, LeaveGroup and the timers share; `join_requests` and `member_requests`
+execute the requests. Source: the classic group protocol as observed on Apache Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def given_assignment(group: ClassicGroup, member: ClassicMember) -> sync_group.R
 def current_generation(
     group: ClassicGroup, member: ClassicMember, *, leader: str | None = None, skip_assignment: bool = False
 ) -> join_group.Response:
-    """The JoinGroup response to `member`: the leader of the generation also gets the metadata of all members.
+    """The JoinGroup response to `member`; the leader's also has the metadata of all members.
 
-    `leader` names another one where the member must not assign though it leads.
+    `leader` names another leader if the member must not assign although it leads.
     """
     members = []
     protocol = group.protocol
@@ -79,7 +79,7 @@ class Rebalance:
     def renew_session(
         self, group: ClassicGroup, member: ClassicMember, now_ms: int, timeout_ms: int | None = None
     ) -> None:
-        """The member is alive: its session ends `timeout_ms` from now, by default the timeout it asked for."""
+        """Restart the member's session, which lasts `timeout_ms`, by default the member's session timeout."""
         session = member.session or member.session_timer(partial(self._session_over, group, member))
         self.timers.set(session, now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms))
 
@@ -92,13 +92,13 @@ class Rebalance:
         self.after_removal(group, step)
 
     def remove_member(self, group: ClassicGroup, member: ClassicMember, step: Step) -> None:
-        """Drop a member; what it has parked is refused. The group is left for `after_removal` to put right."""
+        """Remove a member and refuse its parked requests. The caller calls `after_removal` next."""
         step.answer(group.take_join(member), refused_join(ErrorCode.UNKNOWN_MEMBER_ID, ""))
         step.answer(member.take_sync(), refused_sync(ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
     def after_removal(self, group: ClassicGroup, step: Step) -> None:
-        """Members are gone: those that stay need a new generation, or the one being prepared may now be complete."""
+        """Members were removed: the others need a new generation, or the one being prepared may now be complete."""
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare(group, step)
         else:
@@ -131,7 +131,7 @@ class Rebalance:
             self.pause(group, step)
 
     def pause(self, group: ClassicGroup, step: Step) -> None:
-        """Without an initial delay: somebody came to a first generation, others may be about to."""
+        """Without an initial delay: wait a moment for other members of a first generation."""
         if group.state is not GroupState.PREPARING_REBALANCE or group.previous_state is not GroupState.EMPTY:
             return
         pause_ms = self.settings.first_join_pause_ms
@@ -167,7 +167,7 @@ class Rebalance:
         self.timers.set(group.join_timer_for(then), step.now_ms + wait_ms)
 
     def maybe_complete_join(self, group: ClassicGroup, step: Step) -> None:
-        """Complete the generation if everybody it waits for is there; a first one also waits for its delay."""
+        """Complete the generation if all members have joined; a first one also waits for its delay."""
         if group.state is not GroupState.PREPARING_REBALANCE or not group.all_joined:
             return
         if group.previous_state is not GroupState.EMPTY:
@@ -176,7 +176,7 @@ class Rebalance:
             self.pause(group, step)
 
     def complete_join(self, group: ClassicGroup, step: Step) -> None:
-        """The time for joining is over: dynamic members that did not are out, the rest get their generation."""
+        """Joining has ended: remove dynamic members that have not joined, and begin the generation with the others."""
         self._cancel(group.join_timer)
         for member in [each for each in group.members.values() if each.join_ticket is None and not each.instance_id]:
             group.remove(member.member_id)
@@ -201,7 +201,7 @@ class Rebalance:
     # -- assignments ----------------------------------------------------------------------------------------------
 
     def _sync_wait_over(self, group: ClassicGroup, step: Step) -> None:
-        """Members that joined and never asked for their assignment hold up the group: they are out."""
+        """Remove members that joined and never sent SyncGroup, since they block the group."""
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
             return
         for member in [each for each in group.members.values() if each.member_id in group.pending_sync]:
@@ -209,15 +209,15 @@ class Rebalance:
         self.prepare(group, step)
 
     def synced(self, group: ClassicGroup, member: ClassicMember) -> None:
-        """The member has asked for its assignment."""
+        """The member has sent SyncGroup."""
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
             self._cancel(group.sync_timer)
 
     def assign(self, group: ClassicGroup, assignments: dict[str, bytes], step: Step) -> None:
-        """The leader has spoken: keep the assignment, give it to all that wait, the group is stable.
+        """The leader has sent the assignment: store it, answer all parked SyncGroups; the group is stable.
 
-        One that is too large for a record is UNKNOWN_SERVER_ERROR for everybody, as on Kafka, and the generation ends.
+        If it is too large for a record, everyone gets UNKNOWN_SERVER_ERROR, as in Kafka, and the generation ends.
         """
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
@@ -232,7 +232,7 @@ class Rebalance:
                 self.renew_session(group, member, step.now_ms)
 
     def drop_assignment(self, group: ClassicGroup, code: ErrorCode, step: Step) -> None:
-        """No member keeps an assignment of this generation; parked SyncGroups are refused with `code`."""
+        """Clear the assignments of this generation; parked SyncGroups are refused with `code`."""
         for member in group.members.values():
             member.assignment = b""
             if member.sync_ticket is not None:
@@ -240,7 +240,7 @@ class Rebalance:
                 self.renew_session(group, member, step.now_ms)
 
     def keep(self, group: ClassicGroup, step: Step) -> bool:
-        """Write the group as it is; False, and nothing is written, where it does not fit into a record."""
+        """Write the group's record; False, without a record, if it does not fit into a batch."""
         record = group_record(group)
         if record_bytes(record) > self.settings.max_batch_bytes:
             return False
@@ -254,5 +254,5 @@ class Rebalance:
 
 
 def park_sync(member: ClassicMember, ticket: Any, step: Step) -> None:
-    """Let SyncGroup wait for the leader; one that the member sent before is told to join again."""
+    """Park a SyncGroup until the leader's comes; an earlier one of the same member is refused."""
     step.answer(member.park_sync(ticket), refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))

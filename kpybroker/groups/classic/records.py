@@ -1,4 +1,4 @@
-"""Records of classic groups in `__consumer_offsets`: what is written of a group, and read back."""
+"""Writes and reads the records of classic groups in `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _group_key(group_id: str) -> bytes:
 
 
 def group_record(group: ClassicGroup) -> Stored:
-    """The group as it is: the generation, its protocol and leader, every member with its assignment."""
+    """The current state of a group: the generation, its protocol and leader, and all members with their assignments."""
     protocol = group.protocol
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",
@@ -42,17 +42,17 @@ def group_record(group: ClassicGroup) -> Stored:
 
 
 def group_tombstone(group_id: str) -> Stored:
-    """The group is gone."""
+    """Deletes a group."""
     return Stored(_group_key(group_id), None)
 
 
 def read_group_id(key: bytes) -> str:
-    """The group of a GroupMetadata record, and of every kind that FOREIGN_GROUP_METADATA names."""
+    """The group of a GroupMetadata record, or of a record kind in FOREIGN_GROUP_METADATA."""
     return parse(GroupMetadataKey, KEY_VERSION, key, 2).group
 
 
 def read_group(group_id: str, value: bytes, wall_ms: int) -> ClassicGroup:
-    """The group that a GroupMetadata record keeps, stable if it has members; sessions are the caller's to start."""
+    """The group in a GroupMetadata record, stable if it has members; the caller starts their sessions."""
     said = parse(GroupMetadataValue, version_of(value, HIGHEST_VERSION), value, 2)
     group = ClassicGroup(group_id, wall_ms)
     for each in said.members:

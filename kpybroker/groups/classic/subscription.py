@@ -1,7 +1,7 @@
-"""What a broker reads of what members of the classic protocol tell their leader, and of what they are given.
+"""Reads the subscriptions and assignments that members of the classic protocol exchange with their leader.
 
 Source: ConsumerProtocolSubscription and ConsumerProtocolAssignment: an int16 version, then the fields of that version;
-a later version than is known begins like the last one that is.
+a later version begins like the last known one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LAST_VERSION = 3
 
 
 class Subscription(NamedTuple):
-    """What a member subscribes to, and what it has."""
+    """The topics that a member subscribes to, and the partitions that it owns."""
 
     topics: tuple[str, ...]
     owned: Mapping[str, Sequence[int]]
     generation: int
-    """In which it got what it has; -1 where it does not say."""
+    """The generation in which it got its partitions; -1 if unknown."""
     rack_id: str | None
 
 
@@ -42,7 +42,7 @@ def read_subscription(data: bytes) -> Subscription:
 
 
 def read_assignment(data: bytes) -> dict[str, Sequence[int]]:
-    """Topic -> partitions; none where a member was given nothing. Raises MalformedFrame."""
+    """Topic -> partitions; empty for an empty assignment. Raises MalformedFrame."""
     if not data:
         return {}
     said, _ = parse_prefix(ConsumerProtocolAssignment, min(_version(data), LAST_VERSION), data, _LENGTH.size)
@@ -50,7 +50,7 @@ def read_assignment(data: bytes) -> dict[str, Sequence[int]]:
 
 
 def _by_topic(rows: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
-    """A topic may come more than once: assignors return a list of partitions in any order."""
+    """A topic may occur more than once: assignors return a list of partitions in any order."""
     found: dict[str, list[int]] = {}
     for row in rows:
         found.setdefault(row.topic, []).extend(row.partitions)
@@ -58,14 +58,14 @@ def _by_topic(rows: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
 
 
 def build_assignment(version: int, topics: Mapping[str, Sequence[int]]) -> bytes:
-    """What a member is given, in a version that it understands."""
+    """An assignment, in a version that the member understands."""
     version = min(version, LAST_VERSION)
     assigned = [TopicPartition(topic=topic, partitions=list(partitions)) for topic, partitions in topics.items()]
     return _LENGTH.pack(version) + build(ConsumerProtocolAssignment(assigned_partitions=assigned), version)
 
 
 def version_of(data: bytes) -> int:
-    """The version of a subscription, which is one the member understands; 0 where it does not say."""
+    """The version of a subscription, which the member understands; 0 if it has none."""
     return max(_LENGTH.unpack_from(data)[0], 0) if len(data) >= _LENGTH.size else 0
 
 
@@ -77,7 +77,7 @@ def _version(data: bytes) -> int:
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """All topics named in `subscriptions`; None if one of them is not a consumer's subscription."""
+    """All topics in `subscriptions`; None if one of them is not a consumer's subscription."""
     topics: set[str] = set()
     for subscription in subscriptions:
         named = _topics(subscription)
@@ -88,7 +88,7 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 
 
 def _topics(subscription: bytes) -> list[str] | None:
-    """The topics alone, which are the same in every version, whatever follows."""
+    """Only the topics, which have the same place in every version."""
     size = len(subscription)
     if size < _HEAD.size:
         return None

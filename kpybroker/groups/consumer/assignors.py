@@ -15,27 +15,27 @@ from typing import NamedTuple
 from kpybroker.topics import TopicIdPartition
 
 GroupAssignment = dict[str, frozenset[TopicIdPartition]]
-"""Member id -> what it shall have."""
+"""Member id -> its target assignment."""
 
 PASSES = 8
-"""Of levelling between members with different subscriptions."""
+"""The number of passes of levelling between members with different subscriptions."""
 
 
 class MemberSubscription(NamedTuple):
-    """What one member wants and what it had been given before."""
+    """The subscription of one member, and its previous target assignment."""
 
     topics: Collection[bytes]
-    """Topic ids; those without partitions in the cluster do not count."""
+    """Topic ids; topics without partitions are ignored."""
     target: frozenset[TopicIdPartition] = frozenset()
     instance_id: str | None = None
 
 
 Assignor = Callable[[Mapping[str, MemberSubscription], Mapping[bytes, int]], GroupAssignment]
-"""(member id -> wish, topic id -> number of partitions) -> plan"""
+"""(member id -> subscription, topic id -> number of partitions) -> assignment"""
 
 
 def uniform(wishes: Mapping[str, MemberSubscription], partitions: Mapping[bytes, int]) -> GroupAssignment:
-    """Even numbers, few moves."""
+    """Even numbers of partitions, with few moves."""
     members = sorted(wishes)
     held: list[set[TopicIdPartition]] = [set() for _ in members]
     taken: set[TopicIdPartition] = set()
@@ -61,7 +61,8 @@ def uniform(wishes: Mapping[str, MemberSubscription], partitions: Mapping[bytes,
 def _classes(
     wanted: Sequence[Collection[bytes]], partitions: Mapping[bytes, int]
 ) -> list[tuple[tuple[int, ...], list[bytes]]]:
-    """Topics with the same subscribers together; those that fewest want come first, for they have least choice."""
+    """Topics grouped by their subscribers. Those with the fewest subscribers come first, since they have the least
+    choice."""
     subscribers: dict[bytes, list[int]] = {}
     for at, topics in enumerate(wanted):
         for topic in topics:
@@ -79,7 +80,7 @@ def _divide(
     topics: list[bytes],
     partitions: Mapping[bytes, int],
 ) -> None:
-    """Among members that all want the same: everybody keeps up to an even share, and gets what is missing to it."""
+    """Among members with the same subscription: each keeps up to an even share, and gets what it lacks."""
     free = {(topic, partition) for topic in topics for partition in range(partitions[topic])}
     share, more = divmod(len(free), len(subscribers))
     for at in subscribers:
@@ -102,7 +103,7 @@ def _give_out(
     partitions: Mapping[bytes, int],
     taken: set[TopicIdPartition],
 ) -> None:
-    """Give each unassigned partition to the member with the fewest."""
+    """Assign each unassigned partition to the member with the fewest partitions."""
     least = [(len(held[at]), at) for at in subscribers]
     heapq.heapify(least)
     for topic in topics:
@@ -115,7 +116,8 @@ def _give_out(
 
 
 def _level(held: list[set[TopicIdPartition]], subscribers: tuple[int, ...], topics: frozenset[bytes]) -> int:
-    """Move partitions of these topics from who has most to who has least, while that makes them more equal."""
+    """Move partitions of these topics from the member with the most to the one with the fewest, as long as that evens
+    them out."""
     # The last of a member's partitions go first, and of equals the last member gives: what stays is the beginning.
     spare = {at: sorted(place for place in held[at] if place[0] in topics) for at in subscribers}
     most = [(-len(held[at]), -at) for at in subscribers if spare[at]]
@@ -142,7 +144,7 @@ def _level(held: list[set[TopicIdPartition]], subscribers: tuple[int, ...], topi
 
 
 def ranges(wishes: Mapping[str, MemberSubscription], partitions: Mapping[bytes, int]) -> GroupAssignment:
-    """Contiguous ranges, topic by topic; static members in the order of their instance ids come first."""
+    """Contiguous ranges, topic by topic. Static members come first, in the order of their instance ids."""
     members = sorted(wishes, key=lambda each: _range_order(each, wishes[each]))
     held: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in members}
     for topic in sorted(partitions):
@@ -163,4 +165,4 @@ def _range_order(member_id: str, wish: MemberSubscription) -> tuple[bool, str]:
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform, "range": ranges}
-"""By the names in `ground/settings.py`."""
+"""Named as in `ground/settings.py`."""

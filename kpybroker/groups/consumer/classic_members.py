@@ -1,7 +1,8 @@
-"""Members of the classic protocol in a consumer group, while it migrates: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""Members that use the classic protocol in a consumer group, during a migration: JoinGroup, SyncGroup, Heartbeat,
+LeaveGroup.
 
-To them a member epoch is a generation. They have no leader: each is told its part of the target, as the others are, and
-joins again whenever there is something for it to give up or to get (REBALANCE_IN_PROGRESS in answer to a heartbeat).
+To them, the member epoch is the generation. They have no leader: the coordinator assigns their partitions too. They
+join again (REBALANCE_IN_PROGRESS in a heartbeat response) whenever there is a partition to revoke or to get.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicP
 
 
 class ClassicMembers:
-    """Answers the classic calls upon the transitions of `Transitions`; each raises KafkaError."""
+    """Answers the classic requests, by the transitions of `Transitions`; each raises KafkaError."""
 
     def __init__(self, steps: Transitions) -> None:
         self._steps = steps
@@ -32,7 +33,7 @@ class ClassicMembers:
     # -- JoinGroup ------------------------------------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, command: Join, member_id: str, step: Step) -> join_group.Response:
-        """`member_id` is for one that has none yet. Answered at once: nobody waits for others."""
+        """`member_id` is for a member that has none yet. Answered at once: nobody waits for others."""
         request = command.request
         said = self._check_join(group, request)
         known = self._known(group, request)
@@ -100,7 +101,7 @@ class ClassicMembers:
     def _update(
         self, group: ConsumerGroup, member: ConsumerMember, command: Join, said: Subscription, step: Step
     ) -> bool:
-        """Take over what the member says; True if what it subscribes to has changed."""
+        """Take over the member's request; True if its subscription has changed."""
         request = command.request
         before, names_before, regex_before = member.said(), set(member.names), member.regex
         member.client_id, member.client_host = command.client_id, command.client_host
@@ -128,7 +129,7 @@ class ClassicMembers:
     # -- SyncGroup ------------------------------------------------------------------------------------------------
 
     def sync(self, group: ConsumerGroup, request: sync_group.Request, step: Step) -> sync_group.Response:
-        """The member's part, as far as it is free."""
+        """The member's assignment, as far as the partitions are free."""
         member = self._member(group, request.member_id, request.group_instance_id)
         if request.generation_id != member.current.epoch:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -154,7 +155,7 @@ class ClassicMembers:
     # -- Heartbeat ------------------------------------------------------------------------------------------------
 
     def beat(self, group: ConsumerGroup, command: Heartbeat, step: Step) -> ErrorCode:
-        """REBALANCE_IN_PROGRESS where joining again would change something."""
+        """REBALANCE_IN_PROGRESS if joining again would change the assignment."""
         member = self._member(group, command.member_id, command.instance_id)
         current = member.current
         if command.generation != current.epoch:
@@ -170,7 +171,7 @@ class ClassicMembers:
 
     @staticmethod
     def _may_get(group: ConsumerGroup, member: ConsumerMember) -> bool:
-        """All that it waits for is free."""
+        """Whether all partitions that the member waits for are free."""
         target = group.targets.get(member.member_id, NOTHING)
         return all(group.is_free(place, member) for place in target)
 
@@ -185,7 +186,7 @@ class ClassicMembers:
     def leave(
         self, group: ConsumerGroup, identities: Sequence[leave_group.MemberIdentity], step: Step
     ) -> list[ErrorCode]:
-        """Members of either protocol, by their id or, for static ones, by instance id alone."""
+        """Remove members of either protocol by their member id, or static members by their instance id alone."""
         codes = []
         leaving: dict[str, ConsumerMember] = {}
         for each in identities:
@@ -210,14 +211,15 @@ def _leaving(group: ConsumerGroup, identity: leave_group.MemberIdentity) -> Cons
 
 
 def _owned(member: ConsumerMember, said: Subscription, image: Image) -> frozenset[TopicIdPartition]:
-    """What the member has. One that does not say, or speaks of a former generation, has given up everything."""
+    """The partitions that a member owns. One that does not send them, or sends those of an earlier generation, has
+    revoked all."""
     if said.generation not in (-1, member.current.epoch):
         return NOTHING
     return owned_places(said.owned, image)
 
 
 def owned_places(topics: Mapping[str, Sequence[int]], image: Image) -> frozenset[TopicIdPartition]:
-    """Of topics that exist."""
+    """The partitions of topics that exist."""
     found = ((image.topic(name), partitions) for name, partitions in topics.items())
     return frozenset(
         (topic.id, partition) for topic, partitions in found if topic is not None for partition in partitions
@@ -225,8 +227,8 @@ def owned_places(topics: Mapping[str, Sequence[int]], image: Image) -> frozenset
 
 
 def given(member: ConsumerMember, subscription: bytes, image: Image) -> bytes:
-    """What a classic member has, in the version of this subscription of its own. Nobody may have read that before: of
-    the protocols a member offers, only one counts at a time."""
+    """A classic member's assignment, in the version of its own subscription. That subscription may be malformed: of a
+    member's protocols, only one was parsed before."""
     topics: dict[str, Any] = {}
     for topic_id, partitions in records.by_topic(member.current.assigned).items():
         topic = image.topic_by_id(topic_id)

@@ -1,7 +1,7 @@
-"""One group of the consumer protocol (KIP-848) as its coordinator sees it. No clocks, no records.
+"""One group of the consumer protocol (KIP-848): no clocks, no records.
 
-Three epochs tell how far things are: the group's, which goes up when members, subscriptions or topics change; the
-assignment's, the group epoch for which the target was computed; each member's, the assignment epoch it has reached.
+Three epochs: the group epoch is bumped when members, subscriptions or topics change; the assignment epoch is the group
+epoch of the target assignment; the member epoch is the assignment epoch that a member has reached.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata
 
 LEAVE, LEAVE_STATIC, JOIN = -1, -2, 0
-"""Member epochs with a meaning of their own."""
+"""Member epochs with a special meaning."""
 FIRST_EPOCH = 1
 NOTHING: frozenset[TopicIdPartition] = frozenset()
 
 
 class MemberState(IntEnum):
-    """How far a member is in reconciling what it has with what it shall have."""
+    """How far a member has reconciled its assignment with its target."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
-    """It has to give partitions up, and has not said that it did."""
+    """It must revoke partitions, and has not confirmed that."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that others have not given up."""
+    """It waits for partitions that other members have not revoked yet."""
 
 
 class CurrentAssignment(NamedTuple):
-    """What a member has: the ConsumerGroupCurrentMemberAssignment record."""
+    """The current assignment of a member: the ConsumerGroupCurrentMemberAssignment record."""
 
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
     assigned: Mapping[TopicIdPartition, int] = {}
-    """Partition -> the epoch in which the member got it; a commit of that epoch or a later one is the owner's."""
+    """Partition -> the epoch in which the member got it; it may commit with that epoch or a later one."""
     revoking: Mapping[TopicIdPartition, int] = {}
-    """Partitions it shall give up and has not yet."""
+    """Partitions that it must revoke, and has not revoked yet."""
 
 
 class ResolvedRegex(NamedTuple):
-    """What a regular expression matched when it was last tried."""
+    """The topics that a regular expression matched when it was last evaluated."""
 
     topics: frozenset[str]
     version: int
-    """The offset of the metadata it was tried on."""
+    """The offset of the metadata that it was evaluated on."""
     timestamp_ms: int
 
 
 class ConsumerMember:
-    """A member: what it said of itself, what it has, and its timers."""
+    """A member: its subscription, its assignment and its timers."""
 
     __slots__ = (
         "classic",
@@ -88,13 +88,13 @@ class ConsumerMember:
         self.rebalance_timeout_ms = -1
         self.server_assignor: str | None = None
         self.classic: ClassicMemberMetadata | None = None
-        """Of a member that speaks the classic protocol: a group may have both while it migrates."""
+        """Set if the member uses the classic protocol: during a migration, a group has members of both."""
         self.current = current or CurrentAssignment()
         self.session: Timer | None = None
         self.rebalance: Timer | None = None
-        """Until when it has to have given up what it shall."""
+        """Until when it must have revoked its partitions."""
         self.sync_wait: Timer | None = None
-        """Of a classic member: until when it has to ask for what its JoinGroup gave it."""
+        """Of a classic member: until when it must send SyncGroup."""
 
     def subscribe(self, names: Iterable[str] | None, regex: str | None) -> None:
         """Subscribe to topics; None leaves the names, or the regular expression, as they are."""
@@ -108,25 +108,25 @@ class ConsumerMember:
         self.classic = metadata
 
     def session_timer(self, fire: Callable[[Step], None]) -> Timer:
-        """The timer of its session, made at the first call."""
+        """The timer of its session, created at the first call."""
         if self.session is None:
             self.session = Timer(fire)
         return self.session
 
     def rebalance_timer(self, fire: Callable[[Step], None]) -> Timer:
-        """The timer of its revocation, made at the first call."""
+        """The timer of its revocation, created at the first call."""
         if self.rebalance is None:
             self.rebalance = Timer(fire)
         return self.rebalance
 
     def sync_timer(self, fire: Callable[[Step], None]) -> Timer:
-        """The timer of its SyncGroup, made at the first call."""
+        """The timer of its SyncGroup, created at the first call."""
         if self.sync_wait is None:
             self.sync_wait = Timer(fire)
         return self.sync_wait
 
     def replaced_by(self, member_id: str) -> ConsumerMember:
-        """This static member under another id, with its partitions; their epochs begin anew."""
+        """This static member under another id, with its partitions; their epochs start again."""
         current = CurrentAssignment(assigned=dict.fromkeys(self.current.assigned, 0))
         member = ConsumerMember(member_id, self.instance_id, current)
         member.rack_id, member.client_id, member.client_host = self.rack_id, self.client_id, self.client_host
@@ -136,7 +136,7 @@ class ConsumerMember:
         return member
 
     def said(self) -> tuple[Any, ...]:
-        """What the member metadata record keeps."""
+        """The fields of the member metadata record."""
         return (
             self.instance_id,
             self.rack_id,
@@ -156,7 +156,7 @@ class ConsumerMember:
 
 
 class ConsumerGroup:
-    """Members in the order in which they came, what they shall have, and who has what."""
+    """Members in the order in which they joined, their target assignments, and the owner of each partition."""
 
     __slots__ = (
         "assigned_at_ms",
@@ -180,10 +180,10 @@ class ConsumerGroup:
         self.group_id = group_id
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
-        """Of the subscribed topics, as they were when the epoch was last raised."""
+        """The hash of the subscribed topics at the last bump of the epoch."""
         self.assignment_epoch = FIRST_EPOCH
         self.assigned_at_ms = 0
-        """By the wall clock, for it is stored."""
+        """By the wall clock, since it is stored."""
         self.decided_at_ms: int | None = None
         """The same by the steady clock; None after a replay."""
         self.members: dict[str, ConsumerMember] = {}
@@ -191,22 +191,22 @@ class ConsumerGroup:
         """Static members: group.instance.id -> member id."""
         self.targets: dict[str, frozenset[TopicIdPartition]] = {}
         self.owners: dict[TopicIdPartition, str] = {}
-        """Partitions that a member has, or may still have -> its id."""
+        """Partition -> the member that owns it, or may still own it."""
         self.resolved: dict[str, ResolvedRegex] = {}
-        """Regular expression -> what it matched."""
+        """Regular expression -> the topics that it matched."""
         self.resolved_at_ms: int | None = None
-        """When one last matched something else, by the steady clock; None after a replay."""
+        """When a result last changed, by the steady clock; None after a replay."""
         self.seen: Any = None
         """The Image that the metadata hash was last compared with."""
         self.tried: Any = None
-        """The topics that the regular expressions were last tried on."""
+        """The topics that the regular expressions were last evaluated on."""
         self.resolving: Timer | None = None
 
     # -- questions ------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        """Kafka's name for it."""
+        """The state, by Kafka's name."""
         if not self.members:
             return "Empty"
         if self.epoch > self.assignment_epoch:
@@ -219,16 +219,16 @@ class ConsumerGroup:
 
     @property
     def all_classic(self) -> bool:
-        """Whether the group has members, and all of them speak the classic protocol."""
+        """Whether the group has members, and all of them use the classic protocol."""
         return bool(self.members) and all(member.classic is not None for member in self.members.values())
 
     def wanted(self, member: ConsumerMember) -> frozenset[str]:
-        """The topics a member subscribes to, by name, and by its regular expression as far as that was tried."""
+        """The topics that a member subscribes to: by name, and the last result of its regular expression."""
         found = self.resolved.get(member.regex) if member.regex else None
         return frozenset(member.names) if found is None else found.topics.union(member.names)
 
     def topics(self) -> frozenset[str]:
-        """All topics that anybody subscribes to."""
+        """The topics that any member subscribes to."""
         each = {(member.names, member.regex): member for member in self.members.values()}
         return frozenset[str]().union(*(self.wanted(member) for member in each.values()))
 
@@ -248,7 +248,7 @@ class ConsumerGroup:
         return member
 
     def check_instance(self, member_id: str, instance_id: str) -> ConsumerMember:
-        """The static member. Raises UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID where another has taken its place."""
+        """The static member. Raises UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if another member has taken its place."""
         owner = self.instances.get(instance_id)
         if owner is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -277,7 +277,7 @@ class ConsumerGroup:
         """Offsets of topics that nobody subscribes to may be deleted at any time."""
 
     def check_commit(self, command: CommitOffsets) -> None:
-        """Raises the refusal of an OffsetCommit or TxnOffsetCommit, if there is one."""
+        """Raises the refusal of an OffsetCommit or TxnOffsetCommit."""
         places = [(topic_id, each.partition) for _, topic_id, partitions in command.topics for each in partitions]
         member_id, epoch = command.member_id, command.generation
         if command.transaction is None:
@@ -295,7 +295,7 @@ class ConsumerGroup:
     ) -> None:
         """Raises UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH.
 
-        An epoch that the member has left behind will do for partitions that it has had since then (KIP-1251).
+        An earlier member epoch is valid for partitions that the member has owned since then (KIP-1251).
         """
         if epoch < 0 and not self.members:
             return
@@ -315,7 +315,7 @@ class ConsumerGroup:
             raise self._stale(member, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """May this member read offsets? Without an id, anybody may. Raises as `check_commit`."""
+        """Whether a member may read offsets; a request without a member id always may. Raises as `check_commit`."""
         if member_id is None and epoch < 0:
             return
         member = self.member(member_id or "")
@@ -354,7 +354,7 @@ class ConsumerGroup:
         self.tried = topics
 
     def resolving_timer(self, fire: Callable[[Step], None]) -> Timer:
-        """The timer of the regular expressions, made at the first call."""
+        """The timer of the regular expressions, created at the first call."""
         if self.resolving is None:
             self.resolving = Timer(fire)
         return self.resolving
@@ -381,7 +381,7 @@ class ConsumerGroup:
         self._release_instance(member)
 
     def name_instance(self, member: ConsumerMember, instance_id: str) -> None:
-        """A member says which instance it is; it may have been another one before."""
+        """Set a member's instance id, which may replace another one."""
         if member.member_id in self.members:
             self._release_instance(member)
             self.instances[instance_id] = member.member_id
@@ -392,7 +392,7 @@ class ConsumerGroup:
             del self.instances[member.instance_id]
 
     def hold(self, member: ConsumerMember, current: CurrentAssignment) -> None:
-        """The member has this now."""
+        """Set a member's current assignment."""
         for place in (*member.current.assigned, *member.current.revoking):
             if self.owners.get(place) == member.member_id:
                 del self.owners[place]
@@ -401,5 +401,5 @@ class ConsumerGroup:
             self.owners[place] = member.member_id
 
     def is_free(self, place: TopicIdPartition, member: ConsumerMember) -> bool:
-        """Nobody else has it."""
+        """Whether no other member owns the partition."""
         return self.owners.get(place, member.member_id) == member.member_id

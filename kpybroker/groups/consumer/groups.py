@@ -1,7 +1,7 @@
-"""The consumer groups (KIP-848) of one partition of `__consumer_offsets`: what records say, and the groups they make.
+"""The consumer groups (KIP-848) of one partition of `__consumer_offsets`.
 
-Hard state is the last value of each record; groups are made of it when a coordinator wakes, and from then on change
-together with what they write.
+Hard state is the last value of each record. The groups are made from it when a coordinator begins, and then change
+together with the records that they write.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kpybroker.wire.rpc.list_groups import ListedGroup
 
 
 class ConsumerGroups(GroupKind):
-    """Finds groups, makes and deletes them. `classic`: the groups that may migrate from or to the classic protocol."""
+    """Finds, creates and deletes groups. `classic`: the groups that may migrate from or to the classic protocol."""
 
     name = "consumer"
     record_kinds = records.KINDS

@@ -1,6 +1,7 @@
-"""ConsumerGroupHeartbeat (KIP-848): a member joins, says what it wants and has, hears what it shall have, and leaves.
+"""ConsumerGroupHeartbeat (KIP-848): a member joins, sends its subscription and its partitions, gets its assignment, and
+leaves.
 
-The refusals are in the order in which Kafka finds them.
+Errors are checked in Kafka's order.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.rpc.consumer_group_heartbeat import Assignment, Request, Response, TopicPartitions
 
 RECORDS_BESIDE, RECORD_BESIDE_BYTES = 4, 64
-"""What is written with a member's record: epoch and target of the group, target and state of the member. The size is
-that of such a value while little is assigned."""
+"""The records written besides the member's: epoch and target epoch of the group, target and current assignment of the
+member. The size is that of a value with few partitions."""
 
 
 class Heartbeats:
-    """Answers heartbeats upon the transitions of `Transitions`.
+    """Answers heartbeats, by the transitions of `Transitions`.
 
     - find: the group of a heartbeat that does not join. Raises GROUP_ID_NOT_FOUND.
-    - find_or_make: the group of one that joins, made or migrated from the classic protocol where need be.
+    - find_or_make: the group of a heartbeat that joins, created or migrated if needed.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Heartbeats:
         self._find_or_make = find_or_make
 
     def beat(self, command: ConsumerHeartbeat, step: Step) -> Response:
-        """Raises KafkaError with the code and the words of the refusal."""
+        """Raises KafkaError with Kafka's code and message."""
         request = command.request
         self._check(request)
         if request.member_epoch == JOIN:
@@ -53,7 +54,8 @@ class Heartbeats:
         return self._stay(group, command, step)
 
     def _group_to_join(self, command: ConsumerHeartbeat, step: Step) -> ConsumerGroup:
-        """None is made or migrated for a member that is refused; in one that is, other faults count first."""
+        """The group is not created or migrated for a member that is refused; in an existing group, other errors come
+        first."""
         request = command.request
         try:
             return self._find(request.group_id)
@@ -78,7 +80,7 @@ class Heartbeats:
             )
 
     def _check_size(self, member: ConsumerMember, command: ConsumerHeartbeat) -> None:
-        """Raises UNKNOWN_SERVER_ERROR, as Kafka does, for what makes a member too large for a batch of the log."""
+        """Raises UNKNOWN_SERVER_ERROR, as Kafka does, if a member is too large for a batch of the log."""
         request = command.request
         names = request.subscribed_topic_names
         if names is None and request.subscribed_topic_regex is None:
@@ -133,7 +135,7 @@ class Heartbeats:
     def _known(
         self, group: ConsumerGroup, request: Request, owned: frozenset[TopicIdPartition] | None
     ) -> ConsumerMember | None:
-        """The member, or the earlier self of a static one; None for a new one. Raises what Kafka refuses it with."""
+        """The member, or the previous member with its instance id; None for a new one. Raises Kafka's refusals."""
         member_id, instance_id = request.member_id, request.instance_id
         if request.member_epoch == JOIN:
             if instance_id is None:
@@ -164,7 +166,7 @@ class Heartbeats:
             )
 
     def _update(self, group: ConsumerGroup, member: ConsumerMember, command: ConsumerHeartbeat, step: Step) -> bool:
-        """Take over what the member says; True if what it subscribes to has changed."""
+        """Take over the member's request; True if its subscription has changed."""
         request = command.request
         before, regex_before, names_before = member.said(), member.regex, set(member.names)
         if request.instance_id is not None:
@@ -198,7 +200,7 @@ class Heartbeats:
 
 
 def _take_over(member: ConsumerMember, command: ConsumerHeartbeat) -> None:
-    """What a member says of itself; null is what it has said before."""
+    """Take over the fields of a request; null keeps the previous value."""
     request = command.request
     if request.rack_id is not None:
         member.rack_id = request.rack_id
@@ -237,7 +239,7 @@ def _malformed(request: Request) -> str | None:
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: frozenset[TopicIdPartition] | None) -> None:
-    """A member may lag by the one answer that it has not heard, if what it has is a part of what it shall have."""
+    """A member may lag by one response that it has not received, if its partitions are part of its assignment."""
     current = member.current
     if epoch == current.epoch:
         return
@@ -252,7 +254,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: frozenset[TopicIdPar
 
 
 def _is_full(request: Request) -> bool:
-    """Whether the request has all fields, as a client sends them when it is not sure what the broker knows."""
+    """Whether the request has all fields, as clients send it when they do not know what the broker knows."""
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
 

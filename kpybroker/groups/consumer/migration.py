@@ -1,8 +1,8 @@
-"""A live group changes its protocol (KIP-848, "Online migration"), in either direction, while its members go on.
+"""Migrates a live group from one protocol to the other (KIP-848, "Online migration").
 
-Up: a member of the consumer protocol joins a classic group; the members that are there stay, and go on speaking the
-classic protocol. Down: the last member of the consumer protocol leaves; those that stay make a classic group, which
-rebalances. A group without members belongs to whoever joins it first.
+Upgrade: a member of the consumer protocol joins a classic group; the existing members stay, and go on with the classic
+protocol. Downgrade: the last member of the consumer protocol leaves; the others form a classic group, which rebalances.
+A group without members becomes what its next member uses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ConsumerGroupStore(Protocol):
 
 
 class Migration:
-    """Turns groups of one protocol into groups of the other."""
+    """Converts groups of one protocol into groups of the other."""
 
     def __init__(self, steps: Transitions, classic: ClassicGroups, consumer: ConsumerGroupStore) -> None:
         self._steps = steps
@@ -43,9 +43,9 @@ class Migration:
     # -- up -------------------------------------------------------------------------------------------------------
 
     def upgraded(self, group_id: str, step: Step) -> ConsumerGroup | None:
-        """The classic group of this id as one of the consumer protocol; None where there is none, or an empty one.
+        """The classic group with this id, converted to a consumer group; None if there is none, or an empty one.
 
-        Raises GROUP_ID_NOT_FOUND where it may not become one: clients then say that the group is of another protocol.
+        Raises GROUP_ID_NOT_FOUND if it must not be converted: clients then report that the group uses another protocol.
         """
         classic = self._classic.get(group_id)
         if classic is None:
@@ -64,7 +64,7 @@ class Migration:
         return group
 
     def _check_upgrade(self, classic: ClassicGroup) -> dict[str, Subscription]:
-        """What the members subscribe to. Raises GROUP_ID_NOT_FOUND."""
+        """The members' subscriptions. Raises GROUP_ID_NOT_FOUND."""
         if not self._steps.settings.may_upgrade:
             raise _no_upgrade(classic, "the online upgrade is disabled")
         if classic.protocol_type != CONSUMER:
@@ -95,7 +95,7 @@ class Migration:
         self._steps.begin_session(group, member, now_ms)
 
     def _current(self, group: ConsumerGroup, classic: ClassicGroup, known: ClassicMember) -> CurrentAssignment:
-        """What a classic member has; of partitions that two members have, the first one keeps them."""
+        """A classic member's assignment; if two members have the same partition, the first one keeps it."""
         try:
             has = owned_places(read_assignment(known.assignment), self._steps.image())
         except MalformedFrame:
@@ -115,7 +115,7 @@ class Migration:
             step.write(records.current_record(group.group_id, member))
 
     def _retire(self, classic: ClassicGroup, step: Step) -> None:
-        """The classic group is no more; who waits in it is sent to join again."""
+        """Delete the classic group; its waiting members must join again."""
         for member in classic.members.values():
             step.answer(classic.take_join(member), refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
             step.answer(member.take_sync(), refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -130,7 +130,7 @@ class Migration:
     # -- down -----------------------------------------------------------------------------------------------------
 
     def downgrade(self, group: ConsumerGroup, step: Step) -> bool:
-        """Make a classic group of members that all speak that protocol; False where the settings do not allow it."""
+        """Convert a group whose members all use the classic protocol; False if the settings forbid it."""
         settings = self._steps.settings
         if not settings.may_downgrade or len(group.members) > settings.group_max_size:
             return False
@@ -160,7 +160,7 @@ class Migration:
 
 
 def _subscription(member: ClassicMember, protocol: str | None) -> Subscription:
-    """By the protocol of the generation; before there is one, by the member's first."""
+    """A member's subscription for the generation's protocol; before the first generation, for its first protocol."""
     data = member.metadata(protocol) if protocol else member.protocols[0][1] if member.protocols else b""
     return read_subscription(data)
 

@@ -1,7 +1,7 @@
-"""From what a member has to what it shall have, one safe step at a time (KIP-848, "Reconciliation").
+"""Brings a member from its current to its target assignment, one safe step at a time (KIP-848, "Reconciliation").
 
-First it gives up what it shall not have and says so; only then does its epoch move on. What it shall have and another
-member still has, it gets when that one has given it up. So no partition is ever with two members.
+First it revokes partitions and confirms that; only then does its epoch advance. It gets a partition of another member
+when that member has revoked it. So no partition ever has two owners.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def reconciled(
     wanted: Mapping[bytes, int],
     owned: frozenset[TopicIdPartition] | None,
 ) -> CurrentAssignment:
-    """What the member has after this heartbeat. `wanted` are the ids of the topics it subscribes to; `owned` is what it
-    says it has, None where it does not say."""
+    """The member's assignment after this heartbeat. `wanted` are the ids of the topics that it subscribes to; `owned`
+    are the partitions in its request, None if the request has none."""
     current = member.current
     target = frozenset(place for place in group.targets.get(member.member_id, NOTHING) if place[0] in wanted)
     if current.state is MemberState.UNREVOKED_PARTITIONS:
@@ -51,7 +51,7 @@ def _next(
 
 
 def _without_unwanted(current: CurrentAssignment, wanted: Mapping[bytes, int]) -> CurrentAssignment:
-    """It has not answered yet; topics that it has left meanwhile it shall give up too."""
+    """It has not confirmed the revocation yet; it must also revoke topics that it has unsubscribed from meanwhile."""
     more = {place: since for place, since in current.assigned.items() if place[0] not in wanted}
     if not more:
         return current

@@ -1,6 +1,6 @@
-"""Records of consumer groups in `__consumer_offsets`, in Kafka's schemas (KIP-848): what is written, and read back.
+"""Writes and reads the records of consumer groups in `__consumer_offsets`, in Kafka's schemas (KIP-848).
 
-A group is what its records say: an epoch, and for each member what it said, what it shall have and what it has.
+The records of a group: its epoch, and for each member its subscription, target assignment and current assignment.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from kpybroker.wire.stored.prefixed import build_stored, parse_stored
 GROUP_EPOCH, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX = 3, 4, 5, 6, 7, 8, 16
 KINDS = frozenset({GROUP_EPOCH, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX})
 _TOMBSTONE_ORDER = (CURRENT, TARGET, TARGET_EPOCH, MEMBER, PARTITION_METADATA, REGEX, GROUP_EPOCH)
-"""A member's record is deleted after its assignment, and the group's last, so that a replay leaves nothing behind."""
+"""A member's record is deleted after its assignments, and the group's record last, so that any prefix can be replayed.
+"""
 _REPLAY_ORDER = (GROUP_EPOCH, PARTITION_METADATA, TARGET_EPOCH, MEMBER, TARGET, CURRENT, REGEX)
 
 
 def group_of(key: bytes) -> str:
-    """The group a key of these kinds belongs to: its first field in all of them. Raises MalformedFrame."""
+    """The group of a key, which is its first field in all of these kinds. Raises MalformedFrame."""
     size = int.from_bytes(key[2:4], "big", signed=True)
     if not 0 <= size <= len(key) - 4:
         raise MalformedFrame("a key without a group id")
@@ -34,7 +35,7 @@ def group_of(key: bytes) -> str:
 
 
 def tombstones(keys: Iterable[bytes]) -> list[Stored]:
-    """Forget all of these, in an order in which it can be replayed."""
+    """Delete these keys, in an order in which every prefix can be replayed."""
     ordered = sorted(keys, key=lambda key: _TOMBSTONE_ORDER.index(int.from_bytes(key[:2], "big")))
     return [Stored(key, None) for key in ordered]
 
@@ -103,7 +104,7 @@ def current_record(group_id: str, member: ConsumerMember) -> Stored:
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Stored]:
-    """Forget a member."""
+    """Delete a member."""
     return [
         _record(stored.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None),
         _record(stored.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None),
@@ -112,7 +113,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[Stored]:
 
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex | None) -> Stored:
-    """What a regular expression matches; None: nobody subscribes by it any more."""
+    """The topics that a regular expression matches; None: no member uses it any more."""
     value = resolved and stored.ConsumerGroupRegularExpressionValue(
         topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.timestamp_ms
     )
@@ -142,7 +143,7 @@ def _with_epochs(places: Mapping[TopicIdPartition, int]) -> list[Any]:
 
 
 def read_group(group_id: str, said: Mapping[bytes, bytes]) -> ConsumerGroup:
-    """The group that these records keep; timers are the caller's to start. Raises Damage."""
+    """The group in these records; the caller starts the timers. Raises Damage."""
     group = ConsumerGroup(group_id)
     for key in sorted(said, key=lambda key: _REPLAY_ORDER.index(int.from_bytes(key[:2], "big"))):
         _READERS[int.from_bytes(key[:2], "big")](group, key, said[key])
@@ -199,7 +200,7 @@ def _read_current(group: ConsumerGroup, key: bytes, value: bytes) -> None:
 
 
 def _epochs(told: list[Any], epoch: int) -> dict[TopicIdPartition, int]:
-    """Without epochs of their own (before Kafka 4.3), partitions are taken to be of the member's."""
+    """Partitions without epochs (before Kafka 4.3) get the member's epoch."""
     return {
         (bytes(each.topic_id), partition): since
         for each in told
@@ -216,7 +217,7 @@ def _read_regex(group: ConsumerGroup, key: bytes, value: bytes) -> None:
 
 
 def _pass_over(_group: ConsumerGroup, _key: bytes, _value: bytes) -> None:
-    """What Kafka wrote before 4.1 about topics, and nobody reads."""
+    """The topic metadata that Kafka wrote before 4.1, which is not used."""
 
 
 _READERS = {

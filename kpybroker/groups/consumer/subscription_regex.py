@@ -20,11 +20,11 @@ from kpybroker.errors import ErrorCode, KafkaError
 log = logging.getLogger(__name__)
 
 NAMES_A_STEP = 1_000
-"""Names tried in one step: about two milliseconds."""
+"""The names matched in one step: about two milliseconds."""
 COMPILING_IN_NAMES = 250
-"""An expression is compiled anew where it is not known any more: a fresh one of usual size takes as long as these."""
+"""The cost of compiling an expression of usual size, in names."""
 COMPILED_BYTES = 1 << 20
-"""RE2's limit for one compiled expression, which then takes a few milliseconds; beyond it the expression is refused."""
+"""RE2's memory limit for one expression, which takes a few milliseconds to compile; larger ones are refused."""
 LENGTH_MAX = 4_096
 WITHOUT_RE2 = (
     "This broker was installed without RE2 and cannot match regular expressions: "
@@ -32,12 +32,13 @@ WITHOUT_RE2 = (
 )
 COMPILED_KEPT = 256
 _INNOCENT = re.compile(r"\\Q.*?(\\E|$)|\\[^CQ]", re.DOTALL)
-"""What has nothing to do with `\\C`, which this RE2 knows and Kafka's does not: quoted text, other escapes."""
+"""The parts of an expression that cannot contain the operator for one byte, which this RE2 has and Kafka's has not:
+quoted text and other escapes."""
 
 
 @lru_cache(maxsize=COMPILED_KEPT)
 def compiled(regex: str) -> Any:
-    """The expression, ready to match. Raises INVALID_REGULAR_EXPRESSION."""
+    """The compiled expression. Raises INVALID_REGULAR_EXPRESSION."""
     try:
         import re2  # only who subscribes by expression pays for loading it
     except ImportError:
@@ -61,10 +62,10 @@ def compiled(regex: str) -> Any:
 
 
 class RegexResolution:
-    """Tries expressions on names, one expression after the other, a step at a time.
+    """Matches names with expressions, one expression after the other, step by step.
 
-    An expression that cannot be compiled here was accepted elsewhere (by Apache Kafka, or while RE2 was installed) and
-    came with the log: it is left out, and what it matched before stays.
+    An expression that cannot be compiled was accepted elsewhere (by Apache Kafka, or with RE2 installed), and came with
+    the log: it is skipped, and its previous result stays.
     """
 
     def __init__(self, regexes: Iterable[str], names: Iterable[str]) -> None:
@@ -73,7 +74,8 @@ class RegexResolution:
         self._at = ((regex, first) for regex in tuple(self.found) for first in range(0, len(self._names), NAMES_A_STEP))
 
     def step(self) -> Mapping[str, set[str]] | None:
-        """Go on; once all names have been tried, what every expression matched that can be compiled, else None."""
+        """Continue. When all names have been matched, return the topics of every expression that can be compiled; else
+        None."""
         left = NAMES_A_STEP
         while left > 0:
             at = next(self._at, None)

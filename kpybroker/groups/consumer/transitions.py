@@ -1,6 +1,6 @@
-"""The transitions of consumer groups (KIP-848) that heartbeats, timers and classic members have in common.
+"""The transitions of consumer groups (KIP-848) that heartbeats, timers and classic members share.
 
-Whatever changes is written in the same step: a group is what its records say, and a new coordinator goes on from them.
+Every change is written in the same step: a new coordinator continues from the records.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from kpybroker.metadata.image import Image
 
 GROUP_RESOURCE = 32
 RESOLVE_AGAIN_MS = 1_000
-"""Regular expressions of a group are tried on new topics at most this often."""
+"""The least interval at which a group's regular expressions are evaluated on new topics."""
 
 
 class Transitions:
-    """Changes groups, and writes what it changed.
+    """Changes groups, and writes the changes.
 
-    - image: the metadata as this broker knows it.
+    - image: returns the metadata.
     - on_all_classic: called when the last member of the consumer protocol has left classic ones behind; True if the
-      group is then one of the classic protocol, and this one is no more.
+      group was converted to a classic one.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class Transitions:
         self.on_all_classic = on_all_classic
 
     def configure(self, settings: GroupSettings) -> None:
-        """Go on with other settings."""
+        """Use new settings."""
         self.settings = settings
 
     # -- settings -------------------------------------------------------------------------------------------------
 
     def _of_group(self, group_id: str, name: str, default: int, low: int, high: int) -> int:
-        """A setting of the group's own, as far as the broker's limits allow it."""
+        """A setting of the group itself, within the broker's limits."""
         own = self.image().config(GROUP_RESOURCE, group_id).get(name)
         if own is None or why_unusable(GROUP_RESOURCE, name, own) is not None:
             return default
@@ -99,13 +99,13 @@ class Transitions:
     # -- topics ---------------------------------------------------------------------------------------------------
 
     def partitions(self, names: frozenset[str]) -> dict[bytes, int]:
-        """Topic id -> number of partitions, of those that exist."""
+        """Topic id -> number of partitions, of existing topics."""
         topics = self.image().topics
         found = (topics.get(name) for name in names)
         return {topic.id: len(topic.partitions) for topic in found if topic is not None}
 
     def refresh(self, group: ConsumerGroup, step: Step, *, changed: bool) -> None:
-        """Raise the group's epoch where its subscriptions have changed, or the topics it subscribes to."""
+        """Bump the group's epoch if its subscriptions or their topics have changed."""
         image = self.image()
         if not changed and group.seen is image:
             return
@@ -120,7 +120,7 @@ class Transitions:
     # -- regular expressions --------------------------------------------------------------------------------------
 
     def resolve(self, group: ConsumerGroup, at_ms: int) -> None:
-        """Try the group's regular expressions, soon but not within this step."""
+        """Evaluate the group's regular expressions soon, but not within this step."""
         timer = group.resolving or group.resolving_timer(partial(self._begin_to_resolve, group))
         if timer.at_ms is None or timer.at_ms > at_ms:
             self.timers.set(timer, at_ms)
@@ -164,7 +164,7 @@ class Transitions:
             self.resolve(group, step.now_ms)
 
     def drop_unused(self, group: ConsumerGroup, regex: str, step: Step) -> None:
-        """Forget a regular expression that nobody subscribes by."""
+        """Delete a regular expression that no member uses."""
         if regex in group.resolved and regex not in group.regexes():
             del group.resolved[regex]
             step.write(records.regex_record(group.group_id, regex, None))
@@ -172,7 +172,7 @@ class Transitions:
     # -- assignments ----------------------------------------------------------------------------------------------
 
     def assignor(self, group: ConsumerGroup) -> str:
-        """The one that most members ask for, the first of the settings where nobody does."""
+        """The assignor that most members ask for; by default, the first one of the settings."""
         votes: dict[str, int] = {}
         for member in group.members.values():
             if member.server_assignor in self.settings.consumer_assignors:
@@ -180,7 +180,7 @@ class Transitions:
         return max(votes, key=lambda name: votes[name]) if votes else self.settings.consumer_assignors[0]
 
     def retarget(self, group: ConsumerGroup, step: Step) -> None:
-        """Decide anew what everybody shall have, if the group has changed and the last time is long enough ago."""
+        """Compute a new target assignment, if the group has changed and the assignment interval has passed."""
         if group.epoch <= group.assignment_epoch:
             return
         interval_ms = self._assignment_interval_ms(group.group_id)
@@ -212,7 +212,7 @@ class Transitions:
     def reconcile(
         self, group: ConsumerGroup, member: ConsumerMember, owned: frozenset[tuple[bytes, int]] | None, step: Step
     ) -> None:
-        """Let the member come nearer to its target, and see to it that it gives up in time what it shall."""
+        """Take a member one step towards its target, and start its revocation timer if it has to revoke partitions."""
         current = reconciled(group, member, self.partitions(group.wanted(member)), owned)
         if current == member.current:
             return
@@ -230,7 +230,7 @@ class Transitions:
     # -- members --------------------------------------------------------------------------------------------------
 
     def begin_session(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """The member is alive."""
+        """Restart the member's session."""
         session = member.session or member.session_timer(partial(self._late, group, member))
         if member.classic is None:
             timeout_ms = self.session_timeout_ms(group.group_id)
@@ -239,13 +239,14 @@ class Transitions:
         self.timers.set(session, now_ms + timeout_ms)
 
     def begin_to_wait(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
-        """The member has its rebalance timeout to give up what it shall; a classic one to join again."""
+        """Start the rebalance timeout, within which the member must revoke its partitions, or a classic one must join
+        again."""
         timer = member.rebalance or member.rebalance_timer(partial(self._late, group, member))
         if timer.at_ms is None or member.classic is None:
             self.timers.set(timer, step.now_ms + max(member.rebalance_timeout_ms, 0))
 
     def wait_for_sync(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
-        """A classic member has its rebalance timeout to ask for its assignment."""
+        """Start the rebalance timeout, within which a classic member must send SyncGroup."""
         timer = member.sync_timer(partial(self._late, group, member))
         self.timers.set(timer, step.now_ms + max(member.rebalance_timeout_ms, 0))
 
@@ -254,7 +255,7 @@ class Transitions:
             self.remove(group, [member], step)
 
     def remove(self, group: ConsumerGroup, members: list[ConsumerMember], step: Step) -> None:
-        """Members leave, or are late: what they had is free."""
+        """Remove members that left or timed out: their partitions are free."""
         for member in members:
             group.remove(member)
             for record in records.member_tombstones(group.group_id, member.member_id):
@@ -267,14 +268,14 @@ class Transitions:
         step.write(records.epoch_record(group))
 
     def leave_for_a_while(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
-        """A static member goes and means to come again (KIP-345): what it has is kept until its session ends."""
+        """A static member leaves and means to return (KIP-345): its partitions are kept until its session expires."""
         if member.rebalance is not None:
             member.rebalance.cancel()
         kept = dict.fromkeys(member.current.assigned, 0)
         self.hold(group, member, CurrentAssignment(LEAVE_STATIC, member.current.epoch, MemberState.STABLE, kept), step)
 
     def replace(self, group: ConsumerGroup, earlier: ConsumerMember, member_id: str, step: Step) -> ConsumerMember:
-        """A static member came again under another id: it gets what its earlier self had and shall have."""
+        """A static member has returned with another id: it gets the partitions and the target of its predecessor."""
         member = earlier.replaced_by(member_id)
         target = group.targets.get(earlier.member_id, NOTHING)
         group.remove(earlier)
@@ -289,7 +290,7 @@ class Transitions:
 
 
 def _hash(partitions: Mapping[bytes, int]) -> int:
-    """A number that changes with the topics, or with how many partitions one has; 0 without topics."""
+    """A number that changes with the topics and their partition counts; 0 without topics."""
     if not partitions:
         return 0
     told = blake2b(digest_size=8)

@@ -1,4 +1,4 @@
-"""One accepted socket: its peer and listener, its traffic, and what the limits decided about it."""
+"""One accepted socket: its peer and listener, its traffic, and how the limits treat it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.server.connections.listener import ListenerState
 
 
 class Accepted(asyncio.BufferedProtocol):
-    """What the limits and the server's sweep know of a connection."""
+    """The part of a connection that the limits and the server's sweep use."""
 
     __slots__ = (
         "_closing",
@@ -37,9 +37,9 @@ class Accepted(asyncio.BufferedProtocol):
         """Since the last `take_counts`."""
         self.activity = Activity(now)
         self.is_of_a_node = False
-        """It has sent what only nodes of the cluster send."""
+        """It has sent a request that only nodes of the cluster send."""
         self.on_probation = False
-        """A limit of connections is reached, and this may be a node's."""
+        """A connection limit is reached, and this may be a node."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
@@ -48,11 +48,11 @@ class Accepted(asyncio.BufferedProtocol):
         self.peer = f"{self.host}:{address[1]}"
 
     def admitted(self, number: int) -> None:
-        """The server serves it under this number, which is unique in the process."""
+        """The server serves it, with this number, which is unique in the process."""
         self.number = number
 
     def abort(self) -> None:
-        """Close at once; what is owed is lost."""
+        """Close at once, without sending the remaining replies."""
         self._closing = True
         if self.transport is not None:
             self.transport.abort()
@@ -62,27 +62,27 @@ class Accepted(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def finish_event(self) -> None:
-        """What was appended in this read event has been written."""
+        """The data appended in this read event has been written."""
         raise NotImplementedError
 
     @property
     def is_closing(self) -> bool:
-        """Nothing more is read."""
+        """Whether nothing more is read."""
         return self._closing
 
     @property
     def unsent_bytes(self) -> int:
-        """What was handed over to the transport and has not left."""
+        """The bytes that the transport has not sent yet."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     @property
     def stuck_since(self) -> float:
-        """Nothing of what is unsent has left since then, by the loop's clock."""
+        """Since when none of the unsent bytes have been sent, by the loop's clock."""
         return self.activity.stuck_since
 
     @property
     def quiet_since(self) -> float:
-        """Nothing has come since then, by the loop's clock."""
+        """Since when nothing has been received, by the loop's clock."""
         return self.activity.quiet_since
 
     def take_counts(self) -> tuple[int, int]:
@@ -93,9 +93,9 @@ class Accepted(asyncio.BufferedProtocol):
         return counted
 
     def note_probation(self, *, began: bool) -> None:
-        """It is on probation from now on, or no longer."""
+        """Put it on probation, or end that."""
         self.on_probation = began
 
     def note_node(self) -> None:
-        """It is a node's."""
+        """It belongs to a node."""
         self.is_of_a_node = True

@@ -1,14 +1,14 @@
-"""What one connection has done, as the server sees it once a second: bytes that come and that leave."""
+"""The traffic of one connection, as the server checks it once a second."""
 
 from __future__ import annotations
 
 FRAME_PATIENCE_S = 30.0
-"""How fast a frame has to come to keep its memory once others wait for some: at a rate at which it takes so long.
-Kafka's clients give a request up after `request.timeout.ms`, by default as long."""
+"""While others wait for memory, a frame keeps its buffer if it would arrive within this time. Kafka's clients give up a
+request after `request.timeout.ms`, which has the same default."""
 WINDOW_S = 3.0
-"""The time over which that is measured."""
+"""The time over which the rate is measured."""
 DRIBBLE_BYTES = 1024
-"""Half a frame that gets fewer bytes in a second does not keep its connection from being idle."""
+"""A partial frame that gets fewer bytes than this per second does not keep its connection from being idle."""
 
 
 class Activity:
@@ -27,26 +27,24 @@ class Activity:
 
     def __init__(self, now: float) -> None:
         self.quiet_since = now
-        """Nothing that counts has come since then."""
+        """Since when nothing that counts has been received."""
         self.stuck_since = now
-        """Nothing that waits to be sent has left since then."""
+        """Since when none of the unsent bytes have been sent."""
         self.unsent_bytes = 0
         self.is_slow = False
-        """Half a frame is here, and it came too slowly to be here within FRAME_PATIENCE_S."""
+        """A partial frame arrives too slowly to be complete within FRAME_PATIENCE_S."""
         self._received_bytes = self._sent_bytes = 0
         self._frame_since = now
         self._frame_bytes = 0
 
     def count(self, received_bytes: int, sent_bytes: int) -> None:
-        """So much has come and was handed over to be sent."""
+        """Add received bytes, and bytes passed to the transport."""
         self._received_bytes += received_bytes
         self._sent_bytes += sent_bytes
 
     def look(self, now: float, half_of_bytes: int, unsent_bytes: int) -> None:
-        """Judge the traffic since the last look.
-
-        `half_of_bytes`: the size of the frame of which a part is here and the rest would be read; 0 for none.
-        """
+        """Evaluate the traffic since the last check. `half_of_bytes`: the size of the frame that has partly arrived; 0
+        for none."""
         received, self._received_bytes = self._received_bytes, 0
         if received >= DRIBBLE_BYTES or (received and not half_of_bytes):
             self.quiet_since = now

@@ -1,4 +1,4 @@
-"""Why a frame is refused by its first bytes, for the line about it: often the peer speaks something else."""
+"""Explains, from its first bytes, why a frame is refused: often the peer uses another protocol."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from kpybroker.wire.api import by_key
 FRAME_BYTES_MAX = 32 * 1024 * 1024
 """The largest request of an API without `carries_bytes`.
 
-100,000 names of topics of full length are 25 MB; to copy 100 MB would hold up others."""
+100,000 topic names of full length are 25 MB; copying 100 MB would delay others.
+"""
 HEADER_BYTES_MIN = 8
 TLS_HANDSHAKE, TLS_MAJOR = 0x16, 3
 """The first byte of a record with a ClientHello, and the second, of all versions since SSL 3 (RFC 8446, 5.1)."""
 HTTP = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"CONN", b"PATC", b"PRI ")
-"""How requests begin; PRI is HTTP/2."""
+"""The beginnings of HTTP requests; PRI is HTTP/2."""
 
 
 def why_no_frame(first: Any, limit: int) -> str:
-    """What these four bytes begin, and what to do about it where that is known. `limit` is the largest size."""
+    """What these four bytes are the beginning of, and the remedy if there is one. `limit` is the largest frame size."""
     begin = bytes(first)
     if begin[0] == TLS_HANDSHAKE and begin[1] == TLS_MAJOR:
         return (
@@ -35,8 +36,8 @@ def why_no_frame(first: Any, limit: int) -> str:
 
 
 def why_too_large(size_bytes: int, begin: memoryview) -> str | None:
-    """Why a frame of this size, its length included, is not read to its end; None where it is. `begin` has its first
-    bytes, from the length on."""
+    """Why a frame of this size, including its length field, is not read to its end; None if it is. `begin` has its
+    first bytes, beginning with the length."""
     if size_bytes <= 4 + FRAME_BYTES_MAX:
         return None
     key = int(unpack(">h", begin[4:6])[0])

@@ -30,11 +30,11 @@ from kpybroker.server.connections.receive_memory import (
 from kpybroker.server.connections.writing import HELD_BACK_BYTES, OWED_LIMIT_BYTES, write_all
 
 REPLIES_LIMIT = 256
-"""Replies one connection may have under way; past it, backpressure is TCP's."""
+"""The most replies of one connection under way; beyond that, TCP's backpressure applies."""
 FLUSH_AT_ONCE = 8
-"""With so many replies due the write is shared enough; to wait for other connections would only idle their clients."""
+"""With this many replies due, the flush does not wait for other connections, whose share would be small."""
 TURN_MS = 5
-"""Requests of one connection are begun for so long, and then those of others."""
+"""For how long requests of one connection are started before other connections are served."""
 
 _SIZE = Struct(">i").unpack_from
 _KEY_AND_VERSION = Struct(">hh").unpack_from
@@ -76,7 +76,7 @@ class Connection(Accepted):
         self._owed_bytes = 0
         self._giving_way = GivingWay()
         self.known: dict[int, Any] = {}
-        """By api key and version, what the dispatcher knows of the header that came last."""
+        """By api key and version, the dispatcher's cached header."""
 
     # ---- asyncio's side
 
@@ -136,7 +136,7 @@ class Connection(Accepted):
             port.flush_all()
 
     def finish_event(self) -> None:
-        """What this connection appended has been written, along with what others did."""
+        """This connection's appended data has been written, together with that of others."""
         self._awaits_flush = False
         self._send()
         self._processing = False
@@ -223,13 +223,13 @@ class Connection(Accepted):
             self.transport.close()
 
     def drop(self, why: str) -> None:
-        """Log one line and close at once; what is owed is lost."""
+        """Log one line and close at once, without sending the remaining replies."""
         self._port.metrics.connection_dropped()
         self._port.refusals.tell(self.host, "dropped connection from %s: %s", self.peer, why)
         self.abort()
 
     def answer(self, buffers: Sequence[Any]) -> None:
-        """Queue an encoded reply in its turn."""
+        """Queue an encoded reply."""
         self._replies.append(buffers)
         self._owed_bytes += sum(map(len, buffers))
 
@@ -275,14 +275,14 @@ class Connection(Accepted):
             self._port.unsent.hold(self)
 
     def _give_back(self) -> None:
-        """What was sent out of a read buffer has left: its memory can serve the next read."""
+        """Return read buffers that have been sent, for the next reads."""
         if self.transport is not None and not self.transport.get_write_buffer_size():
             for piece in self.lent:
                 self._port.give_back(piece)
             self.lent.clear()
 
     def _ask_blocker_to_give_way(self) -> None:
-        """Tell a parked Fetch that another kind of request waits behind it."""
+        """Tell a parked Fetch that a request of another kind waits behind it."""
         if self.blocker is None or self._closing or self._processing or self._filled - self._position < 8:
             return
         key = _KEY_AND_VERSION(self._buffer, self._position + 4)[0]
@@ -290,7 +290,7 @@ class Connection(Accepted):
             self._giving_way.ask(self.blocker, self._ask_blocker_to_give_way)
 
     def _make_room(self) -> None:
-        """Move what is left to the front, grow for a frame that needs it, pause reading when there is no room."""
+        """Move the remaining bytes to the front, grow for a large frame, and pause reading if there is no room."""
         if self.blocker is not None and self.blocker.holds_frame:
             self._pause_reading(True)
             return
@@ -317,21 +317,21 @@ class Connection(Accepted):
         self._pause_reading(left == len(self._buffer))
 
     def _grow(self, size: int, frame_bytes: int) -> None:
-        """Take memory as bytes come, not as the frame announces it; where none is free, `go_on` is called later."""
+        """Take memory as bytes arrive, not as the frame announces; if none is free, `go_on` is called later."""
         port = self._port
         of_a_node = self.is_of_a_node or port.limits.is_for_nodes_alone(self.listener)
         if port.memory.take(self, size - len(self._buffer), frame_bytes, of_a_node=of_a_node):
             self._resize(size)
 
     def shrink(self) -> None:
-        """Keep only what has come of the next frame."""
+        """Keep only the received part of the next frame."""
         left, size = self._filled - self._position, len(self._buffer)
         if size > max(left * GROWTH, IDLE_BUFFER_BYTES):
             self._resize(max(left * 2, IDLE_BUFFER_BYTES))
             self._port.memory.give(size - len(self._buffer))
 
     def _end_frame(self) -> None:
-        """Others wait for memory: they have their turn before the next frame."""
+        """Others wait for memory: they come before the next frame."""
         self.shrink()
         self._port.memory.frame_ended(self)
 
@@ -340,7 +340,7 @@ class Connection(Accepted):
         self._end_frame()
 
     def go_on(self) -> None:
-        """What kept this connection is over: memory for its frame, a closed listener, a peer that did not read."""
+        """Continue after waiting for memory, for the listener to open, or for the peer to read."""
         if not self._closing and not self._processing:
             self._process()
 
@@ -362,7 +362,7 @@ class Connection(Accepted):
         self._position, self._filled = 0, left
 
     def stop_gracefully(self) -> None:
-        """Answer what may be answered early, and close as soon as nothing is owed."""
+        """Answer early what may be answered early, and close when all replies are sent."""
         if self.blocker is not None:
             self.blocker.give_way()
         if not self._has_runnable_frame() and all(not isinstance(each, Reply) or each.done for each in self._replies):
@@ -370,11 +370,11 @@ class Connection(Accepted):
 
     @property
     def last_reply(self) -> Reply | Sequence[Any] | None:
-        """What was queued last and has not been sent; None for nothing."""
+        """The reply that was queued last and is not sent yet; None if there is none."""
         return self._replies[-1] if self._replies else None
 
     def look(self, now: float) -> Activity:
-        """Once a second: note what has been done, and give back buffers that were sent, or into which nothing came."""
+        """Once a second: measure the traffic, and give back buffers that were sent or are unused."""
         self._give_back()
         half_of_bytes, left = 0, self._filled - self._position
         if left and not self._reading_paused and not self._processing:
@@ -394,10 +394,10 @@ class Connection(Accepted):
 
     @property
     def holds_memory(self) -> bool:
-        """The receive buffer is larger than an idle one's."""
+        """Whether the receive buffer is larger than an idle connection's."""
         return len(self._buffer) > IDLE_BUFFER_BYTES
 
     @property
     def is_quiet(self) -> bool:
-        """No request under way; half a frame that does not go on counts as nothing."""
+        """No request is under way; a partial frame that does not progress does not count."""
         return not self._replies

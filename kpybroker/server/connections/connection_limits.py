@@ -18,16 +18,16 @@ from kpybroker.server.connections.listener import ListenerState
 
 PROBATION_S = 2.0
 ON_PROBATION_MAX = 16
-"""At once, for each side of the node; the oldest makes room for another one."""
+"""The most connections on probation, for each side of the node; a new one replaces the oldest."""
 NODES_MAX = 32
-"""Connections of other nodes that are not counted, for each side; more of them are counted as clients' are."""
+"""The most connections of other nodes that are not counted, for each side; further ones count like clients'."""
 CLOSED_A_SWEEP = 1000
-"""How many are closed in one go where max.connections was set below their number."""
+"""How many connections are closed at once if max.connections is set below their number."""
 PLAINTEXT = "PLAINTEXT"
 
 
 class Limited(Protocol):
-    """A connection, as this sees it."""
+    """The part of a connection that is used here."""
 
     number: int
     host: str
@@ -37,20 +37,20 @@ class Limited(Protocol):
 
     @property
     def quiet_since(self) -> float:
-        """Nothing has come since then, by the loop's clock."""
+        """Since when nothing has been received, by the loop's clock."""
 
     def note_probation(self, *, began: bool) -> None:
-        """It is on probation from now on, or no longer."""
+        """Put it on probation, or end that."""
 
     def note_node(self) -> None:
-        """It is a node's."""
+        """It belongs to a node."""
 
     def drop(self, why: str) -> None:
-        """Close at once, and say why in the log."""
+        """Close at once, and log the reason."""
 
 
 class Side:
-    """The connections that came to the listeners of one side of the node."""
+    """The connections to the listeners of one side of the node."""
 
     def __init__(self) -> None:
         self.counted: dict[Limited, None] = {}
@@ -58,7 +58,7 @@ class Side:
         self.on_probation: OrderedDict[Limited, float] = OrderedDict()
         """Since when."""
         self.by_host: Counter[str] = Counter()
-        """Of those counted; so are the next."""
+        """Of counted connections, like the next ones."""
         self.by_listener: Counter[str] = Counter()
 
     def count(self, connection: Limited) -> None:
@@ -67,7 +67,7 @@ class Side:
         self.by_listener[connection.listener.name] += 1
 
     def discount(self, connection: Limited) -> bool:
-        """Whether it had been counted."""
+        """Remove a connection from the counts; returns whether it was counted."""
         if connection not in self.counted:
             return False
         del self.counted[connection]
@@ -79,14 +79,14 @@ class Side:
 
 
 class ConnectionLimits:
-    """Admits connections by the settings that `config` gives, as they are at the time."""
+    """Admits connections by the current settings, which `config` returns."""
 
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
         self._config = config
         self._sides = {BROKER: Side(), CONTROLLER: Side()}
 
     def admit(self, connection: Limited, now: float) -> str | None:
-        """None where it may stay, at least on probation; else the limit that is reached."""
+        """None if it may stay, at least on probation; else the limit that is reached."""
         side = self._sides[connection.listener.side]
         reached = self._reached(connection, side)
         if reached is None:
@@ -103,7 +103,7 @@ class ConnectionLimits:
         return None
 
     def is_a_node(self, connection: Limited) -> None:
-        """It has sent what only nodes of the cluster send."""
+        """It has sent a request that only nodes of the cluster send."""
         if connection.is_of_a_node:
             return
         side = self._sides[connection.listener.side]
@@ -116,7 +116,7 @@ class ConnectionLimits:
             self._count_or_drop(connection, side, f"{NODES_MAX} connections of other nodes are open")
 
     def is_a_client(self, connection: Limited) -> None:
-        """One on probation has sent what a node of the cluster would not send to this listener."""
+        """A connection on probation has sent a request that nodes do not send to this listener."""
         if connection.listener.side != CONTROLLER:  # there nodes also look around
             self._count_or_drop(connection, self._sides[BROKER], "it is not another broker's")
 
@@ -128,7 +128,7 @@ class ConnectionLimits:
             self._end_probation(connection, side)
 
     def look(self, now: float) -> None:
-        """Once a second: close connections that were on probation for too long, and apply limits that were lowered."""
+        """Once a second: close connections that were on probation for too long, and apply lowered limits."""
         for side in self._sides.values():
             for connection in [each for each, since in side.on_probation.items() if now - since >= PROBATION_S]:
                 self._count_or_drop(connection, side, f"it did not prove to be another node's in {PROBATION_S:.0f} s")
@@ -137,14 +137,14 @@ class ConnectionLimits:
                 self._close_oldest(side, min(excess, CLOSED_A_SWEEP))
 
     def is_for_brokers_alone(self, listener: ListenerState) -> bool:
-        """One of several listeners of the broker, and that which brokers use among themselves."""
+        """Whether only brokers use this listener: it is one of several, and the inter-broker listener."""
         config = self._config()
         if listener.side == CONTROLLER or len(config.listeners) < 2:
             return False
         return listener.name == (config.inter_broker_listener_name or PLAINTEXT)
 
     def is_for_nodes_alone(self, listener: ListenerState) -> bool:
-        """A listener of controllers, or one for brokers alone."""
+        """Whether it is a listener of controllers, or only brokers use it."""
         return listener.side == CONTROLLER or self.is_for_brokers_alone(listener)
 
     def _nodes_come_to(self, listener: ListenerState) -> bool:
@@ -176,7 +176,7 @@ class ConnectionLimits:
         connection.note_probation(began=False)
 
     def _close_oldest(self, side: Side, count: int) -> None:
-        """Close those that have been quiet for the longest, of the listeners for clients."""
+        """Close the connections that have been idle longest, on listeners for clients."""
         closable: Collection[Limited] = [each for each in side.counted if not self.is_for_brokers_alone(each.listener)]
         for connection in sorted(closable, key=lambda each: (each.quiet_since, each.number))[:count]:
             connection.drop("max.connections reached; of all connections this one was quiet for the longest")

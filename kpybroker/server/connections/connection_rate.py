@@ -1,7 +1,8 @@
-"""How fast connections may come: from one address, to one listener (KIP-612), and altogether.
+"""Limits the rate of new connections: from one address, to one listener (KIP-612), and in total.
 
-Who comes too often from an address is held unserved, so that its next attempt is not sooner, and then closed. What is
-too fast for its listener or altogether waits for its turn, which in Apache Kafka the acceptor of the listener does.
+A connection above the limit of its address is kept open unserved for a while, so that the client does not retry sooner,
+and then closed. A connection above the limit of its listener or of the broker waits, as in Apache Kafka, where the
+listener's acceptor waits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NO_RATE = (1 << 31) - 1
 
 
 class Arrivals:
-    """Looks at every connection to a listener for clients; nodes of the cluster come when they want."""
+    """Checks every connection to a listener for clients; nodes of the cluster are not limited."""
 
     def __init__(self, broker: Broker, metrics: Metrics, limits: ConnectionLimits) -> None:
         self._broker = broker
@@ -34,7 +35,7 @@ class Arrivals:
         """By listener."""
 
     def came(self, connection: Accepted) -> None:
-        """A connection was accepted. It counts as one, whatever becomes of it: max.connections limits what is held."""
+        """A connection was accepted. It counts even if it is closed later: max.connections limits open connections."""
         broker, listener = self._broker, connection.listener
         if listener.side == CONTROLLER or connection.on_probation:
             return
@@ -54,7 +55,7 @@ class Arrivals:
 
 
 class Queue:
-    """The connections to one listener that wait for their turn. `of_all`: the rate of the broker, if it applies."""
+    """The waiting connections of one listener. `of_all`: the rate of the broker, if it applies."""
 
     def __init__(self, broker: Broker, listener: str, of_all: Rate | None) -> None:
         self._broker = broker
@@ -63,11 +64,11 @@ class Queue:
         self._rate = Rate(broker.quotas.windows)
         self._waiting: deque[Pause] = deque()
         self._is_waiting = False
-        """The first in the queue waits for its time; the others wait for it."""
+        """The first connection in the queue waits for its time; the others wait for it."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether a connection waits, or may have to."""
+        """Whether connections wait, or may have to."""
         config = self._broker.config
         limit = config.connection_rate_of(self._listener)
         if self._of_all is not None:
@@ -75,13 +76,13 @@ class Queue:
         return limit != NO_RATE or bool(self._waiting) or self._is_waiting
 
     def wait(self, pause: Pause) -> None:
-        """Let it in when it may come in."""
+        """Serve it when the rate permits."""
         self._waiting.append(pause)
         if not self._is_waiting:
             self._next()
 
     def _next(self) -> None:
-        """Let in the connections that may come now; the next one waits."""
+        """Serve the connections that the rate permits now; the next one waits."""
         quotas = self._broker.quotas
         self._is_waiting = False
         while self._waiting:
@@ -96,7 +97,7 @@ class Queue:
             pause.end()
 
     def _wait_ms(self, now_ms: int) -> int:
-        """Count one connection; how long it has to wait."""
+        """Count one connection; returns how long it has to wait."""
         config = self._broker.config
         limits = [(self._rate, config.connection_rate_of(self._listener))]
         if self._of_all is not None:

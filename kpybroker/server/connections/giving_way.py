@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kpybroker.call import Reply
 
 GIVE_WAY_EVERY_S = 0.05
-"""A client that alternates the two would else make the Fetch a busy loop; what comes sooner is served then."""
+"""The least interval: a client that alternates between both kinds would otherwise make the Fetch a busy loop."""
 
 
 class GivingWay:

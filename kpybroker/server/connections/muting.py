@@ -1,7 +1,7 @@
-"""A connection whose client has to wait: nothing more of it is run for a while (KIP-219).
+"""Mutes the connection of a throttled client: its requests wait for a while (KIP-219).
 
-A pause stands among the connection's replies like one that is not complete yet, and nothing is sent for it. What the
-client has sent meanwhile waits in the receive buffer, and once that is full in the sockets.
+A pause is queued among the connection's replies like an incomplete reply, and nothing is sent for it. Later requests
+wait in the receive buffer and, when that is full, in the sockets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kpybroker.server.connections.accepted import Accepted
 
 
 class Pause(Reply):
-    """Begins when it is made, and ends some time after `start`."""
+    """Begins when it is created, and ends some time after `start`."""
 
     __slots__ = ("_pauses", "_timer")
 
@@ -23,7 +23,7 @@ class Pause(Reply):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, wait_ms: int) -> None:
-        """End after so long."""
+        """End after this time."""
         if not self.done:
             self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.end)
 
@@ -42,14 +42,14 @@ class Pause(Reply):
 
 
 class Pauses:
-    """Those of all connections of a server; there is at most a handful for each connection."""
+    """The pauses of all connections of a server; at most a handful for each connection."""
 
     def __init__(self) -> None:
         self.open: set[Pause] = set()
         self._stopped = False
 
     def begin(self, connection: Accepted) -> Pause:
-        """Run nothing more of this connection until the pause is over."""
+        """Run no further request of this connection until the pause ends."""
         pause = Pause(self)
         if self._stopped:
             pause.end()
@@ -59,7 +59,7 @@ class Pauses:
         return pause
 
     def end_all(self) -> None:
-        """Let everybody go on."""
+        """End every pause."""
         for pause in list(self.open):
             pause.end()
 

@@ -1,5 +1,4 @@
-"""What the connections of one server share: its limits and memory, the write that ends a read event, and where frames
-go."""
+"""What the connections of one server share: limits, memory, the write after each read event, and the dispatcher."""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ from kpybroker.server.connections.unsent_replies import UnsentReplies
 from kpybroker.wire.api import API
 
 Dispatch = Callable[[Any, memoryview], None]
-"""From a connection and one request frame. Raises MalformedFrame."""
+"""Called with a connection and one request frame. Raises MalformedFrame."""
 Encode = Callable[[Reply], Sequence[Any]]
-"""From a complete reply to its buffers."""
+"""Returns the buffers of a complete reply."""
 
 
 class Port:
-    """The server as its connections see it. `admit` and `forget` are called for each one that opens and closes."""
+    """The server as its connections see it. `admit` and `forget` are called when a connection opens and closes."""
 
     dispatch: Dispatch
     encode: Encode
@@ -55,26 +54,26 @@ class Port:
         return self._loop.time()
 
     def serve(self, dispatch: Dispatch, encode: Encode) -> None:
-        """Frames go to `dispatch` from now on, and complete replies through `encode`."""
+        """Pass frames to `dispatch` from now on, and complete replies to `encode`."""
         self.dispatch, self.encode = dispatch, encode
 
     def has_unflushed(self) -> bool:
-        """Whether anything was appended, or is to be settled, since the last flush."""
+        """Whether anything was appended, or has to be settled, since the last flush."""
         queue = self._flush_queue
         return bool(queue.dirty or queue.woken)
 
     def flush_soon(self, connection: Accepted) -> None:
-        """Flush when every connection that is ready now has been read: one write serves them all."""
+        """Flush when every connection that is ready has been read: one write serves them all."""
         self._unflushed.append(connection)
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self.flush_all)
 
     def flush_all(self) -> None:
-        """Write all appended batches, settle replies, and let the connections that waited for the write go on.
+        """Write all appended batches, settle replies, and let the waiting connections continue.
 
-        Those that come while a flush settles (a reply makes a connection go on) wait for the next: what they appended
-        is not written yet, and still lies in their receive buffers.
+        Connections that are added during a flush (a reply lets a connection continue) wait for the next one: their
+        batches are not written yet, and are still in their receive buffers.
         """
         if self._flush_queue.flushing:
             return

@@ -1,4 +1,5 @@
-"""The memory of all receive buffers together (queued.max.request.bytes): taken as bytes come, with shares kept back."""
+"""Limits the memory of all receive buffers together (queued.max.request.bytes): taken as bytes arrive, with reserved
+shares."""
 
 from __future__ import annotations
 
@@ -9,74 +10,75 @@ from typing import Protocol
 
 IDLE_BUFFER_BYTES = 4096
 BUSY_BUFFER_BYTES = 128 * 1024
-"""How far the buffer of a connection grows for many small frames; for a larger one it grows as the frame comes."""
+"""The largest buffer for many small frames; for a larger frame, it grows as the frame arrives."""
 FIRST_STEP_BYTES = 16 * 1024
 GROWTH = 4
-"""The buffer of a frame is at most so many times as large as what has come of it."""
+"""The buffer of a frame is at most this many times as large as its received part."""
 LIMIT_BYTES = 512 * 1024 * 1024
-"""Where queued.max.request.bytes sets no limit."""
+"""The limit if queued.max.request.bytes sets none."""
 SMALL_FRAME_BYTES = 2 * 1024 * 1024
-"""Frames up to here are small: a Produce of `message.max.bytes` with its header is one."""
+"""The largest small frame: a Produce of `message.max.bytes` with its header is one."""
 LARGE, SMALL, NODES = range(3)
 """Large frames of clients, small frames of clients, frames of other nodes."""
 EIGHTHS = (5, 7, 8)
-"""How much of the limit may be in use when each of them takes more: the rest is kept for those that follow."""
+"""The part of the limit that may be in use when a frame of each kind takes more; the rest is reserved for the kinds
+after it."""
 MAPPED_BYTES = 4 * 1024 * 1024
-"""Buffers from here on get their pages as bytes come: to fill 100 MB with zeros takes some 40 ms."""
+"""Buffers of this size or more get their pages as bytes arrive: zeroing 100 MB takes some 40 ms."""
 ASKED_A_TURN = 50
-"""How many connections that wait for memory are asked in one turn of the loop whether they can go on."""
+"""How many of the connections that wait for memory are resumed in one turn of the loop."""
 
 
 def next_step(come_bytes: int, frame_bytes: int) -> int:
-    """How large the buffer of a frame is to be when so much of it has come."""
+    """The size of a frame's buffer for this many received bytes."""
     return min(frame_bytes, max(come_bytes * GROWTH, FIRST_STEP_BYTES))
 
 
 def receive_buffer(size_bytes: int) -> bytearray | mmap:
-    """Memory to receive into. It lives for as long as there are views of it."""
+    """Memory to receive into. It lives as long as there are views of it."""
     if size_bytes < MAPPED_BYTES:
         return bytearray(size_bytes)
     return mmap(-1, size_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
 
 
 class Holder(Protocol):
-    """A connection, as this sees it."""
+    """The part of a connection that is used here."""
 
     def go_on(self) -> None:
-        """Ask again."""
+        """Ask for memory again."""
 
 
 class ReceiveMemory:
-    """Counts bytes. At the limit one frame of each kind goes on beyond it, or halves of frames would wait for ever."""
+    """Counts bytes. At the limit, one frame of each kind may exceed it; else partial frames would wait for ever."""
 
     def __init__(self, limit_bytes: int) -> None:
         limit = limit_bytes if limit_bytes > 0 else LIMIT_BYTES
         self._limits = [limit * eighths // 8 for eighths in EIGHTHS]
         self.queue_max_bytes = limit // 8
-        """Of small frames that are complete and wait for a place among the long requests: others find memory, too."""
+        """The limit for complete small frames that wait for a place among the long requests."""
         self.used_bytes = 0
-        """Of all buffers, beyond what each connection has anyway."""
+        """The bytes of all buffers above the minimum of each connection."""
         self.is_short = False
-        """Whether a frame waits or goes beyond the limit: buffers that are not needed are then given back at once."""
+        """Whether a frame waits or exceeds the limit: unneeded buffers are then given back at once."""
         self._waiting: OrderedDict[Holder, int] = OrderedDict()
         self._beyond: dict[int, Holder] = {}
-        """By kind, whose frame may go on beyond the limit."""
+        """By kind, the connection whose frame may exceed the limit."""
         self._to_ask = 0
-        """Of those that wait, how many are to be asked again before this round ends."""
+        """How many waiting connections are still to be resumed in this round."""
         self._asks = False
 
     @property
     def waiting(self) -> int:
-        """How many connections wait."""
+        """How many connections wait for memory."""
         return len(self._waiting)
 
     @property
     def wanted_bytes(self) -> int:
-        """What those that wait have asked for."""
+        """How many bytes the waiting connections have asked for."""
         return sum(self._waiting.values())
 
     def take(self, holder: Holder, more_bytes: int, frame_bytes: int, *, of_a_node: bool) -> bool:
-        """Count `more_bytes` for a frame of so many in all; where they are not free, `go_on` is called later."""
+        """Take `more_bytes` for a frame of `frame_bytes`; False if they are not free: `go_on` is called later."""
         kind = NODES if of_a_node else SMALL if frame_bytes <= SMALL_FRAME_BYTES else LARGE
         is_free = self.used_bytes + more_bytes <= self._limits[kind]
         if not is_free and self._beyond.setdefault(kind, holder) is not holder:
@@ -96,25 +98,25 @@ class ReceiveMemory:
         return True
 
     def give(self, size_bytes: int) -> None:
-        """A buffer has become smaller."""
+        """A buffer has shrunk."""
         self.used_bytes -= size_bytes
         self.ask_again()
 
     def frame_ended(self, holder: Holder) -> None:
-        """Its frame is complete, or the connection is closed."""
+        """The frame is complete, or the connection is closed."""
         self._waiting.pop(holder, None)
         self.step_back(holder)
         self.ask_again()
 
     def step_back(self, holder: Holder) -> None:
-        """Another frame may go on beyond the limit."""
+        """Another frame may exceed the limit."""
         if self._beyond:
             for kind in [kind for kind, other in self._beyond.items() if other is holder]:
                 del self._beyond[kind]
         self.is_short = bool(self._waiting or self._beyond)
 
     def ask_again(self) -> None:
-        """Ask all that wait once more: soon, and in steps, since each connection that closes calls for it."""
+        """Resume all waiting connections soon, and in steps, since every connection that closes calls this."""
         self._to_ask = len(self._waiting)
         if self._to_ask and not self._asks:
             self._asks = True

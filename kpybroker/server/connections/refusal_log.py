@@ -1,4 +1,4 @@
-"""The lines about refused connections and frames: so many in a minute, and then one that counts the others."""
+"""Logs refused connections and frames: a limited number of lines per minute, and then one that counts the others."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ log = logging.getLogger(__name__)
 
 MINUTE_S = 60.0
 LINES_PER_HOST = 5
-"""In a minute, about one address."""
+"""Lines per minute about one address."""
 LINES = 60
-"""In a minute, about all of them."""
+"""Lines per minute in all."""
 HOSTS_MAX = 1000
-"""Addresses that are counted one by one; of more in a minute there are no lines."""
+"""The most addresses that are counted separately; further ones get no lines until the minute ends."""
 
 
 class RefusalLog:
@@ -27,7 +27,7 @@ class RefusalLog:
         self.untold_hosts: set[str] = set()
 
     def tell(self, host: str, line: str, *about: object) -> None:
-        """A warning, with logging's own way to fill it in."""
+        """Log a warning with logging's formatting, or count it."""
         is_known = host in self.by_host
         if (is_known or len(self.by_host) < HOSTS_MAX) and self.by_host[host] < LINES_PER_HOST and self._told < LINES:
             self.by_host[host] += 1
@@ -39,7 +39,7 @@ class RefusalLog:
             self.untold_hosts.add(host)
 
     def look(self, now: float) -> None:
-        """Begin another minute when this one is over, with a line that counts what was not logged."""
+        """Begin a new minute when the current one is over, with a line that counts what was not logged."""
         if now - self._since < MINUTE_S:
             return
         self.sum_up()

@@ -1,7 +1,7 @@
-"""Replies that were handed over and have not left yet: of all connections together, they have a limit.
+"""Limits the replies of all connections that their clients have not read yet.
 
-A connection with more unsent than its transport's high-water mark gets nothing more, so that each holds one large reply
-at most. Near the limit Fetches bring less; at the limit the connection that costs the most is closed.
+A connection above its transport's high-water mark gets no more replies, so that each holds one large reply at most.
+Near the limit, Fetch responses become smaller; at the limit, the connection that holds the most is closed.
 """
 
 from __future__ import annotations
@@ -10,31 +10,32 @@ from collections.abc import Callable
 from typing import Protocol
 
 LIMIT_BYTES = 256 * 1024 * 1024
-"""Unsent replies of all connections that are above their transport's high-water mark."""
+"""The limit on unsent replies of all connections above their transport's high-water mark."""
 TIGHT_BYTES = LIMIT_BYTES // 2
-"""From here on a Fetch brings SMALL_FETCH_BYTES at most."""
+"""From here on, a Fetch returns at most SMALL_FETCH_BYTES."""
 SMALL_FETCH_BYTES = 1024 * 1024
 STUCK_S = 1.0
-"""Nothing has left for so long: closed before others that are slow."""
+"""A connection that has sent nothing for this long is closed before slow ones."""
 
 
 class Sender(Protocol):
-    """A connection, as this sees it."""
+    """The part of a connection that is used here."""
 
     @property
     def unsent_bytes(self) -> int:
-        """What was handed over and has not left."""
+        """The bytes that the transport has not sent yet."""
 
     @property
     def stuck_since(self) -> float:
-        """Nothing has left since then, by the loop's clock."""
+        """Since when none of them have been sent, by the loop's clock."""
 
     def drop(self, why: str) -> None:
-        """Close at once, what is owed is lost; says why in the log."""
+        """Close at once, without sending the remaining replies, and log the reason."""
 
 
 class UnsentReplies:
-    """The senders above their high-water mark. `limit_fetches` gets the most bytes that a Fetch brings; None: any."""
+    """The connections above their high-water mark. `limit_fetches` is called with the most bytes of a Fetch; None: no
+    limit."""
 
     def __init__(self, now: Callable[[], float], limit_fetches: Callable[[int | None], None]) -> None:
         self._now = now
@@ -44,7 +45,7 @@ class UnsentReplies:
         self._is_tight = False
 
     def hold(self, sender: Sender) -> None:
-        """This one is above its high-water mark, or has got more to send."""
+        """This connection is above its high-water mark, or has got more to send."""
         size_bytes = sender.unsent_bytes
         self.total_bytes += size_bytes - self._held.get(sender, 0)
         self._held[sender] = size_bytes
@@ -53,19 +54,19 @@ class UnsentReplies:
         self._follow()
 
     def release(self, sender: Sender) -> None:
-        """It has sent nearly all, or is gone."""
+        """It has sent nearly everything, or is closed."""
         self.total_bytes -= self._held.pop(sender, 0)
         self._follow()
 
     def look(self) -> None:
-        """Bring the sizes up to date: once a second."""
+        """Update the sizes, once a second."""
         for sender in self._held:
             self._held[sender] = sender.unsent_bytes
         self.total_bytes = sum(self._held.values())
         self._follow()
 
     def _make_room(self) -> None:
-        """Update the sizes, then drop the senders with the most, first those whose replies are stuck."""
+        """Update the sizes, then close the connections with the most unsent bytes, first those that send nothing."""
         self.look()
         since = self._now() - STUCK_S
         while self.total_bytes > LIMIT_BYTES:

@@ -1,4 +1,4 @@
-"""How replies go out: small ones joined into one send, large ones as they are."""
+"""Sends replies: small ones joined into one send, large ones as they are."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 SMALL_WRITE_BYTES = 16 * 1024
 HELD_BACK_BYTES = 32 * 1024
-"""Replies up to here leave when every connection that is ready now has been read; larger ones at once."""
+"""Replies up to this size are sent when every connection that is ready has been read; larger ones at once."""
 OWED_LIMIT_BYTES = 1024 * 1024
-"""Replies are handed over once they come to so much: a peer that does not read them is then noticed."""
+"""Replies are passed to the transport when they reach this size, so that a peer that does not read is noticed."""
 
 
 def write_all(transport: asyncio.Transport, out: list[Any]) -> list[Any]:
     """Write buffers in order, with as few sends and copies as possible.
 
-    Returned are those that may be views of a disk's read buffer: the transport may hold them until it has sent them.
+    Returns those that may be views of a disk's read buffer: the transport may hold them until it has sent them.
     """
     large = [piece for piece in out if len(piece) >= SMALL_WRITE_BYTES]
     if large:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 PATHS = ("/metrics", "/healthz", "/readyz")
 STALL_CHECK_S = 0.05
-"""A stall is known to within this."""
+"""The resolution of a measured stall."""
 
 
 class StallWatch:
-    """How late the loop is for a timer that is due many times a second."""
+    """Measures how late the loop is for a timer that is due many times a second."""
 
     def __init__(self) -> None:
         self._worst_s = 0.0
@@ -50,12 +50,12 @@ class StallWatch:
         return worst_s
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         self._timer.cancel()
 
 
 class Observing:
-    """The HTTP side of one node. `start` before the broker opens, `show` when it has, `serving` when it serves."""
+    """The HTTP side of one node. Call `start` before the broker opens, `show` when it has, `serving` when it serves."""
 
     def __init__(self, world: World) -> None:
         answers = (self._metrics, self._health, self._readiness)
@@ -82,7 +82,7 @@ class Observing:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def show(self, broker: Broker, server: Server) -> None:
-        """From now on there are metrics: of this broker, and of what its server does."""
+        """Serve the metrics of this broker and its server from now on."""
         from kpybroker.server.metrics.gauges import Gauges
 
         self._broker = broker
@@ -93,7 +93,7 @@ class Observing:
         self._serves = True
 
     def close(self) -> None:
-        """The end."""
+        """Stop serving."""
         self._serves = False
         self._stalls.stop()
         self._http.close()
@@ -121,7 +121,7 @@ class Observing:
 
 
 def why_not_ready(broker: Broker) -> str | None:
-    """What keeps others from counting on this node; None where nothing does."""
+    """Why clients and other brokers cannot rely on this node; None if they can."""
     for path in broker.storage.disk_watch.hung:
         return f"the disk of {path} does not answer"
     quorum = broker.quorum
@@ -144,10 +144,10 @@ def why_not_ready(broker: Broker) -> str | None:
 
 
 def what_lags(broker: Broker) -> str | None:
-    """A replica that came here before this start and has still to catch up with its leader; None where there is none.
+    """Replicas from before this start that have not caught up with their leader; None if there are none.
 
-    As long as there is, a rolling restart has to wait: the next node that stops may leave too few in sync. What is on
-    its way here by a reassignment may take hours, and what has no leader has nobody to catch up with.
+    Until then a rolling restart must wait: stopping the next node may leave too few in-sync replicas. Replicas that a
+    reassignment adds may take hours and do not count, nor do those without a leader.
     """
     lagging = []
     for partition in broker.replication.hosting:

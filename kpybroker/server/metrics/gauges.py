@@ -1,4 +1,4 @@
-"""The metrics of one node, computed at each scrape, under the names that Kafka's have behind the JMX exporter."""
+"""The metrics of one node, computed at each scrape, with the names that Kafka's have behind the JMX exporter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kpybroker.server.server import Server
 
 AT_ONCE = 500
-"""Partitions looked at in one go: the loop serves others in between."""
+"""How many partitions are examined at once; the loop serves other requests in between."""
 SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 LOGS = "kafka_server_replicamanager_"
@@ -71,7 +71,7 @@ ALL_NAMES = (*GAUGES, *(f"{name}_total" for name in (*COUNTERS, REQUESTS)), TOTA
 
 
 class Gauges:
-    """`count` looks, then `registry` tells. Request times are gathered from the moment this is made."""
+    """`count` computes the metrics, `registry` exports them. Request times are measured from the beginning."""
 
     def __init__(self, broker: Broker, server: Server) -> None:
         self._broker = broker
@@ -91,7 +91,7 @@ class Gauges:
         server.watch(Timing(lambda api, seconds: times.labels(api).observe(seconds)))
 
     async def count(self, stall_s: float) -> None:
-        """Collect everything. Two scrapes at once take turns."""
+        """Compute everything. Concurrent scrapes take turns."""
         async with self._counting:
             counted = dict.fromkeys((*GAUGES, *COUNTERS), 0.0)
             counted["kpybroker_loop_worst_stall_seconds"] = stall_s
@@ -141,7 +141,7 @@ class Gauges:
         )
 
     def collect(self) -> Iterator[Metric]:
-        """What was counted last; prometheus_client's side."""
+        """The last computed values, for prometheus_client."""
         version = GaugeMetricFamily("kpybroker_info", "Version and node id", labels=["version", "node_id"])
         version.add_metric([__version__, str(self._broker.node_id)], 1)
         yield version
@@ -170,7 +170,7 @@ def _count_partition(partition: Partition, counted: dict[str, float]) -> None:
 
 
 async def _count_cluster(image: Image, counted: dict[str, float]) -> None:
-    """What the active controller knows of the whole cluster."""
+    """The active controller's metrics of the whole cluster."""
     live = image.live_brokers()
     counted[f"{CONTROLLER}activebrokercount"] = len(live)
     counted[f"{CONTROLLER}fencedbrokercount"] = len(image.brokers) - len(live)

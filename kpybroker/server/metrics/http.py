@@ -1,7 +1,6 @@
 """A small HTTP server for probes and scrapes: GET and HEAD of a few paths, one request per connection.
 
-h11 reads the requests; it bounds what it keeps of one. Everything runs on the loop of the broker, whose health a probe
-wants to know.
+h11 parses the requests and limits their memory. Everything runs on the broker's loop, whose health a probe checks.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 64
-"""At once. One more takes the place of the one that has gone longest without a request under way."""
+"""The most connections; a further one replaces the one that has been idle longest."""
 PER_HOST_MAX = 48
-"""Of them, from one address: one more takes the place of another one from there."""
+"""The most connections from one address; a further one replaces another one from there."""
 REQUEST_LIMIT_BYTES = 8192
-"""Of a request's line and headers together."""
+"""The most bytes of a request's line and headers."""
 REQUEST_PATIENCE_S = 2.0
-"""For the whole request to come."""
+"""The time within which the whole request must arrive."""
 PATIENCE_S = 10.0
-"""For a whole exchange: a peer that is slower is not waited for."""
+"""The time limit for a whole exchange."""
 TEXT = "text/plain; charset=utf-8"
 METHODS = ("GET", "HEAD")
 
 
 class Page(NamedTuple):
-    """An answer. `body` is sent as it is."""
+    """A response. `body` is sent as it is."""
 
     status: int
     body: bytes
@@ -42,11 +41,11 @@ class Page(NamedTuple):
 
 
 Answer = Callable[[Mapping[str, str]], Awaitable[Page]]
-"""Answers a GET; its argument are the headers, names in lower case."""
+"""Answers a GET; its argument is the headers, with names in lower case."""
 
 
 class HttpServer:
-    """Serves `paths`, by path. `start`, then `close`."""
+    """Serves `paths`, by path. Call `start`, then `close`."""
 
     def __init__(self, network: Network, paths: Mapping[str, Answer]) -> None:
         self._network = network
@@ -60,7 +59,7 @@ class HttpServer:
         return self._listener.port
 
     def admit(self, connection: HttpConnection) -> bool:
-        """Whether it may stay; where there are too many, one that only occupies its place has to go."""
+        """Whether it may stay; if there are too many, an idle connection is closed."""
         for most, of_one_host in ((PER_HOST_MAX, True), (CONNECTIONS_MAX, False)):
             others = [other for other in self.open if not of_one_host or other.host == connection.host]
             if len(others) < most:
@@ -82,7 +81,7 @@ class HttpServer:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection, from its first byte to its one answer."""
+    """One connection, from its first byte to its only response."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
@@ -95,7 +94,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def is_under_way(self) -> bool:
-        """A request is being answered."""
+        """A request is being processed."""
         return self._task is not None and not self._is_answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -165,7 +164,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     def _send(self, page: Page, with_body: bool) -> None:
-        """The whole answer, and the end: what else was sent is not read."""
+        """Send the whole response and close; further requests are not read."""
         transport, self._is_answered = self._transport, True
         if transport is None:
             return

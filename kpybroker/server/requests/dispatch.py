@@ -1,4 +1,4 @@
-"""From a frame to a handler and back: the Api table, the header, the one guard around handlers."""
+"""From a frame to a handler and back: the Api table, the header, and the one guard around handlers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ _SIZE_AND_ID = Struct(">ii")
 Handle = Callable[[Broker, Call, Any], Any]
 Between = Callable[[api_table.Api, Handle], Handle]
 HandleLong = Callable[[Connection, int, Reply, Callable[[], Any]], Any]
-"""From the connection, the size of the frame in bytes, the reply and the call of the handler to what that returns."""
+"""Called with the connection, the size of the frame in bytes, the reply and a call of the handler; returns its result.
+"""
 
 
 class Route:
@@ -57,12 +58,12 @@ class Route:
         self.handle: Handle = self._own
 
     def go_through(self, between: Between | None) -> None:
-        """Have requests handled by what `between` makes of the handler; None: by the handler itself."""
+        """Wrap the handler with `between`; None: call the handler itself."""
         self.handle = self._own if between is None else between(self.api, self._own)
 
 
 class Known(NamedTuple):
-    """What a header said that came before on this connection: only the correlation id changes."""
+    """The parsed header of an earlier request of this connection: only the correlation id differs."""
 
     route: Route
     call: Call
@@ -72,7 +73,7 @@ class Known(NamedTuple):
 
 
 class Dispatcher:
-    """Runs requests of all connections of one broker."""
+    """Executes the requests of all connections of one broker."""
 
     def __init__(self, broker: Broker, limits: ConnectionLimits) -> None:
         self._broker = broker
@@ -83,14 +84,15 @@ class Dispatcher:
         self._handle_long: HandleLong = _handle_long
 
     def stand_between(self, between: Between | None, handle_long: HandleLong | None = None) -> None:
-        """Put something between requests and their handlers, or take it away."""
+        """Wrap all handlers, or unwrap them."""
         self._between = between
         self._handle_long = handle_long or _handle_long
         for route in self.routes.values():
             route.go_through(between)
 
     async def answer_here(self, name: str, request: Any) -> Any:
-        """What this node's own parts ask of it as the active controller: no connection, and nothing is forwarded."""
+        """Answer a request of this node's own parts to the active controller: there is no connection, and nothing is
+        forwarded."""
         api = api_table.by_name[name]
         call = Call(api.key, api.max, None, "127.0.0.1", 0, side=CONTROLLER)
         return await answer(self._broker, api, call, request)
@@ -136,7 +138,7 @@ class Dispatcher:
             connection.answer(_buffers(route.api, known.call.version, correlation_id, result))
 
     def _is_welcome(self, connection: Connection, api: api_table.Api, version: int, request: Any) -> bool:
-        """Note whether a node or a client asks; whether the connection is still open."""
+        """Note whether a node or a client sent the request; returns whether the connection is still open."""
         if is_of_a_node(api, version, request):
             self._limits.is_a_node(connection)
         elif connection.on_probation and api is not API_VERSIONS:
@@ -146,7 +148,7 @@ class Dispatcher:
     def _run_long(
         self, connection: Connection, known: Known, frame: memoryview, correlation_id: int, *, is_new: bool
     ) -> None:
-        """Handle a request of many elements in turns."""
+        """Process a request of many elements in turns."""
         route, call = known.route, replace(known.call, is_long=True)
         api = route.api
         if api.elements <= ELEMENTS_AT_ONCE:
@@ -166,7 +168,7 @@ class Dispatcher:
         connection.await_reply(reply)
 
     def _recognise(self, connection: Connection, frame: memoryview) -> Known | None:
-        """Read a whole header, and remember what it says: a connection sends the same ones again and again."""
+        """Parse a whole header and cache it: a connection sends the same ones again and again."""
         header, body_at = parse_request_header(frame)
         api = api_table.by_key.get(header.api_key)
         at = connection.listener
@@ -210,13 +212,13 @@ class Dispatcher:
         return reply
 
     async def _encoded(self, version: int, work: Coroutine[Any, Any, Any]) -> Any:
-        """The response of a coroutine that waited, encoded in turns if it is large."""
+        """The response of a coroutine, encoded in turns if it is large."""
         return await encoded(self._broker.long_work, version, await work)
 
     def _begin(
         self, connection: Connection, route: Route, request: Any, work: Coroutine[Any, Any, Any], reply: Reply
     ) -> asyncio.Task[Any]:
-        """Complete a reply with what a coroutine returns."""
+        """Run a coroutine as a task that completes a reply."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
 
@@ -248,7 +250,7 @@ class Dispatcher:
         return task
 
     async def stop(self) -> None:
-        """End what still waits; its connections are closing."""
+        """Cancel the tasks that still run; their connections are closing."""
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -272,7 +274,7 @@ def _handle_long(_connection: Connection, _size_bytes: int, _reply: Reply, handl
 
 
 def encode(reply: Reply) -> Sequence[Any]:
-    """The buffers of a complete reply; none where none is sent."""
+    """The buffers of a complete reply; none if no response is sent."""
     response = reply.response
     if response is None:
         return ()
@@ -292,13 +294,13 @@ def _buffers(api: api_table.Api, version: int, correlation_id: int, response: An
 
 
 async def _rest(work: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
-    """As a coroutine, which a task must be from Python 3.12 on."""
+    """As a coroutine, since a task needs one from Python 3.12 on."""
     return await _resumed(work, waits_for)
 
 
 @types.coroutine
 def _resumed(work: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """Go on with a coroutine that has already yielded its first future."""
+    """Continue a coroutine that has already yielded its first future."""
     while True:
         try:
             sent = yield waits_for

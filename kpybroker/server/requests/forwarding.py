@@ -1,4 +1,4 @@
-"""Any broker takes any admin request: what the active controller does is sent on to it in an Envelope (KIP-590)."""
+"""Any broker accepts any admin request: those for the active controller are forwarded in an Envelope (KIP-590)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 Handle = Callable[["Broker", Call, Any], Any]
 
 ANONYMOUS = b"\0\0\x05User\x0aANONYMOUS\0\0"
-"""The anonymous principal, as Kafka's controllers read it (DefaultPrincipalData, version 0)."""
+"""The anonymous principal, as Kafka's controllers parse it (DefaultPrincipalData, version 0)."""
 
 
 Here = Callable[["Broker", Any], dict[int, Any]]
-"""Of requests about `resources`: the rows that this broker answers by itself, by the place of the resource."""
+"""For requests with `resources`: the rows that this broker answers by itself, by the index of the resource."""
 
 
 def forwarding(api: Api, handle: Handle, here: Here | None = None) -> Handle:
-    """The handler where this node is the active controller; on every other node, the way to that one.
+    """A handler that executes the request if this node is the active controller, and forwards it otherwise.
 
-    Who comes to the controller's own listener is told NOT_CONTROLLER instead, and looks for the right one itself.
+    A request to the controller's own listener gets NOT_CONTROLLER instead: such clients find the controller by
+    themselves.
     """
 
     def here_or_there(broker: Broker, call: Call, request: Any) -> Any:
@@ -48,7 +49,7 @@ def forwarding(api: Api, handle: Handle, here: Here | None = None) -> Handle:
 
 
 async def _unless_moved(broker: Broker, api: Api, call: Call, request: Any, told: Awaitable[Any]) -> Any:
-    """What this node answers; where it ceases to be the active controller meanwhile, what the next one does."""
+    """This node's answer; or, if another node has become the active controller meanwhile, that one's."""
     try:
         answered = await told
         if not api.has_error(answered, ErrorCode.NOT_CONTROLLER):
@@ -60,7 +61,7 @@ async def _unless_moved(broker: Broker, api: Api, call: Call, request: Any, told
 
 
 async def _forward(broker: Broker, api: Api, call: Call, request: Any) -> Encoded:
-    """The active controller's answer, as it came. Raises REQUEST_TIMED_OUT, or what the envelope was refused with."""
+    """The active controller's response, unchanged. Raises REQUEST_TIMED_OUT, or the error of the envelope."""
     body = await broker.long_work.through(build_in_turns(request, call.version))
     frame = request_head(0, api, call.version, call.client_id) + body
     sent = envelope.Request(request_data=frame, request_principal=ANONYMOUS, client_host_address=_packed(call.host))
@@ -73,7 +74,7 @@ async def _forward(broker: Broker, api: Api, call: Call, request: Any) -> Encode
 
 
 async def _forward_rest(broker: Broker, api: Api, call: Call, request: Any, settled: dict[int, Any]) -> Any:
-    """The rows of this broker, and the controller's for all other resources."""
+    """The rows of this broker, and the controller's rows for all other resources."""
     count = len(request.resources)
     rest = [resource for at, resource in enumerate(request.resources) if at not in settled]
     told: Iterator[Any] = iter(())

@@ -1,4 +1,4 @@
-"""What stands around dispatch and encoding: an ordered list, the first outermost. Inactive ones cost nothing."""
+"""Interceptors around dispatch and encoding: an ordered list, the first one outermost. Inactive ones cost nothing."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from kpybroker.server.connections.port import Dispatch, Encode
 
 
 class Interceptor(Protocol):
-    """Stands before every frame's dispatch and every reply's encoding while it is active."""
+    """Wraps every dispatch of a frame and every encoding of a reply while it is active."""
 
     @property
     def is_active(self) -> bool:
-        """Whether anything is to be done for requests."""
+        """Whether it wraps requests now."""
 
     def around(self, dispatch: Dispatch, encode: Encode) -> tuple[Dispatch, Encode]:
-        """What to call in the place of these."""
+        """The wrapped functions."""
 
 
 class Interceptors:
-    """Puts the active ones between a server's connections and its dispatcher. `serve` gets what to call."""
+    """Puts the active interceptors between connections and dispatcher. `serve` gets the wrapped functions."""
 
     def __init__(self, dispatch: Dispatch, encode: Encode, serve: Callable[[Dispatch, Encode], None]) -> None:
         self._inner = dispatch, encode
@@ -29,17 +29,17 @@ class Interceptors:
         self.follow()
 
     def add(self, interceptor: Interceptor) -> None:
-        """Inside all that were added before."""
+        """Add an interceptor inside all others."""
         self._interceptors.append(interceptor)
         self.follow()
 
     def add_outermost(self, interceptor: Interceptor) -> None:
-        """Around all others."""
+        """Add an interceptor around all others."""
         self._interceptors.insert(0, interceptor)
         self.follow()
 
     def follow(self) -> None:
-        """One has become active, or no longer is."""
+        """An interceptor has become active or inactive."""
         dispatch, encode = self._inner
         for interceptor in reversed(self._interceptors):
             if interceptor.is_active:

@@ -1,7 +1,9 @@
-"""Requests and answers of many elements: read, handled and encoded in turns, so that others need not wait for them.
+"""Requests and responses of many elements: parsed, processed and encoded in turns, so that other requests need not
+wait.
 
-A request of more than `parsing.ELEMENTS_AT_ONCE` elements goes on in a task of its own. Until it has been read it stays
-in the receive buffer, which is counted, and its connection waits. When that is lost the task ends at its next turn.
+A request of more than `parsing.ELEMENTS_AT_ONCE` elements is processed in its own task. Until it is parsed, it stays in
+the receive buffer, whose memory is counted, and its connection waits. If the connection is lost, the task ends at its
+next turn.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ Handle = Callable[[Any], Any]
 
 
 class LongReply(Reply):
-    """The answer to a long request: a task works for it, and at its end another reply may be waited for."""
+    """The reply to a long request: completed by a task, or by another reply that the task ends with."""
 
     __slots__ = ("task", "waits_for")
 
@@ -53,9 +55,9 @@ class LongReply(Reply):
 async def run_long(
     work: LongWork, api: Api, version: int, frame: memoryview, body_at: int, handle: Handle, reply: LongReply
 ) -> Any:
-    """The response to a request of many elements, encoded where that takes long. Raises MalformedFrame.
+    """The response to a request of many elements, encoded if that takes long. Raises MalformedFrame.
 
-    It has its place until it is answered, or until a Reply waits for something else to happen.
+    It holds its place until it is answered, or until it waits for a Reply.
     """
     small_bytes = len(frame) if len(frame) <= SMALL_FRAME_BYTES else 0  # larger ones have a share of the memory anyway
     async with work.place(min(api.elements, len(frame)), small_bytes):
@@ -80,12 +82,12 @@ async def run_long(
 
 
 ROWS_AT_ONCE = 500
-"""An answer with a list of more rows than this is encoded in turns."""
+"""A response with a longer list than this is encoded in turns."""
 
 
 @cache
 def _lists_of(kind: Hashable) -> tuple[str, ...]:
-    """The names of the arrays that a class of messages has."""
+    """The names of the arrays of a message class."""
     return tuple(
         name
         for name, hint, _ in getattr(kind, "_declared", ())
@@ -94,12 +96,12 @@ def _lists_of(kind: Hashable) -> tuple[str, ...]:
 
 
 def has_many_rows(response: Any) -> bool:
-    """Whether to encode a response holds up others."""
+    """Whether encoding a response would delay others."""
     return any(len(getattr(response, name) or ()) > ROWS_AT_ONCE for name in _lists_of(cast(Hashable, type(response))))
 
 
 async def encoded(work: LongWork, version: int, response: Any) -> Any:
-    """A response as it can be sent at once; what is encoded already, or has a form, stays as it is."""
+    """A response that can be sent at once; one that is already encoded, or a template, is returned as it is."""
     if response is None or isinstance(response, Encoded | Reply | fetch.Response) or type(response) in FORMS:
         return response  # a Fetch of many rows has a form
     return Encoded(await work.through(build_in_turns(response, version)))

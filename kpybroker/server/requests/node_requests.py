@@ -1,4 +1,4 @@
-"""Which requests nodes of the cluster send, by what the requests say: there is no authentication."""
+"""Recognises requests of the cluster's nodes by their content, since there is no authentication."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from kpybroker.wire.api import Api, Audience
 
 
 def is_of_a_node(api: Api, version: int, request: Any) -> bool:
-    """A request of an API for brokers, or one in which a broker says who it is."""
+    """Whether the API is for brokers only, or the request has the id of a broker."""
     return api.audience is Audience.BROKER or is_of_a_broker(api, version, request)
 
 
 def is_of_a_broker(api: Api, version: int, request: Any) -> bool:
-    """What brokers ask of one another over the listeners of clients, with an API for clients."""
+    """Whether a broker sent this request of an API for clients."""
     if api.brokers_from is not None:
         return version >= api.brokers_from
     state = getattr(request, "replica_state", None)

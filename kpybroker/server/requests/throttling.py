@@ -33,10 +33,10 @@ from kpybroker.wire.response_templates import FORMS
 from kpybroker.world.stopwatch import perf_counter
 
 PERCENT = 100.0
-"""Of one thread: what all time of it is."""
+"""All the time of one thread."""
 _TIME = Struct(">i")
 _BODY_AT = 8
-"""Where the message of a response frame begins, but for the tagged fields of flexible headers."""
+"""The offset of the message in a response frame, without the tagged fields of flexible headers."""
 
 
 class Charge:
@@ -63,16 +63,16 @@ class Charge:
         self.wait_ms = 0
         self.pause: Pause | None = None
         self.session_epoch = 0
-        """Of a Fetch. The request itself may be filled in anew by the time it is answered."""
+        """Of a Fetch. The request object may be reused before it is answered."""
         self.unanswered = False
         """A Produce with acks=0."""
 
 
 class Throttling:
-    """The interceptor that charges requests to their clients, active while any quota of requests is set.
+    """The interceptor that charges requests to their clients; active while there is a quota for requests.
 
-    `stand_between` puts `_charging` around handlers, or takes it away; `on_change` is told when this has become active
-    or no longer is; `stopwatch` counts seconds.
+    `stand_between` wraps the handlers with `_charging`, or unwraps them; `on_change` is called when this becomes active
+    or inactive; `stopwatch` returns seconds.
     """
 
     def __init__(
@@ -92,19 +92,19 @@ class Throttling:
         self.pauses = Pauses()
         self.is_active = False
         self._inner: tuple[Dispatch, Encode]
-        """What this stands around."""
+        """The wrapped functions."""
         self._dispatched: tuple[Connection, int] | None = None
-        """Whose frame is being dispatched, and its size."""
+        """The connection whose frame is being dispatched, and the size of the frame."""
         self._charge: Charge | None = None
-        """Of that frame."""
+        """The charge of that frame."""
 
     def around(self, dispatch: Dispatch, encode: Encode) -> tuple[Dispatch, Encode]:
-        """Charge each request when it is handled, and tell its client with the answer how long to wait."""
+        """Charge each request when it is processed, and put the throttle time into its response."""
         self._inner = dispatch, encode
         return self._dispatch, self._encode
 
     def follow(self) -> None:
-        """Become active, or inactive, as the quotas are now."""
+        """Become active or inactive, according to the quotas."""
         wanted = bool(self._quotas.of_requests)
         if wanted == self.is_active:
             return
@@ -141,7 +141,7 @@ class Throttling:
             self._pause(charge)
 
     def _handle_long(self, connection: Connection, size_bytes: int, reply: Reply, handle: Callable[[], Any]) -> Any:
-        """As `_dispatch`, for a request that was read in turns: its reply carries the charge."""
+        """Like `_dispatch`, for a request that is parsed in turns: the charge is attached to its reply."""
         outer = self._dispatched, self._charge
         self._dispatched, self._charge = (connection, size_bytes), None
         try:
@@ -155,7 +155,7 @@ class Throttling:
         return result
 
     def _charging(self, api: Api, handle: Callable[..., Any]) -> Callable[..., Any]:
-        """The handler, with its work charged to the client."""
+        """The handler, wrapped to charge its work to the client."""
         if api.audience is Audience.BROKER:
             return handle
 
@@ -202,7 +202,8 @@ class Throttling:
         return self._told(charge, result)
 
     def _limited(self, call: Call, request: Any) -> Any:
-        """A Fetch that wants no more than its client may have without being made to wait, or it would wait for ever."""
+        """A Fetch whose size is limited to what its client may get without throttling; otherwise it would never be
+        answered."""
         most = self._quotas.most_at_once(CONSUMER_BYTE_RATE, call.client_id)
         if most is None or request.max_bytes <= most:
             return request
@@ -212,7 +213,7 @@ class Throttling:
         return limited
 
     def _decide(self, charge: Charge) -> None:
-        """How long the client has to wait, but for what a Fetch will bring."""
+        """Compute the throttle time, without the bytes of a Fetch response."""
         quotas, client_id = self._quotas, charge.call.client_id
         if quotas.has(REQUEST_PERCENTAGE) and not charge.unanswered:
             charge.wait_ms = quotas.charge(REQUEST_PERCENTAGE, client_id, charge.spent_s * PERCENT)
@@ -246,7 +247,7 @@ class Throttling:
             self._quotas.take_back(CONSUMER_BYTE_RATE, client_id, response_bytes)
 
     def _told(self, charge: Charge, response: Any) -> Any:
-        """The answer, which says how long to wait."""
+        """The response with its throttle time."""
         if not charge.wait_ms or response is None:
             return response
         if isinstance(response, Encoded) and _begins_with_the_time(charge):
@@ -270,7 +271,7 @@ def _begins_with_the_time(charge: Charge) -> bool:
 
 
 def _spelled_out(charge: Charge, response: Any) -> Any:
-    """The response as an object that can be changed, where it is encoded already or a form."""
+    """The response as an object that can be changed, if it is encoded already or a template."""
     api, version = charge.api, charge.call.version
     if isinstance(response, Encoded):
         return parse(api.response, version, memoryview(response))
@@ -281,7 +282,7 @@ def _spelled_out(charge: Charge, response: Any) -> Any:
 
 
 class _Measured:
-    """A coroutine whose steps are counted: awaited, it gives what the coroutine gives."""
+    """A coroutine whose steps are timed: awaiting it gives the coroutine's result."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], charge: Charge, stopwatch: Callable[[], float]) -> None:
         self._work = work

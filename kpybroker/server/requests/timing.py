@@ -1,6 +1,6 @@
-"""How long requests take, by API: from the frame to the answer's encoding, waiting included.
+"""Measures how long requests take, by API: from the frame to the encoding of the response, including waits.
 
-Looked at only where metrics are served, and then at one request in `EVERY`: the others pay for a countdown.
+Only where metrics are served, and only one request in `EVERY`: the others cost a countdown.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from kpybroker.wire import api as api_table
 from kpybroker.world.stopwatch import perf_counter
 
 EVERY = 17
-"""Prime, so that clients whose requests take turns are all seen."""
+"""A prime, so that alternating requests are all measured."""
 OPEN_MAX = 256
-"""Answers that are waited for; more are forgotten, for their askers may be gone."""
+"""The most replies that are tracked; beyond it, all are dropped, since their clients may be gone."""
 _KEY = Struct(">h").unpack_from
 
 Observe = Callable[[str, float], None]
-"""Told of an API and of the seconds that one request took."""
+"""Called with an API and the seconds that one request took."""
 
 
 class Timing:
-    """The interceptor that measures: it is there where metrics are served."""
+    """The interceptor that measures; installed only where metrics are served."""
 
     is_active = True
 
@@ -36,7 +36,7 @@ class Timing:
         self._open: dict[Reply, tuple[str, float]] = {}
 
     def around(self, dispatch: Dispatch, encode: Encode) -> tuple[Dispatch, Encode]:
-        """Look at some of the requests."""
+        """Measure some of the requests."""
         waiting = self._open
 
         def timed(connection: Connection, frame: memoryview) -> None:
