@@ -1,4 +1,4 @@
-"""What coordinators share: the log in the words that their clients know, and machines that come and go with a reign."""
+"""What coordinators share: a log with coordinator error codes, and a machine for each partition that they lead."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Machine)
 
 AGAIN_S, AGAIN_MAX_S = 1.0, 60.0
-"""How long a partition rests whose machine has broken off: a bug may be met again at once."""
+"""First and longest pause before a partition is replayed after a bug, which may happen again at once."""
 
-TOLD_LIMIT = 10
-"""Records that cannot be read and are named by their offset, in one replay."""
+LOGGED_LIMIT = 10
+"""How many unreadable records one replay logs by their offsets."""
 
-IN_CLIENTS_WORDS = {
+COORDINATOR_CODES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -33,14 +33,14 @@ IN_CLIENTS_WORDS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""As Kafka's coordinators translate them; other codes stay."""
+"""Error codes of the log -> those of coordinators, as in Apache Kafka; other codes stay."""
 
 
 class CoordinatorLog:
-    """A StateLog over another one. Damage, too, is a refusal here: the partition says for itself that it is offline.
+    """A StateLog with coordinator error codes. Turns Damage into a refusal, as the partition itself goes offline.
 
-    - name: of the partition.
-    - check: raises Damage where a record cannot be replayed.
+    - name: the name of the partition, for logging.
+    - check: raises Damage if a record cannot be replayed.
     """
 
     __slots__ = ("_check", "_log", "_name", "is_checked")
@@ -50,7 +50,7 @@ class CoordinatorLog:
         self._name = name
         self._check = check
         self.is_checked = False
-        """Each record is checked before it is replayed, and passed over where it cannot be."""
+        """Whether each record is checked before it is replayed, and skipped if it is unreadable."""
 
     @property
     def end(self) -> int:
@@ -61,11 +61,11 @@ class CoordinatorLog:
         return self._log.committed
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append all or nothing. Raises KafkaError with a code that clients of coordinators know."""
+        """Append all or nothing. Raises KafkaError with an error code of coordinators."""
         try:
             return self._log.append(records)
         except KafkaError as refusal:
-            code = IN_CLIENTS_WORDS.get(refusal.code, refusal.code)
+            code = COORDINATOR_CODES.get(refusal.code, refusal.code)
             raise KafkaError(code, refusal.message) from refusal
         except Damage as damage:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(damage)) from damage
@@ -75,7 +75,7 @@ class CoordinatorLog:
 
     async def replay(self) -> AsyncIterator[Sequence[Stored]]:
         """Every record from the start to the end. Raises Damage."""
-        passed_over = 0
+        skipped = 0
         async for records in self._log.replay():
             if not self.is_checked:
                 yield records
@@ -85,22 +85,22 @@ class CoordinatorLog:
                 try:
                     self._check(record)
                 except Damage as unreadable:
-                    passed_over += 1
-                    self._tell(record, unreadable, passed_over)
+                    skipped += 1
+                    self._tell(record, unreadable, skipped)
                 else:
                     sound.append(record)
             yield sound
-        if passed_over > TOLD_LIMIT:
-            log.error("%s: %d records that cannot be read are passed over in all", self._name, passed_over)
+        if skipped > LOGGED_LIMIT:
+            log.error("%s: skipped %d unreadable records in all", self._name, skipped)
 
     def _tell(self, record: Stored, unreadable: Damage, number: int) -> None:
-        if number <= TOLD_LIMIT:
-            text = "%s: the record at offset %d cannot be read and is passed over, what was said before it holds: %s"
+        if number <= LOGGED_LIMIT:
+            text = "%s: skipped the unreadable record at offset %d, so the previous value of its key remains: %s"
             log.error(text, self._name, record.offset, unreadable)
 
 
 class LedPartition(Generic[M]):
-    """A partition this broker leads: its machine, and whether it has been replayed."""
+    """A partition that this broker leads, with its machine and the state of its replay."""
 
     __slots__ = ("again_s", "epoch", "loading", "log", "machine", "refusal", "runner", "timer")
 
@@ -111,7 +111,7 @@ class LedPartition(Generic[M]):
         self.runner: Runner
         self.again_s = AGAIN_S
         self.timer: asyncio.TimerHandle | None = None
-        """Until it is replayed again, after a bug."""
+        """The timer of the next replay after a bug."""
         self.loading: asyncio.Task[None] | None = None
         self.refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         """The answer to requests until the machine is loaded."""
@@ -120,14 +120,14 @@ class LedPartition(Generic[M]):
 class LedPartitions(Generic[M]):
     """The partitions of one topic that this broker leads, with a machine for each.
 
-    - make: a new machine for a partition and the epoch of the reign.
-    - check: raises Damage where a machine could not replay a record.
-    - on_loaded: told once a machine has been replayed.
+    - make: creates a machine for a partition and leader epoch.
+    - check: raises Damage if a machine could not replay a record.
+    - on_loaded: called once a machine has been replayed.
 
-    Records that cannot be read are passed over, and named: they cost what they say, and not all that is in their
-    partition. They are looked for once a replay has met one.
+    Unreadable records are skipped and logged, so that only they are lost and not the whole partition. Records are
+    checked only after a replay has failed on one.
 
-    A machine with a bug takes its partition out, and nothing else: it is replayed again after a pause, which doubles.
+    A bug in a machine affects only its partition, which is replayed after a pause that doubles each time.
     """
 
     def __init__(
@@ -145,18 +145,18 @@ class LedPartitions(Generic[M]):
         self._on_loaded = on_loaded
         self._led: dict[int, LedPartition[M]] = {}
         self._turn = asyncio.Lock()
-        """Replays run one at a time; fifty at once would each take a slice of every turn of the loop."""
+        """Makes replays run one at a time: fifty at once would each take time in every turn of the loop."""
 
     def __iter__(self) -> Iterator[LedPartition[M]]:
         return iter(list(self._led.values()))
 
     def items(self) -> list[tuple[int, LedPartition[M]]]:
-        """(partition, its reign), of all."""
+        """(partition index, LedPartition) of all partitions led."""
         return list(self._led.items())
 
     def runner(self, partition: int) -> Runner:
-        """Who answers. Raises: NOT_COORDINATOR where another broker does; COORDINATOR_LOAD_IN_PROGRESS while its
-        partition is replayed; COORDINATOR_NOT_AVAILABLE where that failed."""
+        """The Runner of a partition. Raises KafkaError: NOT_COORDINATOR if this broker does not lead it,
+        COORDINATOR_LOAD_IN_PROGRESS during its replay, COORDINATOR_NOT_AVAILABLE if the replay failed."""
         led = self._led.get(partition)
         if led is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
@@ -165,7 +165,7 @@ class LedPartitions(Generic[M]):
         return led.runner
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
-        """Replay a partition and answer for it. An epoch not above the known one changes nothing."""
+        """Replay a partition and start to serve it. Ignored unless the epoch is newer than the known one."""
         known = self._led.get(partition)
         if known is not None:
             if epoch <= known.epoch:
@@ -180,7 +180,7 @@ class LedPartitions(Generic[M]):
         led.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._renew(partition, led)
         led.loading = asyncio.get_running_loop().create_task(self._load(partition, led))
-        led.loading.add_done_callback(_is_told)
+        led.loading.add_done_callback(_consume_exception)
 
     def _renew(self, partition: int, led: LedPartition[M]) -> None:
         led.machine = self._make(partition, led.epoch)
@@ -204,8 +204,8 @@ class LedPartitions(Generic[M]):
             log.error("%s-%d cannot be loaded: %s", self._topic, partition, unreadable)
             led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
             return
-        except KafkaError as refusal:  # the log is there, and could not be read now: short descriptors, for one
-            log.error("%s-%d is loaded again in %.0f s: %s", self._topic, partition, led.again_s, refusal)
+        except KafkaError as refusal:  # a transient error, such as too few file descriptors
+            log.error("cannot load %s-%d, next attempt in %.0f s: %s", self._topic, partition, led.again_s, refusal)
             self._begin_again(partition, led)
             return
         led.refusal = None
@@ -229,7 +229,7 @@ class LedPartitions(Generic[M]):
         led.again_s = min(2 * led.again_s, AGAIN_MAX_S)
 
     def resign(self, partition: int) -> None:
-        """Another broker leads, or the partition is gone: answer all waiting requests with NOT_COORDINATOR."""
+        """This broker no longer leads the partition: answer all waiting requests with NOT_COORDINATOR."""
         led = self._led.pop(partition, None)
         if led is None:
             return
@@ -241,18 +241,18 @@ class LedPartitions(Generic[M]):
         led.runner.stop(KafkaError(ErrorCode.NOT_COORDINATOR))
 
     def close(self) -> None:
-        """The broker stops: resign from everything."""
+        """The broker stops: resign from all partitions."""
         for partition in list(self._led):
             self.resign(partition)
 
     async def loaded(self) -> None:
-        """Wait until every partition led now has been replayed, or has failed to."""
+        """Wait until the replay of every partition led now has succeeded or failed."""
         loading: list[asyncio.Task[Any]] = [led.loading for led in self._led.values() if led.loading is not None]
         if loading:
             await asyncio.wait(loading)
 
 
-def _is_told(loading: asyncio.Task[None]) -> None:
-    """A bug in a replay: the Runner has logged it, so the loop need not."""
+def _consume_exception(loading: asyncio.Task[None]) -> None:
+    """Retrieve the exception of a failed replay, so that asyncio does not log it too."""
     if not loading.cancelled():
         loading.exception()

@@ -1,4 +1,4 @@
-"""The one Runner that runs all machines: each command is one atomic step, and answers leave once they are committed."""
+"""The Runner of all machines: each command is one atomic step, and answers are sent once they are committed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ WAITERS_LIMIT = 200_000
 class Runner:
     """Runs one Machine on one StateLog, from `load` to `stop`.
 
-    - loading_code: what commands are refused with until `load` is done.
-    - late_code: what a command is refused with whose answer was decided but not committed in time. The state stays.
-    - on_bug: called with whatever a machine raised other than KafkaError, but for a decision that somebody asked for;
-      the state is then not to be trusted, and the Runner has stopped.
+    - loading_code: the error code of commands until `load` is done.
+    - late_code: the error code of a command that was decided but not committed in time. Its records stay in the log.
+    - on_bug: called with any exception of the machine other than KafkaError, except in the decision on a command with a
+      caller. The Runner has stopped then, as the state may be wrong.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class Runner:
         self._refusal: KafkaError | None = KafkaError(loading_code)
         self._stopped = False
         self._running = False
-        self._held: deque[tuple[int, list[tuple[Ticket, Answer]]]] = deque()  # (committed must reach, answers)
+        self._held: deque[tuple[int, list[tuple[Ticket, Answer]]]] = deque()  # (end offset to commit, answers)
         self._asking: dict[Ticket, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
     @property
     def ready(self) -> bool:
-        """Loaded and not stopped: commands are taken."""
+        """Whether the Runner is loaded and not stopped, so that it takes commands."""
         return self._refusal is None
 
     async def load(self) -> None:
-        """Replay the log into the machine, then take commands; the first is a Tick. Raises Damage from the log."""
+        """Replay the log into the machine, then take commands, of which the first is a Tick. Raises Damage."""
         async for records in self.log.replay():
             if self._stopped:
                 return
@@ -72,10 +72,10 @@ class Runner:
         self._run(Ticket(0), Tick())
 
     async def ask(self, command: Any, timeout_ms: int) -> Any:
-        """Decide a command and wait for its answer. Raises KafkaError: the machine's refusal, or the Runner's.
+        """Decide on a command and wait for its answer. Raises KafkaError of the machine or of the Runner.
 
-        Does not suspend where the answer may leave at once. The timeout covers the wait for the commit; how long a
-        ticket may stay parked in the machine is the machine's own business.
+        Does not suspend if the answer is available at once. The timeout covers only the wait for the commit; the
+        machine itself limits how long it keeps a ticket.
         """
         ticket = self._begin(command, timeout_ms)
         if ticket.is_settled:
@@ -92,10 +92,10 @@ class Runner:
         return answer
 
     def submit(self, command: Any, timeout_ms: int, done: Callable[[Answer], None]) -> Ticket | None:
-        """As `ask`, for those who have no coroutine: `done` is called with the answer, a KafkaError included.
+        """Like `ask`, for callers without a coroutine: calls `done` with the answer, which may be a KafkaError.
 
-        At once where the answer may leave at once, and then None is returned; else from the loop, unless the ticket
-        is abandoned before. Raises KafkaError: the Runner's.
+        Calls `done` at once and returns None if the answer is available. If not, `done` is called from the loop, unless
+        the returned ticket is abandoned before. Raises KafkaError of the Runner.
         """
         ticket = self._begin(command, timeout_ms)
         if ticket.is_settled:
@@ -108,7 +108,7 @@ class Runner:
         if self._refusal is not None:
             raise KafkaError(self._refusal.code, self._refusal.message)
         if self.waiters >= self._waiters_limit:
-            raise KafkaError(self._late_code, f"{self.waiters} requests wait already, the limit")
+            raise KafkaError(self._late_code, f"too many waiting requests: {self.waiters}, which is the limit")
         ticket = Ticket(timeout_ms)
         self._run(ticket, command, is_asked=True)
         return ticket
@@ -119,7 +119,7 @@ class Runner:
         self._asking[ticket] = None
 
     def _leave_soon(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
-        """Not inside the step that answered: what `done` brings on may ask the machine again."""
+        """Call `done` after the step that answered, as it may send another command to the machine."""
         asyncio.get_running_loop().call_soon(self._leave, ticket, done, answer)
 
     def _leave(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
@@ -128,19 +128,19 @@ class Runner:
             done(answer)
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nobody waits for the answer any more."""
+        """The caller no longer waits for the answer."""
         if not ticket.is_abandoned:
             ticket.abandon()
             self.waiters -= 1
             del self._asking[ticket]
 
     def tell(self, command: Any) -> None:
-        """Decide a command without an asker; nothing happens while loading or after a stop."""
+        """Decide on a command without a caller. Does nothing while loading or after a stop."""
         if self._refusal is None:
             self._run(Ticket(0), command)
 
     def stop(self, error: KafkaError) -> None:
-        """Refuse everybody who waits, and everybody who comes later. The machine is dropped by whoever stops it."""
+        """Refuse all waiting and all later commands with this error."""
         if self._stopped:
             return
         self._stopped = True
@@ -154,7 +154,7 @@ class Runner:
 
     def _run(self, ticket: Ticket, command: Any, *, is_asked: bool = False) -> None:
         """One atomic step. Not a coroutine: nothing may come between decide and apply."""
-        assert not self._running, "a machine was asked from inside its own step"
+        assert not self._running, "a machine got a command inside its own step"
         self._running = True
         sound = False
         try:
@@ -164,7 +164,7 @@ class Runner:
             self._running = False
             if not sound:
                 self._break_off(sys.exception())
-        if self._stopped:  # the log ended, or leadership was lost, on the way
+        if self._stopped:  # the log went offline, or leadership was lost, during the step
             for answered, answer in answers:
                 answered.settle(answer)
             return
@@ -220,7 +220,7 @@ class Runner:
                 self._break_off(sys.exception())
 
     def _break_off(self, bug: BaseException | None) -> None:
-        """A machine may refuse; whatever else it raises is a bug, after which its state is a guess."""
+        """Stop after a bug: any exception other than a refusal, after which the machine's state may be wrong."""
         self.stop(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a bug stopped this state machine"))
         if self._on_bug is not None and bug is not None:
             self._on_bug(bug)
@@ -231,7 +231,7 @@ class Runner:
             ticket.hold(answer, self._expire)
 
     def _release(self) -> None:
-        """The log's commit moved: what rests on committed records only may leave, in the order it was decided."""
+        """The committed offset has advanced: send the answers that depend only on committed records, in order."""
         committed = self.log.committed
         while self._held and self._held[0][0] <= committed:
             for ticket, answer in self._held.popleft()[1]:
@@ -241,7 +241,7 @@ class Runner:
         ticket.settle(KafkaError(self._late_code, "decided, but not committed in time"))
 
     def _arm(self) -> None:
-        """Set the timer for the machine's deadline. A timer set for earlier stays: it looks again when it fires."""
+        """Set the timer for the machine's deadline. An earlier timer stays, and sets the next one when it fires."""
         deadline_ms = self.machine.deadline_ms()
         if deadline_ms is None:
             return
