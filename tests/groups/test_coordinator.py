@@ -217,7 +217,7 @@ def test_a_record_that_cannot_be_read_costs_itself_alone(
 
     run(play)
     (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert "__consumer_offsets-1: the record at offset 1 " in told
+    assert "__consumer_offsets-1: skipped the unreadable record at offset 1," in told
 
 
 def test_of_many_that_cannot_be_read_a_few_are_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -231,7 +231,7 @@ def test_of_many_that_cannot_be_read_a_few_are_named(caplog: pytest.LogCaptureFi
     run(play)
     told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert len(told) == LOGGED_LIMIT + 1
-    assert f"{LOGGED_LIMIT + 5} records" in told[-1]
+    assert f"{LOGGED_LIMIT + 5} unreadable records" in told[-1]
 
 
 def test_a_log_that_cannot_be_read_now_is_replayed_again(monkeypatch: pytest.MonkeyPatch) -> None:
