@@ -32,8 +32,8 @@ TAIL_BYTES = 1500
 LOOK_AGAIN_S = 0.5
 STEP_S = 0.2
 SLOW_WRITES_MS = (60, 120, 200)
-"""The duration of each write on a slow disk. acks=all waits for every in-sync replica: for the write in progress and for
-the record's own, on the leader and on a follower."""
+"""The duration of each write on a slow disk. acks=all waits for every in-sync replica: for the write in progress and
+for the record's own, on the leader and on a follower."""
 COMMITS = "__consumer_offsets"
 
 

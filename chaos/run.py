@@ -72,8 +72,8 @@ class Run:
         descriptors: int = 0,
         silence_max_s: float | None = SILENCE_S,
     ) -> None:
-        """descriptors: the limit of open files of each node; 0 for that of this process. silence_max_s: how long acks=all
-        may wait while a majority is healthy; None for no limit."""
+        """descriptors: the limit of open files of each node; 0 for that of this process. silence_max_s: how long
+        acks=all may wait while a majority is healthy; None for no limit."""
         self._told = told
         self._silence_max_s = silence_max_s
         self.history = History(on_incident=lambda text: told(f"INCIDENT {text}"))
@@ -173,8 +173,8 @@ class Run:
         return True
 
     def _fetch_commits(self) -> None:
-        """Use a new client: librdkafka 2.10 and later drop brokers that are missing in Metadata for a while, and requests
-        to them then wait forever."""
+        """Use a new client: librdkafka 2.10 and later drop brokers that are missing in Metadata for a while, and
+        requests to them then wait forever."""
         admin = self._admin()
         for group in (GROUP, JAVA_GROUP):
             asked = [TopicPartition(*place) for place in self.places]
