@@ -1,8 +1,8 @@
-"""Record golden vectors: what Apache Kafka answers to fixed requests, for the first, first flexible and last version.
+"""Records golden vectors: Apache Kafka's answers to fixed requests in the first, first flexible and last version.
 
-`python -m oracle.record` writes tests/golden/<api>.json, each a list of {version, request, response, note}; request and
-response are the messages without their headers, in hexadecimal. Topic ids, member ids and ports differ from one
-recording to the next, so record everything at once.
+`python -m oracle.record` writes tests/golden/<api>.json, each a list of {version, request, response, note}. Request and
+response are the messages without headers, in hexadecimal. Topic ids, member ids and ports differ in each recording, so
+record all files at once.
 """
 
 import itertools
@@ -33,7 +33,7 @@ API_VERSIONS = 18
 
 
 class Recorder:
-    """One connection, and everything that was said on it."""
+    """One connection, and the recorded exchanges on it."""
 
     def __init__(self, host: str, port: int) -> None:
         self._connection = socket.create_connection((host, port), timeout=30)
@@ -41,7 +41,7 @@ class Recorder:
         self.said: dict[str, list[dict[str, object]]] = defaultdict(list)
 
     def ask(self, name: str, version: int, request: Any, note: str = "") -> Any:
-        """Send a request and return the response as an object; with a note, the exchange is kept."""
+        """Send a request and return the parsed response. With a note, the exchange is recorded."""
         api = by_name[name]
         body = build(request, version)
         number = next(self._numbers)
@@ -73,7 +73,7 @@ class Recorder:
         return found
 
     def write(self, directory: Path, *, append: bool = False) -> None:
-        """One file for each API; with `append`, behind what other scenes have recorded of it."""
+        """Write one file for each API. With `append`, add to what other scenes have recorded."""
         directory.mkdir(parents=True, exist_ok=True)
         for module, said in self.said.items():
             file = directory / f"{module}.json"
@@ -83,7 +83,7 @@ class Recorder:
 
 
 def main() -> None:
-    """Start the oracle, play all scenes, write the vectors."""
+    """Start Apache Kafka, run all scenes, write the vectors."""
     with Kafka(properties={"offsets.topic.num.partitions": "4"}) as kafka:
         recorder = _at(kafka, int(kafka.bootstrap.rpartition(":")[2]))
         Scenes(recorder.ask).all()
