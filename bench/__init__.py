@@ -1,1 +1,1 @@
-"""The benchmarks: the same load against kpybroker and Apache Kafka, in turn, on one machine (`python -m bench`)."""
+"""Benchmarks: the same loads against kpybroker and Apache Kafka in turn, on one machine (`python -m bench`)."""

@@ -59,7 +59,7 @@ DESCRIPTORS = 8192
 STEADY = 0.05
 
 WIDTH = 150
-"""Of the table, where the output is no terminal that says its own."""
+"""The width of the table if the output is not a terminal."""
 
 console = Console(width=None if sys.stdout.isatty() else WIDTH)
 
@@ -75,7 +75,7 @@ class Who(StrEnum):
 
 
 class Session:
-    """The cases of one call, their results so far, and what went wrong."""
+    """The cases of one run, their results so far, and failures."""
 
     def __init__(self, runs: int, progress: Progress) -> None:
         self.runs = runs
@@ -84,7 +84,7 @@ class Session:
         self.failures: list[str] = []
 
     def run(self, cases: list[Case], names: list[str]) -> None:
-        """Group the cases by the brokers they need; within a case the brokers take turns."""
+        """Run all cases, grouped by the brokers that they need. Within a case the brokers take turns."""
         bar = self.progress.add_task("bench", total=len(cases))
         for kind in Brokers:
             wanted = [case for case in cases if case.brokers is kind]
@@ -94,9 +94,9 @@ class Session:
             if kind is Brokers.NONE:
                 self._all(wanted, [Target(name, "", 0) for name in names], bar)
                 continue
-            # three JVMs that idle take a tenth of this machine: clusters are not up at the same time
+            # three idle JVMs take a tenth of this machine, so only one cluster runs at a time
             for together in [[name] for name in names] if kind is Brokers.CLUSTER else [names]:
-                os.sync()  # what others have written is not written back at the expense of the next
+                os.sync()  # so that the write-back of earlier data does not slow down the next case
                 with started(together, kind) as targets:
                     self._all(wanted, targets, bar)
 
@@ -105,7 +105,7 @@ class Session:
             apart = [target for target in targets if case.only in (None, target.name)]
             try:
                 self._case(case, apart, bar)
-            except FAILURES as error:  # the figures of the others are worth keeping
+            except FAILURES as error:  # keep the figures of the other cases
                 self.failures.append(f"{case.name}: {error!r}")
             self.progress.advance(bar)
             self.progress.refresh()
@@ -126,7 +126,7 @@ class Session:
             case.clean(target)
 
     def _result(self, measure: Measure) -> Result:
-        """The row of a figure: made where it first comes up."""
+        """The result row of a figure, created at its first use."""
         for result in self.results:
             if result.measure.key == measure.key:
                 return result
@@ -134,7 +134,7 @@ class Session:
         return self.results[-1]
 
     def _show(self, bar: TaskID, case: Case, target: Target, what: str) -> None:
-        """The display is drawn between slices only: it must not disturb what is measured."""
+        """Draw the display, only between slices, so that it does not disturb measurements."""
         self.progress.update(bar, description=f"{case.name}: {target.name}, {what}")
         self.progress.refresh()
 
@@ -160,7 +160,7 @@ def main(
     """The same load against kpybroker and Apache Kafka."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, hard), hard))
-    # as pip does when it installs: with PYTHONDONTWRITEBYTECODE a start from a clone is for the greater part compiling
+    # as pip does: without bytecode, most of a start from a clone would be compiling
     compileall.compile_dir(Path(errors.__file__).parent, quiet=1)
     words = only.replace(",", " ").split()
     cases = [case for family in FAMILIES for case in family.cases()]

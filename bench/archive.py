@@ -1,7 +1,7 @@
-"""`python -m bench.archive`: how fast a topic is archived, and whether it is whole after drivers killed with -9.
+"""`python -m bench.archive`: how fast a topic is archived, and whether the archive is intact after kills with -9.
 
-Fills a topic, archives it in one run, then into a second folder by runs of which some are killed at moments that a seed
-chooses; verifies that, replays it to another topic, and prints the figures of each step.
+Fills a topic, archives it in one run, then into a second folder with some runs killed at random times. Verifies that
+archive, replays it to another topic, and prints the figures of each step.
 """
 
 import json
@@ -26,7 +26,7 @@ TOPIC, AGAIN = "measured", "measured-again"
 
 
 def fill(bootstrap: str, records: int) -> float:
-    """Send records of 100 bytes that do not compress, in turns to each partition; the seconds it took."""
+    """Send incompressible records of 100 bytes to the partitions in turn. Returns the seconds it took."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic(name, PARTITIONS) for name in (TOPIC, AGAIN)]).values():
         made.result(30)
@@ -46,7 +46,7 @@ def fill(bootstrap: str, records: int) -> float:
 
 
 def timed(what: str, records: int, arguments: list[str]) -> Any:
-    """Run a command to its end; print records a second, and give the JSON it printed."""
+    """Run a command to its end, and print records per second. Returns the JSON that it printed."""
     began = time.monotonic()
     told = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True).stdout
     took_s = time.monotonic() - began
@@ -61,7 +61,7 @@ def main(
     target: Annotated[str, typer.Option(help="kpybroker or kafka")] = "kpybroker",
     round_offsets: Annotated[int, typer.Option("--round", help="Of `kpybroker archive`.")] = 1_000_000,
 ) -> None:
-    """Measure, kill, verify, replay. Fails where anything is lost or there twice."""
+    """Measure, kill, verify, replay. Fails if any record is lost or duplicated."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-archive-")))
         running = stack.enter_context(broker(target, {}))

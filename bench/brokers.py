@@ -1,4 +1,4 @@
-"""The two brokers, started for a benchmark; the oracle's way of running them, with a clock at exec."""
+"""Starts the two brokers for a benchmark, as the oracle does, and records the time of exec."""
 
 import contextlib
 import time
@@ -23,7 +23,7 @@ ON_DISK = {
 
 
 class TimedKafka(Kafka):
-    """Notes when its process was about to be started."""
+    """Records the time just before its process is started."""
 
     exec_at = 0.0
 
@@ -34,7 +34,7 @@ class TimedKafka(Kafka):
 
 
 class TimedKPyBroker(KPyBroker):
-    """Notes when its process was about to be started."""
+    """Records the time just before its process is started."""
 
     exec_at = 0.0
 
@@ -45,25 +45,25 @@ class TimedKPyBroker(KPyBroker):
 
 
 def broker(name: str, properties: dict[str, str], directory: Path | None = None) -> TimedKafka | TimedKPyBroker:
-    """One that is not started yet, with its port chosen."""
+    """A broker that is not started yet, with its port chosen."""
     if name == "kafka":
         return TimedKafka(directory, properties, heap=HEAP)
     return TimedKPyBroker(directory, properties, port=steady_port())
 
 
 def cluster(name: str) -> Cluster:
-    """Three nodes that are not started yet: a topic has three replicas, and two must have a record."""
+    """A cluster of three nodes that are not started yet, with three replicas and min.insync.replicas=2."""
     return Cluster(name, heap=HEAP)
 
 
 def target_of(nodes: Cluster) -> ClusterTarget:
-    """A started cluster as a target."""
+    """The target for a started cluster."""
     return ClusterTarget(nodes.kind, nodes.bootstrap, 0, replicas=3, cluster=nodes)
 
 
 @contextmanager
 def started(names: list[str], kind: Brokers) -> Iterator[list[Target]]:
-    """All of these brokers, running; at the end stopped, and their data gone."""
+    """Run all of these brokers; stop them and delete their data at the end."""
     with contextlib.ExitStack() as stack:
         targets: list[Target] = []
         if kind is Brokers.CLUSTER:

@@ -1,4 +1,4 @@
-"""What cleaning a compacted log costs: bytes per second of CPU, and how long others wait for an answer meanwhile."""
+"""The cost of cleaning a compacted log: bytes per second of CPU, and the response times of other requests meanwhile."""
 
 import random
 import time
@@ -24,15 +24,15 @@ TOTAL_BYTES = 1 << 30
 BATCH_RECORDS = 100
 VALUE_BYTES = 100
 KEYS = 500_000
-"""Each is written some fifteen times."""
+"""Each key is written about fifteen times."""
 PAUSE_S = 0.001
 TIMEOUT_S = 600.0
 
 
 class Cleaning(Case):
-    """A gigabyte of records that are newer ones of half a million keys: written without the cleaner, then cleaned.
+    """Cleans a gigabyte of records with half a million keys, written while the cleaner was off.
 
-    A client asks for ApiVersions every millisecond, on a connection of its own: its longest wait is the worst stall.
+    A client sends ApiVersions every millisecond on a separate connection; its longest wait is the worst stall.
     """
 
     family = "cleaning"
@@ -47,7 +47,7 @@ class Cleaning(Case):
     )
 
     def slice(self, target: Target) -> dict[str, float]:
-        """Of `target` only the name is used."""
+        """Uses only the name of `target`."""
         with TemporaryDirectory(prefix="bench-cleaning-") as directory:
             with broker(target.name, {"log.cleaner.enable": "false"}, Path(directory)) as server:
                 size_bytes = _fill(Target(target.name, server.bootstrap, server.pid))
@@ -66,7 +66,7 @@ class Cleaning(Case):
 
 
 def _fill(target: Target) -> int:
-    """Returns the bytes that were written."""
+    """Write the log. Returns its size in bytes."""
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
     admin.create_topics([NewTopic(TOPIC, 1, 1, config=SETTINGS)])[TOPIC].result(30)
     chance = random.Random(1)
@@ -94,7 +94,7 @@ def _ask_until_cleaned(target: Target, checkpoint: Path, offset: int) -> list[fl
     with Connection(target) as connection:
         while f"{TOPIC} 0 {offset}\n" not in (checkpoint.read_text() if checkpoint.exists() else ""):
             if time.monotonic() > deadline:
-                raise LoadError(f"{target.name} has not cleaned up to {offset}")
+                raise LoadError(f"{target.name} did not clean up to offset {offset}")
             began = time.perf_counter()
             connection.socket.sendall(question)
             connection.reply()

@@ -1,4 +1,4 @@
-"""Three brokers: what replication costs, and what a cluster costs before anybody uses it."""
+"""Three brokers: the cost of replication, and of a cluster without clients."""
 
 import time
 
@@ -30,7 +30,7 @@ def clustered(target: Target) -> ClusterTarget:
 
 
 class ClusterProduce(Produce):
-    """librdkafka with acks=all, which is its default, to three replicas. Three JVMs are long in warming."""
+    """librdkafka with acks=all (its default) to three replicas. Three JVMs need a long warm-up."""
 
     family = "cluster"
     brokers = Brokers.CLUSTER
@@ -60,7 +60,7 @@ class ClusterJavaProduce(JavaProduce):
 
 
 class ClusterAckLatency(RawAckLatency):
-    """A record is acknowledged when the followers have it."""
+    """Latency until the followers have a record and it is acknowledged."""
 
     family = "cluster"
     name = "cluster-ack-raw"
@@ -74,7 +74,7 @@ class ClusterAckLatency(RawAckLatency):
 
 
 class ClusterTopics(Case):
-    """One CreateTopics of 1,000 with three replicas each, until every one of them has taken a record with acks=all."""
+    """One CreateTopics of 1,000 topics with three replicas, until each has taken a record with acks=all."""
 
     family = "cluster"
     name = "cluster-topics"
@@ -114,7 +114,7 @@ class ClusterTopics(Case):
             raise LoadError(f"{connection.target.name} did not create {refused[0]}")
 
     def _use(self, target: Target, names: list[str]) -> None:
-        """A record to each, by a client that knows who leads."""
+        """Send one record to each topic, directly to its leader."""
         producer = Producer(
             {"bootstrap.servers": target.bootstrap, "linger.ms": 0, "topic.metadata.refresh.sparse": False}
         )
@@ -126,7 +126,7 @@ class ClusterTopics(Case):
 
 
 class CatchUp(Case):
-    """A follower is away while 300 MB are written; from its start until it is in sync everywhere."""
+    """A follower is down while 300 MB are written. Time from its start until it is in all ISRs."""
 
     family = "cluster"
     name = "cluster-catch-up"
@@ -158,7 +158,7 @@ class CatchUp(Case):
 
 
 class ClusterStart(Case):
-    """Three nodes on empty directories, from exec to the first record that is acknowledged with acks=all."""
+    """Three nodes on empty directories: time from exec to the first record acknowledged with acks=all."""
 
     family = "cluster"
     name = "cluster-start"
@@ -170,7 +170,7 @@ class ClusterStart(Case):
     )
 
     def slice(self, target: Target) -> dict[str, float]:
-        """Of `target` only the name is used. Kafka's directories are formatted before."""
+        """Uses only the name of `target`. Kafka's directories are formatted before."""
         nodes = new_cluster(target.name)
         if target.name == "kafka":
             for node in nodes.nodes.values():

@@ -1,4 +1,4 @@
-"""Two hundred members join one group of the consumer protocol (KIP-848), each on its own connection, until all own."""
+"""Two hundred members join one consumer group (KIP-848), each on its own connection, until all own a partition."""
 
 import time
 import uuid
@@ -18,12 +18,12 @@ MEMBERS = 200
 GROUPS = 3
 KEY, VERSION = 68, 1
 BEAT_S = 0.02
-"""A member with no news asks again after that time; stock clients take the broker's word for it, five seconds."""
+"""Interval of heartbeats without changes; stock clients use the broker's setting, five seconds."""
 LEAVING = -1
 
 
 class Member:
-    """One member's side of the protocol: what it is assigned it owns at once, and says so."""
+    """A member that owns assigned partitions at once, and reports them in the next heartbeat."""
 
     def __init__(self, connection: Connection, group: str, topic: str) -> None:
         self.connection = connection
@@ -44,7 +44,7 @@ class Member:
         return not self.waits
 
     def join(self) -> None:
-        """The first heartbeat asks for it."""
+        """Send the first heartbeat."""
         self.beat()
 
     def beat(self) -> None:
@@ -61,7 +61,7 @@ class Member:
         self.connection.socket.sendall(frame(KEY, VERSION, request))
 
     def read(self) -> None:
-        """Take the one reply that is due; what is new is confirmed at once."""
+        """Read the pending reply, and confirm a new assignment at once."""
         self.waits = False
         response = parse(consumer_group_heartbeat.Response, VERSION, self.connection.reply(), HEADER_BYTES)
         if response.error_code != ErrorCode.NONE:
@@ -75,7 +75,7 @@ class Member:
 
 
 class Join(Case):
-    """From the first heartbeat until each member owns its partition in one epoch. A topic with one for each."""
+    """Time from the first heartbeat until each member owns one partition in the same epoch."""
 
     family = "groups"
     name = "consumer-group-join"
@@ -99,7 +99,7 @@ class Join(Case):
         create_topic(target, self.topics[target.name], MEMBERS)
 
     def slice(self, target: Target) -> dict[str, float]:
-        """The median of some groups, one after the other."""
+        """The median over several groups, one after the other."""
         joined = [self._join(target) for _ in range(GROUPS)]
         times, cpu = self.measures
         return {times.key: median(ms for ms, _ in joined), cpu.key: mean(cpu_ms for _, cpu_ms in joined)}
@@ -123,7 +123,7 @@ def _stable(members: Sequence[Member]) -> bool:
 
 
 def _leave(members: Sequence[Member]) -> None:
-    """One after the other, each when what it still waits for has come."""
+    """Leave one after the other, each after its pending reply."""
     for member in members:
         while member.waits:
             member.read()

@@ -1,4 +1,4 @@
-"""Topics for a load: made, looked at and deleted with librdkafka's admin client, outside every measurement."""
+"""Creates, inspects and deletes topics for a load with librdkafka's admin client, outside all measurements."""
 
 import itertools
 import os
@@ -16,7 +16,7 @@ from bench.target import Target
 _numbers = itertools.count(1)
 TIMEOUT_S = 30.0
 UNLED = (KafkaError._NOENT, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
-"""Of a partition that was just made."""
+"""The end offset of a new partition."""
 
 
 @cache
@@ -25,7 +25,7 @@ def _admin(bootstrap: str) -> AdminClient:
 
 
 def fresh_name(case: str) -> str:
-    """A topic name that no run has used."""
+    """A unique topic name."""
     return f"bench-{case}-{os.getpid()}-{next(_numbers)}"
 
 
@@ -50,7 +50,7 @@ def delete_topic(target: Target, topic: str) -> None:
 
 @contextmanager
 def fresh_topic(target: Target, case: str, partitions: int) -> Iterator[str]:
-    """A topic of one slice, gone after it; that of a slice that failed stays, for its broker may be gone too."""
+    """A topic for one slice, deleted after it, unless the slice fails, as its broker may be gone then."""
     topic = fresh_name(case)
     create_topic(target, topic, partitions)
     yield topic
@@ -58,7 +58,7 @@ def fresh_topic(target: Target, case: str, partitions: int) -> Iterator[str]:
 
 
 def end_offsets(target: Target, topic: str, partitions: int) -> list[int]:
-    """The latest offset of each partition, once all know who leads them: librdkafka's broker, and who does."""
+    """The latest offset of each partition, once librdkafka and the brokers know the leaders."""
     asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
     deadline = time.monotonic() + TIMEOUT_S
     while True:
@@ -72,5 +72,5 @@ def end_offsets(target: Target, topic: str, partitions: int) -> list[int]:
 
 
 def forget() -> None:
-    """Close the admin clients: their brokers are about to stop."""
+    """Close the admin clients before their brokers stop."""
     _admin.cache_clear()

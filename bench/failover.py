@@ -1,7 +1,8 @@
-"""A broker dies or leaves: how long is it silent for clients with their default settings, and until all is whole again?
+"""Failover: how long clients with default settings get no answer when a broker dies or stops, and when all is
+recovered.
 
-Two producers, librdkafka's and Java's, send 100 records a second with acks=all to one partition; the silence is the
-longest pause between two acknowledgements of one of them. Each slice is a trial on a topic of its own.
+Two producers, librdkafka's and Java's, send 100 records a second with acks=all to one partition. The silence is the
+longest pause between two acknowledgements of a producer. Each slice is a trial with its own topic.
 """
 
 import signal
@@ -44,15 +45,15 @@ class Flow:
         self.acked_s.append(time.perf_counter())
 
     def await_flowing(self, since_s: float) -> None:
-        """Until there are acknowledgements from AFTER_S on from this moment. Raises LoadError."""
+        """Wait for acknowledgements later than AFTER_S after this time. Raises LoadError."""
         deadline = time.monotonic() + PATIENCE_S
         while not (self.acked_s and self.acked_s[-1] > since_s):
             if self.refused or time.monotonic() > deadline:
-                raise LoadError(f"a producer does not go on: {self.refused or 'no acknowledgement'}")
+                raise LoadError(f"a producer makes no progress: {self.refused or 'no acknowledgement'}")
             time.sleep(0.005)
 
     def silence_s(self, since_s: float) -> float:
-        """The longest pause that ended after this moment."""
+        """The longest pause that ended after this time."""
         pairs = zip(self.acked_s, self.acked_s[1:], strict=False)
         return max((later - earlier for earlier, later in pairs if later > since_s), default=PATIENCE_S)
 
@@ -121,7 +122,7 @@ class Java(Flow):
 
 
 class Fault(Enum):
-    """What happens to which node, with its row's label."""
+    """The kinds of faults, with the labels of their rows."""
 
     LEADER = "kill -9 of a leader that is not the controller"
     CONTROLLER = "kill -9 of the controller, which follows"
@@ -156,11 +157,11 @@ class Trial:
     def __exit__(self, *_: object) -> None:
         self.librdkafka.close()
         self.java.close()
-        self.nodes.start()  # a trial that broke off has left one dead
+        self.nodes.start()  # a trial that failed may have left a node down
         delete_topic(self.target, self.topic)
 
     def play(self) -> dict[str, float]:
-        """Seconds by the last part of the measures' keys."""
+        """Run the trial. Returns seconds, by the last part of the measures' keys."""
         for flow in (self.librdkafka, self.java):
             flow.await_flowing(time.perf_counter())
         time.sleep(FLOWING_S)
@@ -198,7 +199,7 @@ class Trial:
         raise LoadError(f"{self.target.name} has no successor of node {self.victim} after {PATIENCE_S:.0f} s")
 
     def _successor_told_by(self, address: tuple[str, int]) -> int:
-        """Who has the victim's place now; -1 for nobody, or where there is no answer."""
+        """The new leader or controller according to a node; -1 if there is none, or no answer."""
         try:
             if self.fault is Fault.CONTROLLER:
                 return active_controller(address)
@@ -214,7 +215,7 @@ def _ended_after(await_end: object, began_s: float) -> float:
 
 
 class Failover(Case):
-    """Ten trials of one fault; bounds are (floor, goal) in seconds, of the silences and of the successor."""
+    """Ten trials of one fault. The bounds of the silences and of the successor are (floor, goal) in seconds."""
 
     family = "failover"
     brokers = Brokers.CLUSTER

@@ -1,4 +1,4 @@
-"""Fetch without a client in the way: one batch for each request, walking through a partition of one's own."""
+"""Fetch with pre-encoded requests: one batch per request, each connection with its own partition."""
 
 from bench.control import create_topic, delete_topic, fresh_name
 from bench.load import Stream, drive
@@ -12,7 +12,7 @@ from kpybroker.wire.rpc import fetch, metadata
 KEY, VERSION = 1, 13
 CONNECTIONS = 8
 ERRORS_AT = (HEADER_BYTES + 4, HEADER_BYTES + 4 + 2 + 4 + 1 + 16 + 1 + 4)
-"""The error codes of the reply and of its only partition."""
+"""Positions of the error codes of the reply and of its only partition."""
 
 
 def topic_id(connection: Connection, topic: str) -> bytes:
@@ -22,7 +22,7 @@ def topic_id(connection: Connection, topic: str) -> bytes:
 
 
 def fetch_frame(topic: bytes, partition: int, offset: int, size_bytes: int) -> bytes:
-    """Sessionless, and so that the batch at `offset` is all that fits."""
+    """A sessionless Fetch whose max bytes admit only the batch at `offset`."""
     wanted = fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=size_bytes)
     topics = [fetch.FetchTopic(topic_id=topic, partitions=[wanted])]
     request = fetch.Request(max_wait_ms=500, min_bytes=1, max_bytes=size_bytes, session_epoch=-1, topics=topics)
@@ -30,7 +30,7 @@ def fetch_frame(topic: bytes, partition: int, offset: int, size_bytes: int) -> b
 
 
 class RawFetch(Case):
-    """Eight connections, one request in flight on each; the data was written before and lies in the page cache."""
+    """Eight connections with one request in flight on each. The data is in the page cache."""
 
     family = "fetch"
     seconds = 1.5
@@ -80,7 +80,7 @@ class RawFetch(Case):
             connection.socket.sendall(frames[-1])
             sample = connection.reply()
             if not sample.rstrip(b"\0").endswith(self.batch[-8:].rstrip(b"\0")):
-                raise LoadError(f"{connection.target.name} did not give the last batch of partition {partition}")
+                raise LoadError(f"{connection.target.name} did not return the last batch of partition {partition}")
             streams.append(Stream(connection, frames, 1, sample, ERRORS_AT))
         return streams
 

@@ -1,7 +1,7 @@
-"""What the pytest fixtures cost: `python -m bench.fixture` prints the rows of docs/benchmarks.md, in Markdown.
+"""The cost of the pytest fixtures: `python -m bench.fixture` prints the rows of docs/benchmarks.md in Markdown.
 
-Each run is a pytest session of its own in an empty directory. A test writes one record to a topic that nobody has made,
-and reads it back in a group of its own.
+Each run is a separate pytest session in an empty directory. A test writes one record to a topic that does not exist
+yet, and reads it back with its own group.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_of_it(number, {fixture}):
 
 
 def confluent(bootstrap: str, topic: str) -> None:
-    """A record there and back in a consumer group."""
+    """Write a record and read it back in a consumer group, with confluent-kafka."""
     from confluent_kafka import Consumer, Producer
 
     producer = Producer({"bootstrap.servers": bootstrap})
@@ -50,7 +50,7 @@ def confluent(bootstrap: str, topic: str) -> None:
 
 
 def kafka_python(bootstrap: str, topic: str) -> None:
-    """The same."""
+    """The same with kafka-python."""
     from kafka import KafkaConsumer, KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=bootstrap)
@@ -62,7 +62,7 @@ def kafka_python(bootstrap: str, topic: str) -> None:
 
 
 def aiokafka(bootstrap: str, topic: str) -> None:
-    """The same."""
+    """The same with aiokafka."""
     import asyncio
 
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -82,13 +82,13 @@ CLIENTS: tuple[Client, ...] = (confluent, kafka_python, aiokafka)
 
 
 def memory_bytes(pid: int) -> int:
-    """Of a process and its children."""
+    """The memory (RSS) of a process and its children."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return sum(Target("fixture", "", int(each)).resident_bytes() for each in (pid, *children))
 
 
 def session(client: str, fixture: str = "kpybroker", tests: int = TESTS) -> list[list[float]]:
-    """Of each test: seconds from the start of pytest to its begin and to its end, and the broker's memory after it."""
+    """For each test: seconds from the start of pytest to its start and end, and the broker's memory after it."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "test_it.py").write_text(TEST_FILE.format(tests=tests, client=client, fixture=fixture))
         started = time.time()
@@ -105,13 +105,13 @@ def session(client: str, fixture: str = "kpybroker", tests: int = TESTS) -> list
 
 
 def rows() -> list[tuple[str, str]]:
-    """What is measured, and its unit, in the order of the table."""
+    """Labels and units of the rows, in the order of the table."""
     of_clients = [row for client in CLIENTS for row in _rows_of(name_of(client))]
     return [*of_clients, *((what, unit) for what, unit in _OF_THREE)]
 
 
 def name_of(client: Client) -> str:
-    """As its package is called."""
+    """The name of the client's package."""
     return {"confluent": "confluent-kafka", "kafka_python": "kafka-python"}.get(client.__name__, client.__name__)
 
 
@@ -130,7 +130,7 @@ _OF_THREE = (
 
 
 def _measured(runs: int) -> Iterator[list[float]]:
-    """The values of each row, one of each run."""
+    """The values of each row, one per run."""
     for client in CLIENTS:
         sessions = [session(client.__name__) for _ in range(runs)]
         yield [tests[0][1] for tests in sessions]

@@ -1,4 +1,4 @@
-"""Two hundred members join one group by the classic protocol, each on its own connection, until all are assigned."""
+"""Two hundred members join one classic group, each on its own connection, until all have an assignment."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
@@ -18,17 +18,18 @@ MEMBERS = 200
 GROUPS = 5
 PROTOCOL_TYPE, PROTOCOL = "consumer", "range"
 HEARTBEAT_S = 0.002
-"""A member that is assigned asks after that time whether the others' arrival has begun a new generation."""
+"""Interval of an assigned member's heartbeats, which detect a new generation."""
 
 
 class Frames:
-    """Encoded requests that differ in the member id only: ids of one broker have one length, and go in as bytes."""
+    """Encoded requests that differ only in the member id, which is patched in, as all ids of a broker have the same
+    length."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, int], tuple[bytes, ...]] = {}
 
     def of(self, what: object, member_id: str, key: int, version: int, make: Callable[[str], Any]) -> bytes:
-        """`make` builds the request for a member id; it is asked once for each `what` and length of id."""
+        """The frame for a member id. Calls `make` once for each `what` and length of id."""
         parts = self._made.get((what, len(member_id)))
         if parts is None:
             mark = "\x7f" * len(member_id)
@@ -75,13 +76,13 @@ class Member:
         )
 
     def beat(self) -> None:
-        """Ask whether the generation still stands."""
+        """Send a heartbeat, to check whether the generation is still current."""
         self.doing = Doing.BEATING
         request = heartbeat.Request(group_id=self.group, generation_id=self.generation, member_id=self.id)
         self._send(frame(12, 4, request))
 
     def read(self) -> None:
-        """Take the one reply that is due, and go on."""
+        """Read the pending reply, and send the next request."""
         reply = self.connection.reply()
         if self.doing is Doing.JOINING:
             self._joined(parse(join_group.Response, 9, reply, HEADER_BYTES))
@@ -106,7 +107,7 @@ class Member:
     def _sync_request(
         self, member_id: str, members: Sequence[join_group.JoinGroupResponseMember] = ()
     ) -> sync_group.Request:
-        """With `members` the leader's, which gives each of them something."""
+        """A SyncGroup. With `members` it is the leader's, with an assignment for each."""
         return sync_group.Request(
             group_id=self.group,
             generation_id=self.generation,
@@ -140,7 +141,7 @@ class Member:
 
 
 class Join(Case):
-    """From the first JoinGroup until all hold an assignment of one generation. No initial delay on either side."""
+    """Time from the first JoinGroup until all have an assignment of the same generation, without an initial delay."""
 
     family = "groups"
     name = "group-join"
@@ -150,7 +151,7 @@ class Join(Case):
     )
 
     def slice(self, target: Target) -> dict[str, float]:
-        """The median of some groups, one after the other: one alone takes too little time."""
+        """The median over several groups, one after the other, as a single one is too short."""
         joined = [self._join(target) for _ in range(GROUPS)]
         return {"group-join.ms": median(ms for ms, _ in joined), "group-join.cpu": mean(cpu for _, cpu in joined)}
 
@@ -163,7 +164,7 @@ class Join(Case):
 
 
 def _stable(members: Sequence[Member]) -> bool:
-    """Whether all hold an assignment of the same generation."""
+    """Whether all have an assignment of the same generation."""
     generation = members[0].generation
     return all(
         member.doing in (Doing.ASSIGNED, Doing.BEATING) and member.generation == generation for member in members
@@ -171,7 +172,7 @@ def _stable(members: Sequence[Member]) -> bool:
 
 
 def _leave(members: Sequence[Member]) -> None:
-    """All at once, on a connection that waits for no other reply."""
+    """Remove all members with one LeaveGroup, on a connection without a pending reply."""
     leaving = [leave_group.MemberIdentity(member_id=member.id) for member in members]
     with Connection(members[0].connection.target) as connection:
         request = leave_group.Request(group_id=members[0].group, members=leaving)

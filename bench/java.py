@@ -1,4 +1,4 @@
-"""The Java producer: Kafka's own kafka-producer-perf-test, 1 KiB records, default settings but for acks."""
+"""The Java producer: kafka-producer-perf-test with records of 1 KiB and default settings except acks."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ _STEADY = re.compile(r"^\d+ steady state records sent, ([\d.]+) records/sec", re
 
 
 class JavaProduce(Case):
-    """The rate is that of the records after the client's own warm-up; CPU is per record over both."""
+    """The rate excludes the client's warm-up; CPU is per record and includes it."""
 
     family = "java"
     warm_up_slices = 2

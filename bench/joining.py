@@ -1,4 +1,4 @@
-"""What both group protocols' loads share: a coordinator that is ready, and members that join until all is stable."""
+"""What the loads of both group protocols share: waiting for the coordinator, and for a stable group."""
 
 import select
 import time
@@ -15,28 +15,28 @@ TIMEOUT_S = 60.0
 
 
 class Member(Protocol):
-    """One member's side of a protocol: every reply leads to the next request."""
+    """The interface of a member: every reply leads to its next request."""
 
     connection: Connection
     next_beat_s: float
 
     @property
     def is_idle(self) -> bool:
-        """No reply is due, and the next heartbeat is for the clock to send."""
+        """Whether no reply is pending, and the member only waits for its next heartbeat."""
 
     def join(self) -> None: ...
 
     def beat(self) -> None: ...
 
     def read(self) -> None:
-        """Take the one reply that is due, and go on."""
+        """Read the pending reply, and send the next request."""
 
 
 M = TypeVar("M", bound=Member)
 
 
 def find_coordinator_of(target: Target, group: str) -> None:
-    """Return once the group's partition is led and loaded: a Heartbeat is then refused for its unknown member only."""
+    """Wait until the group's coordinator is loaded: a Heartbeat then fails only with UNKNOWN_MEMBER_ID."""
     find = find_coordinator.Request(key_type=0, coordinator_keys=[group])
     beat = heartbeat.Request(group_id=group, generation_id=0, member_id="nobody")
     deadline = time.monotonic() + TIMEOUT_S
@@ -55,9 +55,9 @@ def timed_join(
     leave: Callable[[Sequence[M]], None],
     pause_s: float,
 ) -> tuple[float, float]:
-    """Milliseconds until the group is stable, and those of CPU that the broker used; then all leave.
+    """Milliseconds until the group is stable, and milliseconds of the broker's CPU. Then all members leave.
 
-    pause_s: the clock is looked at so often.
+    pause_s: the interval of checks for due heartbeats.
     """
     target = members[0].connection.target
     try:

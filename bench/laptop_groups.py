@@ -1,7 +1,7 @@
-"""What two consumers on a laptop wait for: `python -m bench.laptop_groups` prints rows of docs/benchmarks.md.
+"""Rebalance times of two consumers on a laptop: `python -m bench.laptop_groups` prints rows of docs/benchmarks.md.
 
-Consumers of the consumer protocol (KIP-848, librdkafka) on `kpybroker dev`, and on `kpybroker serve` and Apache Kafka
-with Kafka's defaults. Each run has a topic and a group of its own.
+librdkafka consumers with the consumer protocol (KIP-848) on `kpybroker dev`, and on `kpybroker serve` and Apache Kafka
+with Kafka's defaults. Each run has its own topic and group.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROWS = (
 
 
 def waits(bootstrap: str) -> list[float]:
-    """Seconds, in the order of ROWS. Raises LoadError after a minute without the assignment."""
+    """Seconds, in the order of ROWS. Raises LoadError if an assignment takes more than a minute."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = fresh_name("laptop")
     _make(admin, topic)
@@ -73,7 +73,7 @@ def _consumer(bootstrap: str, group: str) -> Consumer:
 
 
 def _until(consumers: list[Consumer], holds: Callable[[], bool]) -> float:
-    """Poll them all in turn; the seconds until it holds."""
+    """Poll all consumers in turn until `holds`. Returns the seconds it took."""
     begun = time.monotonic()
     while not holds():
         if time.monotonic() - begun > TIMEOUT_S:
@@ -102,7 +102,7 @@ def main() -> None:
     columns = []
     for name in BROKERS:
         with _started(name) as bootstrap:
-            waits(bootstrap)  # the coordinator's topic is made, and Apache Kafka warmed up
+            waits(bootstrap)  # creates __consumer_offsets, and warms up Apache Kafka
             columns.append([waits(bootstrap) for _ in range(runs)])
     print(f"| what | unit | {' | '.join(BROKERS)} |\n|---|---|{'---|' * len(BROKERS)}")
     for row, what in enumerate(ROWS):

@@ -1,4 +1,4 @@
-"""How soon a small Produce is acknowledged while the broker has plenty of time: 1,000 a second on one connection."""
+"""The latency of small Produce requests at low load: 1,000 a second on one connection."""
 
 import select
 import time
@@ -17,7 +17,7 @@ PER_S = 1000
 
 
 class RawAckLatency(Case):
-    """From send to reply, acks=all; sends keep to the clock, whether or not replies are late."""
+    """Time from send to reply with acks=all. Sends follow the clock, even if replies are late."""
 
     family = "latency"
     name = "ack-raw"
@@ -47,7 +47,7 @@ class RawAckLatency(Case):
 
 
 def _latencies(stream: Stream, count: int) -> list[float]:
-    """Send `count` requests at the pace, and note for each reply how long after its request it was read."""
+    """Send `count` requests at the fixed rate. Returns the latency of each."""
     sent_at: list[float] = []
     latencies_s: list[float] = []
     clock = time.perf_counter
@@ -63,7 +63,7 @@ def _latencies(stream: Stream, count: int) -> list[float]:
             sent_at.append(clock())
             stream.send(1)
         else:
-            raise LoadError(f"no reply for 10 s, {count - len(latencies_s)} acknowledgements are missing")
+            raise LoadError(f"no reply for 10 s; {count - len(latencies_s)} acknowledgements are missing")
     return latencies_s
 
 

@@ -1,4 +1,4 @@
-"""librdkafka (through confluent-kafka): how much a real client gets through, and how soon it hears back."""
+"""Throughput and latency of librdkafka (through confluent-kafka)."""
 
 import gc
 import json
@@ -21,7 +21,7 @@ _QUEUE = {"queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes
 
 
 def payloads(size_bytes: int, count: int = 1000) -> list[bytes]:
-    """Records such as applications send: JSON of exactly `size_bytes`, which compresses about 1 : 4."""
+    """Typical records of applications: JSON of exactly `size_bytes`, which compresses about 1 : 4."""
     chance = random.Random(7)
     return [_payload(size_bytes, chance) for _ in range(count)]
 
@@ -42,7 +42,7 @@ def _payload(size_bytes: int, chance: random.Random) -> bytes:
 
 
 def produce_all(producer: Producer, topic: str, messages: list[dict[str, bytes]], count: int) -> None:
-    """Queue `count` messages, cycling through `messages` batch by batch, and wait until all are acknowledged."""
+    """Send `count` messages, cycling through `messages`, and wait until all are acknowledged."""
     sent = 0
     while sent < count:
         sent += producer.produce_batch(topic, messages[: count - sent])
@@ -54,7 +54,7 @@ def produce_all(producer: Producer, topic: str, messages: list[dict[str, bytes]]
 
 
 class Produce(Case):
-    """Default settings but for the codec; every record must be in the log afterwards."""
+    """Default settings except the codec. Every record must be in the log afterwards."""
 
     family = "librdkafka"
 
@@ -114,13 +114,13 @@ class Consume(Case):
         while seen < self.count:
             messages = consumer.consume(min(BATCH, self.count - seen), 5)
             if not messages:
-                raise LoadError(f"{target.name} gave {seen} of {self.count} records and then nothing for 5 s")
+                raise LoadError(f"{target.name} returned {seen} of {self.count} records and then nothing for 5 s")
             size_bytes += sum(map(len, messages))
             seen += len(messages)
         elapsed_s, used = time.perf_counter() - began, target.cpu() - cpu
         consumer.close()
         if size_bytes < (self.count - 1) * 1024:
-            raise LoadError(f"{target.name} gave {size_bytes} bytes in {seen} records")
+            raise LoadError(f"{target.name} returned {size_bytes} bytes in {seen} records")
         rate, cost = self.measures
         return {rate.key: self.count / elapsed_s / 1e3, cost.key: used.total_s / self.count * 1e6}
 
@@ -130,7 +130,7 @@ class Consume(Case):
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No garbage collection of ours inside a latency measurement."""
+    """Disable garbage collection during a latency measurement."""
     gc.collect()
     gc.disable()
     try:
@@ -140,7 +140,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def pace(per_s: int, seconds: float) -> Iterator[int]:
-    """Yield 0, 1, 2, ... at that rate, against the clock; a late one does not delay the next."""
+    """Yield 0, 1, 2, ... at a rate, by the clock, so that a late one does not delay the next."""
     began = time.perf_counter()
     for index in range(int(per_s * seconds)):
         wait_s = began + index / per_s - time.perf_counter()
@@ -150,7 +150,7 @@ def pace(per_s: int, seconds: float) -> Iterator[int]:
 
 
 class AckLatency(Case):
-    """From produce() to the acknowledgement, 1,000 messages of 100 B a second, no linger, acks=all."""
+    """Time from produce() to the acknowledgement at 1,000 messages of 100 B a second, without linger, acks=all."""
 
     family = "librdkafka"
     name = "fsync-librdkafka-ack"
@@ -189,7 +189,7 @@ class AckLatency(Case):
 
 
 class EndToEnd(Case):
-    """From produce() to consume() in one process, 1,000 messages of 100 B a second."""
+    """Time from produce() to consume() in one process at 1,000 messages of 100 B a second."""
 
     family = "librdkafka"
     name = "librdkafka-end-to-end"
@@ -208,7 +208,7 @@ class EndToEnd(Case):
         consumer = Consumer({"bootstrap.servers": target.bootstrap, "group.id": "bench", "enable.auto.commit": False})
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         if producer.flush(10) or not consumer.consume(1, 10):
-            raise LoadError(f"{target.name} did not hand a record on within 10 s")
+            raise LoadError(f"{target.name} did not deliver a record within 10 s")
         count = int(1000 * self.seconds)
         sent_at = [0.0] * count
         latencies_s: list[float] = []
@@ -223,13 +223,14 @@ class EndToEnd(Case):
         consumer.close()
         delete_topic(target, topic)
         if len(latencies_s) != count:
-            raise LoadError(f"{target.name} handed on {len(latencies_s)} of {count} records")
+            raise LoadError(f"{target.name} delivered {len(latencies_s)} of {count} records")
         p50, p99 = self.measures
         return {p50.key: percentile(latencies_s, 50) * 1e3, p99.key: percentile(latencies_s, 99) * 1e3}
 
 
 def _read(consumer: Consumer, sent_at: list[float], latencies_s: list[float]) -> None:
-    """Note the delay of each message that names its place in `sent_at`; end when all came, or after 5 s of silence."""
+    """Record the latency of each message, by its index in `sent_at`. Ends when all have arrived, or after 5 s without
+    any."""
     while len(latencies_s) < len(sent_at):
         message = consumer.poll(5)
         if message is None:

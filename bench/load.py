@@ -1,7 +1,7 @@
-"""The raw load: pre-encoded frames over non-blocking sockets, a fixed number of them in flight on each connection.
+"""The raw load: pre-encoded frames over non-blocking sockets, with a fixed number in flight on each connection.
 
-Nothing is decoded under load, so that one Python process can saturate a broker. Replies to equal requests have equal
-sizes: they are counted by size, and the error code of every one of them is looked at where it stands.
+Nothing is decoded under load, so that one Python process can saturate a broker. Replies to equal requests have the same
+size, so they are counted by size, and every error code is checked at its known position.
 """
 
 import select
@@ -18,7 +18,7 @@ SILENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What came back, and what it cost the broker. `all_replies` counts those after the end of the time as well."""
+    """The replies, and the broker's cost. `all_replies` includes those after the end of the measured time."""
 
     replies: int
     elapsed_s: float
@@ -27,9 +27,9 @@ class Load:
 
 
 class Stream:
-    """One connection that keeps `depth` requests in flight, cycling through frames of one size.
+    """One connection that keeps `depth` requests in flight, cycling through frames of the same size.
 
-    `sample` is a good reply to one of them; `error_at` says where in a reply the int16 error codes stand.
+    `sample`: a successful reply. `error_at`: positions of the int16 error codes in a reply.
     """
 
     def __init__(
@@ -56,7 +56,8 @@ class Stream:
         self.filled = 0
 
     def send(self, count: int) -> bool:
-        """Send that many more requests; False if the socket took only a part (call `send(0)` when it is writable)."""
+        """Send `count` more requests. Returns False if the socket took only a part (call `send(0)` when it is
+        writable)."""
         self.owed += count
         while self.unsent or self.owed:
             if not self.unsent:
@@ -72,7 +73,7 @@ class Stream:
         return True
 
     def receive(self) -> int:
-        """Take what has arrived; the number of replies that are now whole."""
+        """Receive what has arrived. Returns the number of complete replies."""
         size_bytes = self.socket.recv_into(self.view[self.filled :])
         if not size_bytes:
             raise LoadError(f"{self.name} closed the connection under load")
@@ -90,7 +91,7 @@ class Stream:
         return count
 
     def _check(self, whole: int) -> None:
-        """LoadError unless every reply has the sample's size and no error."""
+        """Raise LoadError unless every reply has the size of the sample and no error."""
         step = self.reply_bytes
         last = whole - step
         good = self.buffer[:4] == self.prefix and self.buffer[last : last + 4] == self.prefix
@@ -101,7 +102,7 @@ class Stream:
 
 
 def drive(target: Target, streams: list[Stream], seconds: float) -> Load:
-    """Keep all streams busy for that long, then let what is in flight complete."""
+    """Keep all streams busy for `seconds`, then wait for the requests in flight."""
     with select.epoll() as poll:
         by_descriptor = {stream.socket.fileno(): stream for stream in streams}
         for descriptor in by_descriptor:
@@ -119,7 +120,7 @@ def drive(target: Target, streams: list[Stream], seconds: float) -> Load:
 
 
 def _pump(poll: select.epoll, streams: dict[int, Stream], *, until: float, more: bool = True) -> int:
-    """Receive, and with `more` send as much again, until that time has come; at least once."""
+    """Receive until `until`, but at least once. With `more`, send a request for each reply."""
     replies = 0
     clock = time.perf_counter
     while True:

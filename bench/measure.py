@@ -1,6 +1,6 @@
-"""What is measured, and what it must reach: the vocabulary of the benchmarks.
+"""The figures of the benchmarks and their bounds.
 
-A Case applies one load and yields several figures; each is a Measure with the ratio to Apache Kafka it must hold.
+A Case applies one load and yields several figures. Each is a Measure, with bounds of its ratio to Apache Kafka.
 """
 
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median, smallest and largest of the runs of one figure against one broker."""
+    """Median, smallest and largest value of one figure over the runs against one broker."""
 
     median: float
     low: float
@@ -69,7 +69,7 @@ class Result:
 
     @property
     def judged(self) -> float | None:
-        """The number that floor and goal speak of."""
+        """The number that floor and goal apply to."""
         if not self.measure.absolute:
             return self.ratio
         ours = self.spread("kpybroker")
@@ -81,7 +81,7 @@ class Result:
 
 
 class Brokers(Enum):
-    """What must be running for a case."""
+    """The brokers that a case needs."""
 
     NONE = "none"
     DEFAULT = "default"
@@ -90,31 +90,31 @@ class Brokers(Enum):
 
 
 class Case(ABC):
-    """One load. `slice` is repeated: first to warm up, then once for each run."""
+    """One load. `slice` is repeated: first to warm up, then once per run."""
 
     family: str
     name: str
     measures: tuple[Measure, ...]
     brokers = Brokers.DEFAULT
     runs: int | None = None
-    """Measured slices, where not as many as everywhere."""
+    """The number of measured slices, if not the default."""
     only: str | None = None
-    """The one broker on which the figure means something, if not both."""
+    """The only broker for which the figure is meaningful, if not both."""
     warm_up_slices = 6
-    """Cap of the slices that are thrown away until two agree within 5 %."""
+    """The most warm-up slices, which end when two in a row agree within 5 %."""
 
     def prepare(self, target: Target) -> None:
-        """Make topics and data; outside every measurement."""
+        """Create topics and data, outside all measurements."""
         return
 
     @abstractmethod
     def slice(self, target: Target) -> dict[str, float]:
-        """Apply the load once; figures by Measure key."""
+        """Apply the load once. Returns figures by Measure key."""
 
     def clean(self, target: Target) -> None:
-        """Give disk and memory back."""
+        """Release disk space and memory."""
         return
 
 
 class LoadError(Exception):
-    """The broker under load answered wrongly, or lost something: figures would be worthless."""
+    """The broker under load returned an error or lost records, so its figures would be meaningless."""

@@ -1,4 +1,4 @@
-"""Percentiles without interpolation: a figure that was really seen."""
+"""Percentiles without interpolation: always one of the measured values."""
 
 from collections.abc import Sequence
 from math import ceil

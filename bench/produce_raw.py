@@ -1,4 +1,4 @@
-"""Produce without a client in the way: pre-encoded batches over eight connections, each to a partition of its own."""
+"""Produce with pre-encoded batches over eight connections, each to its own partition."""
 
 import time
 
@@ -21,12 +21,12 @@ def produce_frame(topic: str, partition: int, records: bytes, acks: int = 1) -> 
 
 
 def error_position(topic: str) -> int:
-    """Where the error code stands in a reply: after the two array lengths, the name and the partition's index."""
+    """The position of the error code in a reply: after two array lengths, the name and the partition index."""
     return HEADER_BYTES + 1 + (1 + len(topic)) + 1 + 4
 
 
 def first_reply(connection: Connection, topic: str, request: bytes) -> bytes:
-    """The reply to the first Produce that is taken: after CreateTopics, Kafka refuses some for a moment."""
+    """The reply to the first successful Produce: just after CreateTopics, Kafka refuses some."""
     at = error_position(topic)
     deadline = time.monotonic() + 10
     while True:
@@ -77,7 +77,7 @@ class RawProduce(Case):
         return drive(target, streams, self.seconds)
 
     def figures(self, load: Load) -> dict[str, float]:
-        """By the last part of each measure's key."""
+        """Figures by the last part of each measure's key."""
         per_s = load.replies / load.elapsed_s
         gigabytes = load.replies * len(self.batch) / 1e9
         found = {
@@ -91,7 +91,7 @@ class RawProduce(Case):
 
 
 class RawProduceOnDisk(RawProduce):
-    """The same, where an acknowledged record is on disk."""
+    """The same with brokers that acknowledge records only when they are on disk."""
 
     brokers = Brokers.FSYNC
     seconds = 2.0
@@ -121,7 +121,7 @@ def _on_disk(depth: int, floor: float, goal: float) -> Case:
 
 
 def cases() -> list[Case]:
-    """CPU of large batches: user time is ours; system time is mostly the page cache's."""
+    """All cases. For large batches user CPU is the broker's own; system CPU is mostly the page cache."""
     lower = Better.LOWER
     return [
         _small(1, (1.5, 1.9), (0.5, 0.33)),

@@ -1,4 +1,4 @@
-"""A raw client: frames of one API over a blocking socket, for the questions around a load."""
+"""A raw client: single requests over a blocking socket, for the setup of a load."""
 
 import socket
 import struct
@@ -12,18 +12,18 @@ CLIENT_ID = b"bench"
 TIMEOUT_S = 30.0
 RECEIVE_BYTES = 64 * 1024
 HEADER_BYTES = 9
-"""Size, correlation id and the empty tagged fields in front of a flexible response."""
+"""Size, correlation id and the empty tagged fields of a flexible response header."""
 
 
 def frame(key: int, version: int, request: Any) -> bytes:
-    """The request with its size and header v2, thus for flexible versions; the correlation id is always 0."""
+    """A request with its size and header v2 (flexible versions). The correlation id is always 0."""
     head = struct.pack(">hhih", key, version, 0, len(CLIENT_ID)) + CLIENT_ID + b"\0"
     body = build(request, version)
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
 class Connection:
-    """One connection; closed at the end of its `with`."""
+    """One connection, to be used as a context manager."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -42,7 +42,7 @@ class Connection:
         return parse(response, version, self.reply(), HEADER_BYTES)
 
     def reply(self) -> bytes:
-        """The next whole reply, its size prefix included; there must be no other behind it."""
+        """The next complete reply with its size prefix. There must be no other data after it."""
         found = self.socket.recv(RECEIVE_BYTES)
         while len(found) < 4:
             found += self._more(4 - len(found))

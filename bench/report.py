@@ -1,4 +1,4 @@
-"""The figures as a table for the terminal, as Markdown for docs/benchmarks.md, and as JSON for programs."""
+"""Formats the figures as a table for the terminal, as Markdown for docs/benchmarks.md, and as JSON."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def spread(found: Spread | None) -> str:
 
 
 def mark(result: Result) -> str:
-    """ "goal", "held", "SHORT", or nothing where no floor is set."""
+    """ "goal", "held" or "SHORT"; empty without a floor."""
     measure = result.measure
     if result.holds(measure.goal):
         return "goal"
@@ -49,7 +49,7 @@ def row(result: Result) -> tuple[str, ...]:
 
 
 def surroundings() -> dict[str, str]:
-    """The machine and the versions, without which figures say nothing."""
+    """The machine and the versions of all software, which belong to the figures."""
     from confluent_kafka import libversion
 
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
@@ -115,7 +115,7 @@ def as_json(results: Iterable[Result], around: dict[str, str]) -> str:
 
 
 def write(results: list[Result], directory: Path = RESULTS) -> list[Path]:
-    """`latest.json` and `latest.md`; the paths."""
+    """Write `latest.json` and `latest.md`. Returns their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     around = surroundings()
     texts = {"latest.json": as_json(results, around), "latest.md": markdown(results, around)}

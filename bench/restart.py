@@ -1,7 +1,6 @@
-"""What a start costs that finds something: a thousand partitions with ten gigabytes, or a month of committed offsets.
+"""Restarts with existing data: a thousand partitions with ten gigabytes, or a month of committed offsets.
 
-The clock runs from exec until a client has been told all it may ask for: the end of every partition, an offset of every
-group.
+Measures the time from exec until a client has the end of every partition, or an offset of every group.
 """
 
 import os
@@ -24,10 +23,10 @@ RETRY_S = 0.005
 TIMEOUT_S = 600.0
 PARTITIONS = 1_000
 BATCHES = 10
-"""For each partition, of a megabyte."""
+"""Batches of a megabyte for each partition."""
 RECORDS = 1_000
 GROUPS, PLACES, COMMITS = 1_000, 100, 10
-"""Each group commits for each of its places so often: a million commits, of which a hundred thousand stay."""
+"""How often each group commits each partition: a million commits, of which a hundred thousand are current."""
 IDLE_S, IDLE_CPU = 3.0, 0.1
 
 Server = TimedKafka | TimedKPyBroker
@@ -38,7 +37,7 @@ def target_of(server: Server) -> Target:
 
 
 def time_to(server: Server, is_whole: Callable[[Connection], bool]) -> float:
-    """Start it; seconds from exec until it says so."""
+    """Start a broker. Returns the seconds from exec until `is_whole`."""
     server.spawn()
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
@@ -51,11 +50,11 @@ def time_to(server: Server, is_whole: Callable[[Connection], bool]) -> float:
                 return time.perf_counter() - server.exec_at
         except (OSError, LoadError):
             time.sleep(RETRY_S)
-    raise LoadError(f"{server.name} has not come back within {TIMEOUT_S:.0f} s")
+    raise LoadError(f"{server.name} did not recover within {TIMEOUT_S:.0f} s")
 
 
 class Logs(Case):
-    """A thousand partitions of ten megabytes each: after a kill -9 that finds them written, and after a clean stop."""
+    """Starts with a thousand partitions of ten megabytes each, after a kill -9 and after a clean stop."""
 
     family = "restart"
     name = "restart-logs"
@@ -75,7 +74,7 @@ class Logs(Case):
             control.create_topic(target_of(server), topic, PARTITIONS)
             self._fill(target_of(server), topic)
             control.forget()
-            os.sync()  # else the disk's own writing is measured, and a clean stop waits for it
+            os.sync()  # if not, write-back would be measured, and a clean stop waits for it
             server.kill9()
             killed_s = time_to(server, lambda connection: self._is_whole(connection, topic))
             server.stop()
@@ -107,7 +106,7 @@ class Logs(Case):
 
 
 class Commits(Case):
-    """Groups that have committed for a month, and then had a quiet hour: their offsets after a clean stop."""
+    """Starts with the offsets of groups that have committed for a month, after a clean stop."""
 
     family = "restart"
     name = "restart-groups"
@@ -178,14 +177,14 @@ def _commit(connection: Connection, topic: str, group: int, turn: int) -> None:
         }:
             raise LoadError(f"{connection.target.name} refuses commits: {refused}")
         if time.monotonic() > deadline:
-            raise LoadError(f"{connection.target.name} takes no commits")
+            raise LoadError(f"{connection.target.name} accepts no commits")
         connection.ask(10, 4, find_coordinator.Request(coordinator_keys=[_group(group)]), find_coordinator.Response)
         time.sleep(RETRY_S)
 
 
 def _all_known(topic: str) -> Callable[[Connection], bool]:
-    """Whether every group has been answered. What was refused is asked for again, one group until that is answered: a
-    broker that loads is to load, and not to refuse a thousand groups every few milliseconds."""
+    """Whether every group has got an answer. Refused groups are retried one at a time, so that the broker loads and
+    does not spend its time on refusals."""
     left = list(range(GROUPS))
 
     def all_known(connection: Connection) -> bool:
@@ -199,7 +198,7 @@ def _all_known(topic: str) -> Callable[[Connection], bool]:
 
 
 def _refused(connection: Connection, topic: str, numbers: list[int]) -> list[int]:
-    """Ask for an offset of each group; those that are not loaded yet."""
+    """Fetch an offset of each group. Returns the groups that are not loaded yet."""
     wanted = offset_fetch.OffsetFetchRequestTopics(name=topic, partition_indexes=[PLACES - 1])
     groups = [offset_fetch.OffsetFetchRequestGroup(group_id=_group(number), topics=[wanted]) for number in numbers]
     told = connection.ask(9, 8, offset_fetch.Request(groups=groups), offset_fetch.Response).groups
@@ -210,14 +209,14 @@ def _refused(connection: Connection, topic: str, numbers: list[int]) -> list[int
 
 
 def _await_rest(target: Target) -> None:
-    """Return when the broker has nothing left to do: the cleaner is done."""
+    """Wait until the broker is idle, as the cleaner is done."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         before = target.cpu()
         time.sleep(IDLE_S)
         if (target.cpu() - before).total_s < IDLE_S * IDLE_CPU:
             return
-    raise LoadError(f"{target.name} does not come to rest")
+    raise LoadError(f"{target.name} does not become idle")
 
 
 def cases() -> list[Case]:

@@ -1,5 +1,5 @@
-"""Spark with its own connector: batch reads and writes, a stream from topic to topic, a read of next to nothing, and
-streams at rest."""
+"""Spark with its Kafka connector: batch reads and writes, a stream from topic to topic, a tiny read, and idle
+streams."""
 
 import tempfile
 import time
@@ -20,7 +20,7 @@ QUERIES = 10
 
 
 def spark_for(target: Target) -> SparkSession:
-    """The one session of this process, started by whichever case is the first."""
+    """The only session of this process, started by the first case that needs it."""
     return session(target.bootstrap, cores=CORES, memory="2g", settings={"spark.log.level": "ERROR"})
 
 
@@ -33,7 +33,7 @@ def read(target: Target, topic: str) -> DataFrame:
 
 
 def fill(target: Target, topic: str, count: int, size_bytes: int) -> None:
-    """Numbers, padded: Spark's own producer, batches as it makes them."""
+    """Fill a topic with padded numbers, with Spark's producer and its default batches."""
     numbers = spark_for(target).range(0, count, 1, PARTITIONS)
     rows = numbers.select(F.rpad(F.col("id").cast("string"), size_bytes, "x").alias("value"))
     rows.write.format("kafka").options(**{"kafka.bootstrap.servers": target.bootstrap, "topic": topic}).save()
@@ -54,7 +54,7 @@ def timed_read(target: Target, topic: str, count: int, size_bytes: int) -> float
 
 
 class Loaded(Case):
-    """A load on a topic that holds `count` records of `size_bytes` on each broker."""
+    """A load on a topic with `count` records of `size_bytes`."""
 
     family = "spark"
     warm_up_slices = 2
@@ -76,7 +76,7 @@ class Loaded(Case):
 
 
 class Read(Loaded):
-    """All of it, in a batch."""
+    """Reads the topic in a batch."""
 
     def slice(self, target: Target) -> dict[str, float]:
         elapsed_s = timed_read(target, self._topics[target.name], self.count, self.size_bytes)
@@ -85,7 +85,7 @@ class Read(Loaded):
 
 
 class Stream(Loaded):
-    """All of it, by a stream that starts, writes it to another topic and ends."""
+    """Copies the topic to another one by a stream that starts and ends."""
 
     def slice(self, target: Target) -> dict[str, float]:
         sink = fresh_name(self.name)
@@ -110,7 +110,7 @@ class Stream(Loaded):
 
 
 class Write(Case):
-    """A batch of new records."""
+    """Writes a batch of new records."""
 
     family = "spark"
     name = "spark-write-100"
@@ -130,7 +130,7 @@ class Write(Case):
 
 
 class Idle(Case):
-    """Streams without a trigger of their own at a topic that stays as it is: each asks where it ends all the time."""
+    """Streams with the default trigger on a topic without new records, which keep asking for its end."""
 
     family = "spark"
     name = "spark-idle"

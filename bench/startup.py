@@ -1,4 +1,4 @@
-"""What a broker costs before it is used: time to the first acknowledged record, memory, and memory per connection."""
+"""The cost of an unused broker: time to the first acknowledged record, memory, and memory per connection."""
 
 import contextlib
 import threading
@@ -21,7 +21,7 @@ CONNECTIONS = 1000
 
 
 class Start(Case):
-    """From exec on an empty data directory (Kafka's is formatted before) to the first acknowledged record."""
+    """Time from exec on an empty data directory (Kafka's is formatted before) to the first acknowledged record."""
 
     family = "startup"
     name = "start"
@@ -33,7 +33,7 @@ class Start(Case):
     )
 
     def slice(self, target: Target) -> dict[str, float]:
-        """Of `target` only the name is used: each slice starts a broker of its own."""
+        """Uses only the name of `target`, as each slice starts a new broker."""
         server = broker(target.name, {})
         acknowledged_at: list[float] = []
         records = batch(1, 100)
@@ -50,7 +50,8 @@ class Start(Case):
 
 
 def _first_acknowledgement(bootstrap: str, records: bytes) -> float:
-    """Knock every millisecond; create a topic, and write to it. The time (perf_counter) of the acknowledgement."""
+    """Try to connect every millisecond, create a topic, and write to it. Returns the perf_counter of the
+    acknowledgement."""
     topic = fresh_name("start")
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
@@ -79,9 +80,9 @@ def _acknowledged(connection: Connection, topic: str, records: bytes) -> bool:
 
 
 class IdleConnection(Case):
-    """What connections that have asked once and then stay silent add to the process.
+    """The memory of connections that have sent one request and then stay idle.
 
-    Every slice opens another thousand and leaves them open: memory that closed ones gave back would hide the cost.
+    Every slice opens another thousand and keeps them open, as memory freed by closed ones would hide the cost.
     """
 
     family = "startup"

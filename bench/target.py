@@ -1,4 +1,4 @@
-"""A broker under load: where it listens, and what its process has cost so far."""
+"""A broker under load: its address, and the CPU and memory of its process."""
 
 import os
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Target:
         return host, int(port)
 
     def cpu(self) -> Cpu:
-        """User and system time of all threads, living and ended; the kernel's resolution is 10 ms."""
+        """User and system time of all threads, including ended ones. The kernel's resolution is 10 ms."""
         with open(f"/proc/{self.pid}/stat", encoding="ascii") as file:
             fields = file.read().rpartition(")")[2].split()
         return Cpu(int(fields[11]) / _TICKS_PER_S, int(fields[12]) / _TICKS_PER_S)
@@ -50,16 +50,16 @@ class Target:
             for line in file:
                 if line.startswith("VmRSS:"):
                     return int(line.split()[1]) * 1024
-        raise RuntimeError(f"process {self.pid} shows no VmRSS")
+        raise RuntimeError(f"process {self.pid} has no VmRSS")
 
     def leading(self, topic: str) -> "Target":
-        """The broker that leads partition 0 of this topic."""
+        """The leader of partition 0 of this topic."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget(Target):
-    """Several started brokers: what they cost is what all of them cost."""
+    """Several started brokers. Their cost is the sum over all of them."""
 
     cluster: "Cluster | None" = None
 

@@ -1,4 +1,4 @@
-"""Two thousand topics: created until each takes a record, and shown."""
+"""Two thousand topics: time to create them until each takes a record, and to list them."""
 
 import time
 from statistics import median
@@ -15,11 +15,11 @@ AT_ONCE = 200
 ASKS = 20
 RETRY_S = 0.02
 SETTLE_S = 3.0
-"""A deleted topic's files go in the background; the next slice must not pay for them."""
+"""Files of deleted topics are removed in the background, which must not slow down the next slice."""
 
 
 class Topics(Case):
-    """One CreateTopics of 2,000; then a record to each, again and again where the broker does not know it yet."""
+    """One CreateTopics of 2,000 topics, then a record to each, retried while the broker does not know the topic."""
 
     family = "topics"
     name = "topics"
@@ -48,7 +48,7 @@ class Topics(Case):
 
 
 def _create(connection: Connection, names: list[str]) -> None:
-    """One replica; what is deleted afterwards goes at once."""
+    """Create the topics with one replica, and without a delay of file deletion."""
     config = create_topics.CreatableTopicConfig(name="file.delete.delay.ms", value="100")
     topics = [
         create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=[config])
@@ -62,7 +62,7 @@ def _create(connection: Connection, names: list[str]) -> None:
 
 
 def _use(connection: Connection, names: list[str]) -> None:
-    """Return when every topic has taken a record. Only the first that are still refused are asked again."""
+    """Return when every topic has taken a record. Retries only the first ones that were refused."""
     records = batch(1, 100)
     deadline = time.monotonic() + 120
     for begin in range(0, len(names), AT_ONCE):
@@ -75,7 +75,7 @@ def _use(connection: Connection, names: list[str]) -> None:
 
 
 def _refused(connection: Connection, names: list[str], records: bytes) -> list[str]:
-    """Send a record to each; those that did not take it."""
+    """Send a record to each topic. Returns the topics that refused it."""
     topics = [
         produce.TopicProduceData(name=name, partition_data=[produce.PartitionProduceData(index=0, records=records)])
         for name in names
@@ -86,7 +86,7 @@ def _refused(connection: Connection, names: list[str], records: bytes) -> list[s
 
 
 def _metadata(connection: Connection, names: list[str]) -> float:
-    """Seconds from asking for these topics to having the whole reply, undecoded; the median of some."""
+    """Seconds from a Metadata request for these topics to the whole undecoded reply; the median of several."""
     asked = metadata.Request(topics=[metadata.MetadataRequestTopic(name=name) for name in names])
     answer = connection.ask(3, 12, asked, metadata.Response)
     if len(answer.topics) != len(names) or any(topic.error_code for topic in answer.topics):

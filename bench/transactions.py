@@ -1,6 +1,6 @@
-"""Transactional producers: what gets through with a commit each 100 ms, and how long one record and its commit take.
+"""Transactional producers: throughput with a commit every 100 ms, and the latency of one record with its commit.
 
-Floors and goals are those of the same loads without transactions; a commit's are between those of an acknowledgement.
+Floors and goals are those of the same loads without transactions; those of commits are based on acknowledgements.
 """
 
 import subprocess
@@ -29,7 +29,7 @@ TIMEOUT_S = 30.0
 
 
 def _producer(target: Target, topic: str, **settings: object) -> Producer:
-    """Initialized; the topic's name is its id."""
+    """An initialized producer whose transactional id is the topic's name."""
     producer = Producer({"bootstrap.servers": target.bootstrap, "transactional.id": topic, "log_level": 2, **settings})
     producer.init_transactions(TIMEOUT_S)
     producer.list_topics(topic, TIMEOUT_S)
@@ -51,7 +51,7 @@ def _java(target: Target, case: str, partitions: int, *load: object) -> list[flo
 
 
 class Throughput(Case):
-    """librdkafka sends as fast as it can, and commits each 100 ms: records of committed transactions a second."""
+    """librdkafka sends as fast as it can and commits every 100 ms. Measures committed records per second."""
 
     family = "transactions"
     name = "transactions-librdkafka"
@@ -88,7 +88,7 @@ class Throughput(Case):
 
 
 class JavaThroughput(Case):
-    """The same with Kafka's own producer; the rate is that after its own warm-up."""
+    """The same with Kafka's Java producer. The rate excludes its warm-up."""
 
     family = "transactions"
     name = "transactions-java"
@@ -105,7 +105,7 @@ class JavaThroughput(Case):
 
 
 class CommitLatency(Case):
-    """Begin, one record, commit: until the client knows."""
+    """Latency of a transaction with one record, until the client has the result of the commit."""
 
     family = "transactions"
     name = "commit-librdkafka"
@@ -132,7 +132,7 @@ class CommitLatency(Case):
 
 
 class JavaCommitLatency(Case):
-    """The same with Kafka's own producer, which speaks the second generation of the protocol."""
+    """The same with Kafka's Java producer, which uses transactions version 2 (KIP-890)."""
 
     family = "transactions"
     name = "commit-java"

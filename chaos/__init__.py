@@ -1,1 +1,1 @@
-"""Real nodes, stock clients, and everything that may go wrong between and inside them; then the books are read."""
+"""Chaos tests: real nodes and stock clients under faults of processes, links and disks, followed by a full check."""

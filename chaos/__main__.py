@@ -1,4 +1,4 @@
-"""`python -m chaos --minutes 20`: a cluster of three real nodes in trouble; ends with what it broke, if anything."""
+"""`python -m chaos --minutes 20`: faults on a cluster of three real nodes; prints all violations of the contract."""
 
 import argparse
 import shutil
@@ -14,20 +14,22 @@ from chaos.run import Report, Run, not_done
 FULL_MINUTES = 20
 DESCRIPTORS = 256
 FULL = {"kills": 50, "partitions": 25, "slow disks": 20, "acknowledged": 800_000}
-"""What a run of FULL_MINUTES has to reach."""
+"""The least that a run of FULL_MINUTES must reach."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 without a violation, else 1."""
+    """Run, and return the exit status: 0 without a violation, else 1."""
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--target", choices=("kpybroker", "kafka"), default="kpybroker")
-    parser.add_argument("--controllers", type=int, default=0, help="controllers apart from the brokers (0: none)")
-    parser.add_argument("--seed", type=int, default=None, help="of what goes wrong; drawn where not given")
     parser.add_argument(
-        "--descriptors", type=int, default=None, help="files each node may have open (256; 0: no limit)"
+        "--controllers", type=int, default=0, help="number of separate controllers (0: brokers are controllers)"
     )
-    parser.add_argument("--keep", action="store_true", help="keep the nodes' directories and logs in any case")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the faults (random)")
+    parser.add_argument(
+        "--descriptors", type=int, default=None, help="limit of open files of each node (256; 0: no limit)"
+    )
+    parser.add_argument("--keep", action="store_true", help="always keep the nodes' directories and logs")
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else int(time.time())
     directory = Path(tempfile.mkdtemp(prefix=f"chaos-{given.target}-"))
@@ -47,13 +49,13 @@ def main(arguments: list[str] | None = None) -> int:
 
         descriptors = given.descriptors
         if descriptors is None:
-            descriptors = DESCRIPTORS if given.target == "kpybroker" else 0  # a JVM needs more for itself
+            descriptors = DESCRIPTORS if given.target == "kpybroker" else 0  # a JVM needs more
         run = Run(given.target, seed, directory, told, given.controllers, descriptors)
         report = run.play(given.minutes * 60)
     missing = not_done(report, FULL) if given.minutes >= FULL_MINUTES else []
     show(console, report, missing)
     if report.violations or given.keep:
-        console.print(f"kept for a look: {directory}")
+        console.print(f"files are kept in {directory}")
     else:
         shutil.rmtree(directory, ignore_errors=True)
     return 1 if report.violations or missing else 0
@@ -63,16 +65,16 @@ def show(console: Console, report: Report, missing: list[str]) -> None:
     counted = ", ".join(f"{count} {what}" for what, count in sorted(report.counted.items()))
     console.print(
         f"{report.acknowledged:,} records acknowledged, {report.read:,} read, {report.latest_answers:,} latest offsets "
-        f"told; {counted}; whole again after at most {report.longest_recovery_s:.1f} s"
+        f"answered; {counted}; longest recovery {report.longest_recovery_s:.1f} s"
     )
     console.print(
-        f"acks=all waited for at most {report.longest_silence_s:.2f} s while a majority was well, and for "
-        f"{report.longest_in_trouble_s:.2f} s in trouble"
+        f"acks=all waited for at most {report.longest_silence_s:.2f} s while a majority was healthy, and for "
+        f"{report.longest_in_trouble_s:.2f} s under faults"
     )
     if report.repeated:
-        console.print(f"{report.repeated} records once more in a new epoch of their producer, as clients may (KIP-360)")
+        console.print(f"{report.repeated} records repeated in a new producer epoch, as clients may do (KIP-360)")
     for what in missing:
-        console.print(f"too little trouble: {what}")
+        console.print(f"too few faults: {what}")
     for violation in report.violations:
         console.print(f"VIOLATION {violation.kind.name}: {violation.text}", markup=False)
     console.print(f"{len(report.violations)} violations")

@@ -1,5 +1,5 @@
-"""The contract, held against a history: each kind of violation has its rule here, and a mutation that shows it bites
-(`tests/chaos/test_check.py`)."""
+"""Checks a history against the contract. Each kind of violation has a rule here, and a mutation in
+`tests/chaos/test_check.py` that the rule must catch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SHOWN_MAX = 20
 
 
 class Kind(Enum):
-    """What may not happen."""
+    """The kinds of violations."""
 
     LOST = "an acknowledged record is gone"
-    DUPLICATED = "a record is there twice in one epoch of its producer"
-    REORDERED = "records of one producer are in another order than it sent them"
-    MOVED = "a record is at another offset than was acknowledged"
-    CHANGED = "an offset has another value than was read there"
+    DUPLICATED = "a record is stored twice in one producer epoch"
+    REORDERED = "records of one producer are not in the order that it sent them"
+    MOVED = "a record is at another offset than acknowledged"
+    CHANGED = "an offset has another value than was read there before"
     ABORTED_READ = "a record of an aborted transaction was read"
-    TORN_TRANSACTION = "a committed transaction is there in part"
+    TORN_TRANSACTION = "only part of a committed transaction is visible"
     LATEST_RECEDED = "the latest offset went back"
     COMMIT_RECEDED = "a committed offset went back"
-    INCIDENT = "a client or a node did what it must not"
+    INCIDENT = "a client or a node failed in a way that it must not"
 
 
 class Violation(NamedTuple):
@@ -36,7 +36,7 @@ class Violation(NamedTuple):
 
 
 def violations(history: History) -> list[Violation]:
-    """Everything that breaks the contract; of each rule the first SHOWN_MAX."""
+    """All violations of the contract, at most SHOWN_MAX of each kind."""
     rules: tuple[Callable[[History], Iterator[Violation]], ...] = (
         _of_records,
         _of_acknowledgements,
@@ -63,7 +63,7 @@ def _at(place: Place, offset: int) -> str:
 
 
 def _of_records(history: History) -> Iterator[Violation]:
-    """In the end every record is there once in an epoch of its producer, and each producer's are in its order."""
+    """At the end every record is stored once per producer epoch, and the records of each producer are in order."""
     for place, found in history.final.items():
         incarnations = history.incarnations.get(place, Incarnations())
         first: dict[int, int] = {}
@@ -84,7 +84,7 @@ def _of_records(history: History) -> Iterator[Violation]:
 
 
 def repeated(history: History) -> int:
-    """Records that are there again because their client began a new epoch and sent them again (KIP-360)."""
+    """How many records are repeated because the client started a new epoch and resent them (KIP-360)."""
     count = 0
     for place, found in history.final.items():
         first: dict[int, int] = {}
@@ -94,7 +94,7 @@ def repeated(history: History) -> int:
 
 
 def _of_acknowledgements(history: History) -> Iterator[Violation]:
-    """What was acknowledged is there, and where it was said to be."""
+    """Acknowledged records are there, at the acknowledged offset."""
     where = {place: {key: offset for offset, key in found} for place, found in history.final.items()}
     for (place, producer), offsets in history.acked.items():
         there = where.get(place, {})
@@ -106,11 +106,11 @@ def _of_acknowledgements(history: History) -> Iterator[Violation]:
             if at is None:
                 yield Violation(Kind.LOST, f"{name_of(key)} was acknowledged in {_at(place, offset)}")
             elif offset not in (SOMEWHERE, at):
-                yield Violation(Kind.MOVED, f"{name_of(key)} was acknowledged in {_at(place, offset)}, and is at {at}")
+                yield Violation(Kind.MOVED, f"{name_of(key)} was acknowledged in {_at(place, offset)}, but is at {at}")
 
 
 def _of_reads(history: History) -> Iterator[Violation]:
-    """What was read at an offset stays there."""
+    """A record that was read at an offset stays there."""
     there = {place: dict(iter(found)) for place, found in history.final.items()}
     aborted = {write.key for one in history.transactions if one.committed is False for write in one.writes}
     for (place, reader), found in history.reads.items():
@@ -125,7 +125,7 @@ def _of_reads(history: History) -> Iterator[Violation]:
 
 
 def _of_transactions(history: History) -> Iterator[Violation]:
-    """All of it or nothing."""
+    """Transactions are atomic."""
     there = {place: set(found.keys) for place, found in history.final.items()}
     for number, one in enumerate(history.transactions):
         present = [write for write in one.writes if write.key in there.get(write.place, ())]
@@ -137,9 +137,9 @@ def _of_transactions(history: History) -> Iterator[Violation]:
 
 
 def _of_latest_offsets(history: History) -> Iterator[Violation]:
-    """An answer is not below one that was given before it was asked for, by the same leader or one before it.
+    """An answer is not below an earlier one from the same or an earlier leader epoch.
 
-    A leader of an older epoch may be cut off and not know of its successor: what it says is held against its own past.
+    A leader of an older epoch may be cut off and not know its successor, so it is compared only with earlier epochs.
     """
     for place, answers in history.latest.items():
         yield from _receding(place, answers)
@@ -154,16 +154,16 @@ def _receding(place: Place, answers: list[Latest]) -> Iterator[Violation]:
             before = ended[at]
             highest[before.epoch] = max(before.offset, highest.get(before.epoch, 0))
             at += 1
-        told = max((offset for epoch, offset in highest.items() if epoch <= asked.epoch), default=0)
-        if asked.offset < told:
-            text = f"{place.topic}-{place.partition}: {asked.offset} in epoch {asked.epoch}, {told} was told before"
+        known = max((offset for epoch, offset in highest.items() if epoch <= asked.epoch), default=0)
+        if asked.offset < known:
+            text = f"{place.topic}-{place.partition}: {asked.offset} in epoch {asked.epoch}, but {known} before"
             yield Violation(Kind.LATEST_RECEDED, text)
 
 
 def _of_commits(history: History) -> Iterator[Violation]:
-    """A commit is not below one that was acknowledged before it was asked for.
+    """A fetched commit is not below one that was acknowledged before the fetch.
 
-    One that nobody acknowledged may be carried out late, so what it set is excused.
+    A commit without an acknowledgement may take effect late, so its offset is allowed.
     """
     for group_place, fetches in history.fetched.items():
         commits = history.commits.get(group_place, [])
@@ -179,12 +179,14 @@ def _going_back(group_place: tuple[str, Place], commits: list[Commit], fetches: 
             highest = max(highest, commits[at].offset)
             at += 1
         if fetched.offset < highest and fetched.offset not in excused:
-            text = f"{group} in {place.topic}-{place.partition}: {highest} was acknowledged, then {fetched.offset} told"
+            text = (
+                f"{group} in {place.topic}-{place.partition}: {highest} was acknowledged, then {fetched.offset} fetched"
+            )
             yield Violation(Kind.COMMIT_RECEDED, text)
 
 
 def agree(place: Place, replicas: dict[int, bytes]) -> Iterator[str]:
-    """The logs of a partition's replicas, byte by byte, once all are in sync and nobody writes."""
+    """Compare the logs of a partition's replicas byte by byte, once all are in sync and no client writes."""
     (first, expected), *others = sorted(replicas.items())
     for node_id, found in others:
         if found != expected:

@@ -1,7 +1,7 @@
-"""What clients did and were told, as it is written down while the cluster is in trouble.
+"""The history of a run: what clients sent, and the answers that they got.
 
-A record is known by its producer and that producer's number in its partition, which rises by one: as one integer, its
-key. Everything is kept in arrays: a run of twenty minutes has millions of records.
+A record is identified by its producer and a sequence number per producer and partition, combined into one integer, its
+key. Arrays save memory: a run of twenty minutes has millions of records.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from chaos.incarnations import Incarnations
 
 PRODUCER_SHIFT = 40
 UNKNOWN = -1
-"""The offset of a record that nobody acknowledged, and that may be there or not."""
+"""The offset of a record without an acknowledgement, which may or may not be stored."""
 
 
 SOMEWHERE = -2
-"""The offset of a record that was acknowledged as one that is there already."""
+"""The offset of a record that was acknowledged as a duplicate, without an offset."""
 
 
 class Place(NamedTuple):
@@ -35,13 +35,13 @@ def key_of(producer: int, number: int) -> int:
 
 
 def name_of(key: int) -> str:
-    """A key, for people."""
+    """A key as text for people."""
     return f"record {key & ((1 << PRODUCER_SHIFT) - 1)} of producer {key >> PRODUCER_SHIFT}"
 
 
 @dataclass(slots=True)
 class Found:
-    """Offsets and the keys there, in the order in which they were read."""
+    """Offsets and keys of records, in the order that they were read."""
 
     offsets: array[int] = field(default_factory=lambda: array("q"))
     keys: array[int] = field(default_factory=lambda: array("q"))
@@ -58,7 +58,7 @@ class Found:
 
 
 class Latest(NamedTuple):
-    """A leader of `epoch` answered, between two moments, that the next record will have this offset."""
+    """A latest offset that the leader of `epoch` answered, and when the request was sent and answered."""
 
     began_s: float
     ended_s: float
@@ -67,7 +67,7 @@ class Latest(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A group asked to commit an offset; `acked_s` is infinite where nobody said that it was done."""
+    """An offset commit of a group; `acked_s` is infinite without an acknowledgement."""
 
     began_s: float
     acked_s: float
@@ -75,7 +75,7 @@ class Commit(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A group's commit, as the coordinator told it while nothing was in trouble; -1 for none."""
+    """A committed offset, fetched while there were no faults; -1 for none."""
 
     began_s: float
     offset: int
@@ -90,7 +90,7 @@ class Write(NamedTuple):
 
 @dataclass
 class Transaction:
-    """`committed`: None where nobody was told how it ended."""
+    """The records of a transaction. `committed` is None if the outcome is unknown."""
 
     writes: list[Write] = field(default_factory=list)
     committed: bool | None = None
@@ -98,27 +98,27 @@ class Transaction:
 
 @dataclass
 class History:
-    """`lock` is for those who write from several threads."""
+    """Everything that clients observed. `lock` guards it, as clients run in several threads."""
 
     acked: dict[tuple[Place, int], array[int]] = field(default_factory=dict)
-    """(place, producer) -> by number, the offset that was acknowledged, SOMEWHERE or UNKNOWN."""
+    """(place, producer) -> by sequence number, the acknowledged offset, SOMEWHERE or UNKNOWN."""
     reads: dict[tuple[Place, str], Found] = field(default_factory=dict)
-    """(place, reader) -> what it was given, again and again where it went back."""
+    """(place, reader) -> what it read, with repetitions where it went back."""
     final: dict[Place, Found] = field(default_factory=dict)
-    """Everything that is there in the end, as committed."""
+    """All committed records at the end."""
     incarnations: dict[Place, Incarnations] = field(default_factory=dict)
-    """Whose batches they are."""
+    """Producer ids and epochs of the batches."""
     latest: dict[Place, list[Latest]] = field(default_factory=dict)
     commits: dict[tuple[str, Place], list[Commit]] = field(default_factory=dict)
     fetched: dict[tuple[str, Place], list[Fetched]] = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
     incidents: list[str] = field(default_factory=list)
-    """What a client or a node did that it must not, whatever happens: each is a violation."""
+    """Failures of clients or nodes that no fault excuses: each is a violation."""
     on_incident: Callable[[str], None] = lambda text: None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ack(self, place: Place, producer: int, number: int, offset: int) -> None:
-        """A record was acknowledged at an offset, or given up (UNKNOWN)."""
+        """A record was acknowledged at an offset, or its producer gave up (UNKNOWN)."""
         with self.lock:
             offsets = self.acked.setdefault((place, producer), array("q"))
             if number >= len(offsets):
@@ -140,6 +140,6 @@ class History:
 
     @property
     def acknowledged(self) -> int:
-        """Records that were acknowledged."""
+        """How many records were acknowledged."""
         with self.lock:
             return sum(len(offsets) - offsets.count(UNKNOWN) for offsets in self.acked.values())

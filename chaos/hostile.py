@@ -1,6 +1,6 @@
-"""Clients that mean no good, or are on bad lines: they send half frames, do not read, or flood. None breaks a limit.
+"""Hostile clients, or clients on bad lines: they send partial frames, do not read, or flood. None exceeds a limit.
 
-Each is a set of connections to one node, which `step` drives a few times a second, until `close`.
+Each is a set of connections to one node. `step` is called a few times a second until `close`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from kpybroker.wire.rpc import fetch
 CLIENT_ID = b"hostile"
 DRIBBLERS = 8
 DRIBBLED_BYTES = 40 << 20
-"""What each of them announces; less than socket.request.max.bytes."""
+"""The frame size that each dribbler announces; less than socket.request.max.bytes."""
 DEAF = 6
 DEAF_REQUESTS = 20
 DEAF_BYTES = 8 << 20
-"""What each of their fetches may be answered with."""
+"""The max bytes of each of their fetches."""
 FLOODERS = 12
 FLOOD_BYTES = 1 << 20
-"""A frame of theirs, sent once a step."""
+"""The size of the frame that each flooder sends in every step."""
 TIMEOUT_S = 0.5
 
 
 class Hostile(Protocol):
-    """What all of them can do."""
+    """The interface of all hostile clients."""
 
     def step(self) -> None: ...
 
@@ -37,7 +37,7 @@ class Hostile(Protocol):
 
 
 def _connected(address: tuple[str, int], count: int) -> list[socket.socket]:
-    """As many as the node takes."""
+    """Up to `count` connections, as many as the node accepts."""
     made = []
     for _ in range(count):
         with contextlib.suppress(OSError):
@@ -48,14 +48,14 @@ def _connected(address: tuple[str, int], count: int) -> list[socket.socket]:
 
 
 class Connections:
-    """Connections to a node; those that it closes are left out."""
+    """Open connections to a node, without those that the node has closed."""
 
     def __init__(self, address: tuple[str, int], count: int) -> None:
         self._address = address
         self._sockets = _connected(address, count)
 
     def send(self, data: bytes) -> None:
-        """To each, as much as it takes now."""
+        """Send to each connection as much as its socket accepts now."""
         for one in list(self._sockets):
             try:
                 one.send(data)
@@ -72,7 +72,7 @@ class Connections:
 
 
 class Dribblers(Connections):
-    """They announce large frames and send a byte of them now and then."""
+    """They announce large frames and send one byte per step."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address, DRIBBLERS)
@@ -83,7 +83,7 @@ class Dribblers(Connections):
 
 
 class Deaf(Connections):
-    """They fetch much, again and again, and read nothing."""
+    """They send large fetches again and again, and read no replies."""
 
     def __init__(self, address: tuple[str, int], topic: str, partitions: int) -> None:
         super().__init__(address, DEAF)
@@ -110,7 +110,7 @@ class Deaf(Connections):
 
 
 class Flooders(Connections):
-    """They connect anew with each step, and send large frames that no handler takes."""
+    """They reconnect in each step, and send large frames that no handler accepts."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address, FLOODERS)

@@ -1,4 +1,4 @@
-"""Kafka's own Java client as a load (`JavaLoad.java`), and its lines in the history."""
+"""Runs Kafka's Java client as a load (`JavaLoad.java`), and adds its output to the history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE = Path(__file__).resolve().parent / "JavaLoad.java"
 
 
 class JavaLoad:
-    """A producer and a member of a group in one process; `log` gets what the client warns of."""
+    """A producer and a group member in one process. `log` gets the client's warnings."""
 
     def __init__(
         self,
@@ -78,23 +78,25 @@ class JavaLoad:
                 self._history.commit(self._group, place, Commit(self._commit_began_s, acked_s, int(rest[1])))
 
     def stop(self) -> None:
-        """Send no more."""
-        self._say()
+        """Stop sending."""
+        self._send_line()
 
     def finish(self, patience_s: float) -> None:
-        """Wait until everything is acknowledged; `stop` came before."""
+        """Wait until all records are acknowledged. Call `stop` first."""
         if not self._ended["P"].wait(patience_s):
-            self._history.incident(f"Java producer {self._number}: not all is acknowledged in {patience_s} s")
+            self._history.incident(
+                f"Java producer {self._number}: not all records were acknowledged within {patience_s} s"
+            )
 
     def close(self) -> None:
-        """End the member of the group, and the process."""
-        self._say()
+        """Stop the group member, and the process."""
+        self._send_line()
         self._ended["E"].wait(30)
         self._process.kill()
         self._process.wait()
         self._thread.join(10)
 
-    def _say(self) -> None:
+    def _send_line(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""librdkafka as a load: idempotent producers that number their records, and members of a group that commit."""
+"""librdkafka as a load: idempotent producers that number their records, and group members that commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def value_of(producer: int, number: int) -> bytes:
 
 
 def key_in(value: bytes) -> int:
-    """The key of a record by its value."""
+    """The key of a record, from its value."""
     producer, number, _ = value.split(b" ", 2)
     return key_of(int(producer), int(number))
 
@@ -51,7 +51,7 @@ class Production(threading.Thread):
                 "message.timeout.ms": FOR_EVER_MS,
                 "request.timeout.ms": "5000",
                 "linger.ms": "5",
-                "error_cb": self._troubled,
+                "error_cb": self._on_error,
                 **QUICK,
             }
         )
@@ -64,11 +64,11 @@ class Production(threading.Thread):
             while sent < due and self._in_flight < IN_FLIGHT_MAX:
                 self._send(self._places[sent % len(self._places)])
                 sent += 1
-            sent = due  # what was not sent in trouble is not made up for
+            sent = due  # does not catch up after a fault
             try:
                 self._producer.poll(TICK_S)
             except KafkaException:
-                return  # `_troubled` has been told
+                return  # `_on_error` has recorded it
 
     def _send(self, place: Place) -> None:
         number = self._next[place]
@@ -99,25 +99,27 @@ class Production(threading.Thread):
 
         return done
 
-    def _troubled(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
-            self._history.incident(f"producer {self._number} is at its end: {error}")
+            self._history.incident(f"producer {self._number} has a fatal error: {error}")
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._wanted = False
 
     def finish(self, patience_s: float) -> None:
-        """Wait until everything is acknowledged."""
+        """Stop, and wait until all records are acknowledged."""
         self.stop()
         self.join()
         left = self._producer.flush(patience_s)
         if left:
-            self._history.incident(f"producer {self._number}: {left} records are not acknowledged in {patience_s} s")
+            self._history.incident(
+                f"producer {self._number}: {left} records were not acknowledged within {patience_s} s"
+            )
 
 
 class Member(threading.Thread):
-    """A member of a group: reads, and commits what it read."""
+    """A group member that reads records and commits their offsets."""
 
     def __init__(self, history: History, bootstrap: str, topic: str, group: str, name: str) -> None:
         super().__init__(daemon=True)
@@ -141,7 +143,7 @@ class Member(threading.Thread):
         self.start()
 
     def _forget(self, consumer: Any, partitions: Any) -> None:
-        """What it read before belongs to another time: whoever has the partition now goes on from its commit."""
+        """Drop uncommitted positions after a rebalance: the new owner continues from the committed offset."""
         self._wished.clear()
 
     def run(self) -> None:
@@ -169,8 +171,8 @@ class Member(threading.Thread):
         asked = [TopicPartition(place.topic, place.partition, offset) for place, offset in wished.items()]
         began_s = time.monotonic()
         try:
-            told = self._consumer.commit(offsets=asked, asynchronous=False)
-            refused = {Place(one.topic, one.partition) for one in told or [] if one.error is not None}
+            response = self._consumer.commit(offsets=asked, asynchronous=False)
+            refused = {Place(one.topic, one.partition) for one in response or [] if one.error is not None}
         except KafkaException:
             refused = set(wished)
         acked_s = time.monotonic()
@@ -183,7 +185,7 @@ class Member(threading.Thread):
 
 
 def read_all(bootstrap: str, place: Place, start: int, end: int, patience_s: float) -> list[tuple[int, bytes]]:
-    """(offset, value) of what is committed from `start` to `end`. Raises TimeoutError."""
+    """(offset, value) of all committed records from `start` to `end`. Raises TimeoutError."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
     settings |= {"isolation.level": "read_committed", "enable.partition.eof": True, **QUICK}
     consumer = Consumer(settings)
@@ -204,6 +206,6 @@ def read_all(bootstrap: str, place: Place, start: int, end: int, patience_s: flo
             elif error.code() == KafkaError._PARTITION_EOF:
                 position = max(position, message.offset() or start)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{place}: read up to {position} of {end} in {patience_s} s")
+            raise TimeoutError(f"{place}: read only up to {position} of {end} within {patience_s} s")
     consumer.close()
     return found

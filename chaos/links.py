@@ -1,10 +1,10 @@
 """A TCP proxy in front of every listener, so that every link can be cut, hung, slowed or reset.
 
-A listener has one address that all are told, so one proxy; whose connection it is says the kernel (`chaos/whose.py`).
-That makes every ordered pair of nodes, and clients with each node, a link of its own, on controllers' listeners too.
-What this cannot do: lose a SYN. A dial over a hung link connects, and then nothing comes.
+A listener advertises one address, so it has one proxy. The kernel tells which process connected (`chaos/whose.py`), so
+every ordered pair of nodes, and clients with each node, is a separate link, also on controller listeners. The proxy
+cannot lose a SYN: a connection over a hung link is established, but then receives nothing.
 
-While a node is down its proxies refuse, as the node itself would: brokers that look for a dead one see the truth.
+While a node is down its proxies refuse connections, as the node itself would.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Flow(NamedTuple):
 
 
 class Connection:
-    """One proxied connection: who dialled whom, and the two sockets."""
+    """One proxied connection: its two ends, and the two sockets."""
 
     def __init__(self, dialled_by: int, to: Listening) -> None:
         self.forth = Flow(dialled_by, to.node_id, to.name)
@@ -42,7 +42,7 @@ class Connection:
         self.writers: list[asyncio.StreamWriter] = []
 
     def reset(self) -> None:
-        """RST to both ends."""
+        """Send an RST to both ends."""
         for writer in self.writers:
             found = writer.get_extra_info("socket")
             if found is not None:
@@ -52,11 +52,11 @@ class Connection:
 
 
 class Links:
-    """All proxies, on a thread of their own. Every public method may be called from any thread."""
+    """All proxies, on a separate thread. All public methods are thread-safe."""
 
     def __init__(self) -> None:
         self._listening: dict[int, Listening] = {}
-        """Proxy's port -> the listener behind it."""
+        """Port of a proxy -> the listener behind it."""
         self._servers: dict[int, asyncio.Server] = {}
         self._openings: dict[int, asyncio.Task[None]] = {}
         self._pids: dict[int, int] = {}
@@ -67,18 +67,18 @@ class Links:
         self._loop = asyncio.new_event_loop()
         self._released = asyncio.Event()
         self.forwarded: dict[Flow, int] = {}
-        """Bytes so far."""
+        """Bytes forwarded so far, by flow."""
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
     def told(self, listening: Listening) -> int:
-        """The port of a proxy in front of this listener, which opens with `up`."""
+        """The port of a new proxy in front of this listener, which opens with `up`."""
         port = steady_port()
         self._listening[port] = listening
         return port
 
     def close(self) -> None:
-        """End everything."""
+        """Close all proxies and stop the thread."""
         for node_id in sorted({listening.node_id for listening in self._listening.values()}):
             self.down(node_id)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -129,27 +129,27 @@ class Links:
     # ---- faults
 
     def cut(self, flows: Iterable[Flow]) -> None:
-        """Reset what is connected over these flows, and whoever dials."""
+        """Reset connections over these flows, and all new ones."""
         self._call(self._set(self._cut, list(flows)))
 
     def hang(self, flows: Iterable[Flow]) -> None:
-        """Let nothing through, and keep what comes."""
+        """Hold back all bytes on these flows until they heal."""
         self._call(self._set(self._hung, list(flows)))
 
     def delay(self, flows: Iterable[Flow], delay_s: float) -> None:
-        """Let everything wait."""
+        """Delay all bytes on these flows."""
         self._call(self._delay(list(flows), delay_s))
 
     def heal(self, flows: Iterable[Flow]) -> None:
-        """Take back one fault of each of these flows; what hung goes on its way."""
+        """Remove one fault of each of these flows, and release what was held back."""
         self._call(self._heal(list(flows)))
 
     def heal_all(self) -> None:
-        """Take back everything."""
+        """Remove all faults."""
         self._call(self._heal_all())
 
     def reset(self, flows: Iterable[Flow]) -> int:
-        """Reset the connections over these flows; how many."""
+        """Reset the connections over these flows. Returns how many."""
         return int(self._call(self._reset(set(flows))))
 
     async def _set(self, faults: dict[Flow, int], flows: list[Flow]) -> None:

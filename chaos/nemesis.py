@@ -1,7 +1,7 @@
-"""What goes wrong, one trouble after the other or several at once, drawn from a seed.
+"""Injects faults, several at the same time, drawn from a seed.
 
-A trouble is a generator: it does something, yields for how many seconds, and undoes it. No node is in two troubles that
-end its process, so that each is known to be up or down; links may be in several.
+A fault is a generator: it breaks something, yields the number of seconds to wait, and repairs it. No node has two
+faults that end its process at the same time, so that each is known to be up or down. Links may have several faults.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TAIL_BYTES = 1500
 LOOK_AGAIN_S = 0.5
 STEP_S = 0.2
 SLOW_WRITES_MS = (60, 120, 200)
-"""What each write takes on a slow disk. A replica in sync is waited for by all: for the write that is under way when a
-record comes, and for its own, on the leader and on a follower, by a client that has more requests in flight."""
+"""The duration of each write on a slow disk. acks=all waits for every in-sync replica: for the write in progress and
+for the record's own, on the leader and on a follower."""
 COMMITS = "__consumer_offsets"
 
 
 class Nemesis:
-    """Draws troubles for `cluster`. `counted` says how many of which there were; `told` gets a line for each."""
+    """Injects random faults into `cluster`. `counted` counts them by kind; `told` is called with a line for each."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Nemesis:
         told: Callable[[str], None],
         disks: SlowDisks | None = None,
     ) -> None:
-        """disks: of the nodes, where they can be slowed down."""
+        """disks: the disks of the nodes, if they can be slowed down."""
         self._disks = disks if disks is not None and disks.is_available else None
         self._cluster = cluster
         self._links = links
@@ -61,8 +61,8 @@ class Nemesis:
         self._busy: set[int] = set()
         self._down: set[int] = set()
         self._torn: int | None = None
-        """The node whose tail is gone. Until it is in sync again nobody else may be killed: who comes back uncleanly is
-        believed to have lost something, so two of them at once may leave nobody who is known to have everything."""
+        """The node whose log was torn. Until it is in sync again no other node may be killed: after two unclean
+        shutdowns no replica might be left that is known to have all records."""
         self._look_again_s = 0.0
         self._order = itertools.count()
         self.counted: Counter[str] = Counter()
@@ -88,16 +88,16 @@ class Nemesis:
             (2, self._deafen),
             (2, self._flood),
         ]
-        """What nobody's acknowledgements may suffer from for long: every node is up, and all reach each other."""
+        """Faults that must not delay acknowledgements for long: every node is up and reachable."""
         self._is_slowed: int | None = None
-        """The node whose disk is slow; one at a time, so that a majority is well."""
+        """The node with a slow disk; one at a time, so that a majority is healthy."""
 
-    # ---- a stretch of trouble
+    # ---- a period of faults
 
     def trouble(self, for_s: float, *, is_mild: bool = False) -> None:
-        """Go on for so long; then everything that was begun is undone, and every node runs.
+        """Inject faults for `for_s` seconds, then repair all of them, so that every node runs.
 
-        is_mild: no node is ended, stopped or cut off; one has a slow disk, or hostile clients."""
+        is_mild: only slow disks and hostile clients; no node is killed, stopped or cut off."""
         kinds = self._mild if is_mild else self._kinds + self._mild
         end = time.monotonic() + for_s
         running: list[tuple[float, int, Trouble]] = []
@@ -120,7 +120,7 @@ class Nemesis:
         self._links.heal_all()
 
     def look(self) -> None:
-        """A node that ended although nobody ended it is an incident; it is started again."""
+        """Record an incident for each node that has ended by itself, and start it again."""
         for node in self._cluster.nodes.values():
             if node.node_id not in self._down and not node.running:
                 said = node.output.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
@@ -129,7 +129,7 @@ class Nemesis:
                 self._start(node)
 
     def is_whole(self) -> bool:
-        """Every node is up, has told the controller of its new life, and has all its replicas in sync."""
+        """Whether every node is up and registered, and all its replicas are in sync."""
         topics = sorted({place.topic for place in self._places})
         if self._down or not all(node.ready() for node in self._cluster.nodes.values()):
             return False
@@ -165,7 +165,7 @@ class Nemesis:
         return [node for node in self._cluster.nodes.values() if node.node_id not in self._busy]
 
     def _mortal(self) -> list[ClusterNode]:
-        """Whom one may kill now."""
+        """The nodes that may be killed now."""
         return [node for node in self._idle() if self._torn in (None, node.node_id) and not self._down]
 
     def _kill_any(self) -> Trouble | None:
@@ -246,7 +246,7 @@ class Nemesis:
         while node.running and time.monotonic() < deadline:
             yield POLL_S
         if node.running:
-            self._history.incident(f"node {node.node_id} does not stop in {STOP_PATIENCE_S} s")
+            self._history.incident(f"node {node.node_id} did not stop within {STOP_PATIENCE_S} s")
         node.kill9()
         self._links.down(node.node_id)
         yield self._random.choice((0.0, 1.0))
@@ -369,7 +369,7 @@ class Nemesis:
         return self._visited("flood", Flooders)
 
     def _visited(self, what: str, come: Callable[[tuple[str, int]], Hostile]) -> Trouble:
-        """By clients that go straight to a node: a proxy would read for those who do not."""
+        """Run hostile clients against a node. They bypass the proxy, which would read what they do not."""
         node = self._random.choice(self._cluster.brokers)
         for_s = self._random.choice((2.0, 5.0, 10.0))
         self._told(f"clients of node {node.node_id} {what} for {for_s} s")

@@ -1,4 +1,4 @@
-"""A producer with acks=all that nobody may keep waiting: how long the oldest record waits for its acknowledgement."""
+"""A producer with acks=all that measures how long the oldest record waits for its acknowledgement."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from chaos.history import History
 from chaos.librdkafka import FOR_EVER_MS, QUICK
 
 TOPIC, PARTITIONS = "probe", 3
-"""As many partitions as brokers: each leads one."""
+"""One partition per broker, so that each leads one."""
 SILENCE_S = 2.0
 EVERY_S = 0.05
 LATE_S = 0.5
-"""A probe that did not run itself for so long says nothing of the cluster."""
+"""If the probe itself did not run for this long, its measurement is ignored."""
 
 
 class Probe(threading.Thread):
     """Sends a record to each partition every EVERY_S. Between `watch` and `rest` a silence above `silence_max_s` is an
-    incident, told once until the next acknowledgement; with None silences are measured alone."""
+    incident, reported once until the next acknowledgement. With None silences are only measured."""
 
     def __init__(self, history: History, bootstrap: str, silence_max_s: float | None) -> None:
         super().__init__(daemon=True)
         self._silence_max_s = math.inf if silence_max_s is None else silence_max_s
         self._history = history
         self._pending: list[dict[int, float]] = [{} for _ in range(PARTITIONS)]
-        """By partition: the records that are not acknowledged, and when each was sent."""
+        """By partition: the unacknowledged records, and when each was sent."""
         self._watched_since = 0.0
         self._is_told = [False] * PARTITIONS
         self._number = 0
         self._wanted = True
         self.longest_s = self.longest_in_trouble_s = 0.0
-        """The longest that a record waited while it was watched, and otherwise."""
+        """The longest wait of a record while watched, and otherwise."""
         settings = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 0}
         settings |= {"message.timeout.ms": FOR_EVER_MS, "request.timeout.ms": "5000", **QUICK}
         self._producer = Producer(settings)
         self.start()
 
     def watch(self) -> None:
-        """A majority is well from now on."""
+        """From now on a majority is healthy, and silences are incidents."""
         self._watched_since = time.monotonic()
 
     def rest(self) -> None:
-        """Nodes will be in trouble: who must wait may wait."""
+        """From now on nodes have faults, and silences are allowed."""
         self._watched_since = 0.0
 
     def run(self) -> None:
@@ -93,10 +93,10 @@ class Probe(threading.Thread):
             if waits_s > self._silence_max_s and not self._is_told[partition]:
                 self._is_told[partition] = True
                 self._history.incident(
-                    f"acks=all to {TOPIC}-{partition} is silent for more than {self._silence_max_s} s"
+                    f"acks=all to {TOPIC}-{partition} has no answer for more than {self._silence_max_s} s"
                 )
 
     def finish(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._wanted = False
         self.join(30)

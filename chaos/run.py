@@ -1,4 +1,4 @@
-"""A run: three nodes behind proxies, the load on them, stretches of trouble, calm in between, the books at the end."""
+"""A run: three nodes behind proxies under load, periods of faults with calm in between, and the final check."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ TOPIC, PARTITIONS = "chaos", 6
 GROUP, JAVA_GROUP = "librdkafka", "java"
 PER_SECOND = 500.0
 SHORT_S = 25.0
-"""One stretch of trouble."""
+"""The length of one period of faults."""
 FEW_FILES = {"kpybroker.max.open.files": "48"}
-"""Where descriptors are few: what logs keep open of them."""
+"""The limit of open segments when file descriptors are limited."""
 PATIENCE_S = 120.0
-"""How long the cluster may take until all is well again, and clients to complete what they began."""
+"""How long the cluster may take to recover, and clients to complete their requests."""
 SETTINGS = {
     "log.segment.bytes": "1048576",
     "log.retention.ms": "-1",
@@ -44,23 +44,23 @@ SETTINGS = {
 
 @dataclass
 class Report:
-    """How it ended."""
+    """The result of a run."""
 
     acknowledged: int = 0
     read: int = 0
     counted: dict[str, int] = field(default_factory=dict)
     longest_recovery_s: float = 0.0
     longest_silence_s: float = 0.0
-    """Of acks=all, while a majority was well; what came of hostile clients and of a slow disk counts."""
+    """The longest wait for acks=all while a majority was healthy, also with hostile clients or a slow disk."""
     longest_in_trouble_s: float = 0.0
-    """The same while nodes were ended, stopped or cut off."""
+    """The same while nodes were killed, stopped or cut off."""
     latest_answers: int = 0
     repeated: int = 0
     violations: list[Violation] = field(default_factory=list)
 
 
 class Run:
-    """`play` does it all. `told` gets a line for everything that happens."""
+    """One run. `play` does all of it; `told` is called with a line for each event."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class Run:
         descriptors: int = 0,
         silence_max_s: float | None = SILENCE_S,
     ) -> None:
-        """descriptors: how many files each node may have open; 0 for as many as this process. silence_max_s: how long
-        acks=all may wait while a majority is well; None for as long as it likes."""
+        """descriptors: the limit of open files of each node; 0 for that of this process. silence_max_s: how long
+        acks=all may wait while a majority is healthy; None for no limit."""
         self._told = told
         self._silence_max_s = silence_max_s
         self.history = History(on_incident=lambda text: told(f"INCIDENT {text}"))
@@ -89,7 +89,7 @@ class Run:
         )
         self.disks = SlowDisks(directory)
         if not self.disks.is_available:
-            told("no disk will be slow: there is no C compiler")
+            told("no slow disks: there is no C compiler")
         for node in self.cluster.nodes.values():
             node.added_environment = self.disks.environment(node.node_id, node.data)
             node.descriptors = descriptors
@@ -98,7 +98,7 @@ class Run:
         self.report = Report()
 
     def play(self, for_s: float) -> Report:
-        """Trouble for about so many seconds, then the books. Raises NotStarted."""
+        """Inject faults for about `for_s` seconds, then check. Raises NotStarted."""
         try:
             self._start()
             end = time.monotonic() + for_s
@@ -116,7 +116,7 @@ class Run:
             self.links.close()
         return self.report
 
-    # ---- the beginning
+    # ---- start
 
     def _start(self) -> None:
         for node in self.cluster.nodes.values():
@@ -147,15 +147,15 @@ class Run:
     # ---- calm
 
     def _calm(self) -> None:
-        """Nothing is in trouble: all replicas come back into sync, all producers go on, commits are as they were."""
+        """Without faults all replicas must get in sync, all producers make progress, and commits be unchanged."""
         began_s = time.monotonic()
-        if not self._until(self.nemesis.is_whole, "not all replicas are in sync"):
+        if not self._until(self.nemesis.is_whole, "not all replicas got in sync"):
             return
         recovered_s = time.monotonic() - began_s
         self.report.longest_recovery_s = max(self.report.longest_recovery_s, recovered_s)
         producers: list[Production | JavaLoad] = [*self._producers, self._java]
         for number, producer in enumerate(producers, 1):
-            self._until(_acknowledged_since(producer, began_s), f"producer {number} does not go on")
+            self._until(_acknowledged_since(producer, began_s), f"producer {number} makes no progress")
         self._fetch_commits()
         self._told(f"calm after {recovered_s:.1f} s, {self.history.acknowledged} acknowledged")
 
@@ -163,18 +163,18 @@ class Run:
         left_s, before_s = PATIENCE_S, time.monotonic()
         while not holds():
             now_s = time.monotonic()
-            left_s -= min(now_s - before_s, 1.0)  # a machine that was asleep has not been patient
+            left_s -= min(now_s - before_s, 1.0)  # time in which the machine slept does not count
             before_s = now_s
             if left_s < 0:
-                self.history.incident(f"{otherwise}, {PATIENCE_S} s after the last trouble ended")
+                self.history.incident(f"{otherwise} within {PATIENCE_S} s after the last fault")
                 return False
             self.nemesis.look()
             time.sleep(0.05)
         return True
 
     def _fetch_commits(self) -> None:
-        """By a client of its own: librdkafka 2.10 and later let go of brokers that Metadata leaves out for a while, and
-        what was to be asked of them then waits for ever."""
+        """Use a new client: librdkafka 2.10 and later drop brokers that are missing in Metadata for a while, and
+        requests to them then wait forever."""
         admin = self._admin()
         for group in (GROUP, JAVA_GROUP):
             asked = [TopicPartition(*place) for place in self.places]
@@ -183,18 +183,18 @@ class Run:
                 began_s = time.monotonic()
                 try:
                     wanted = [ConsumerGroupTopicPartitions(group, asked)]
-                    told = admin.list_consumer_group_offsets(wanted, request_timeout=5)[group].result(10)
+                    response = admin.list_consumer_group_offsets(wanted, request_timeout=5)[group].result(10)
                     break
                 except KafkaException as refused:
                     if time.monotonic() > deadline:
                         self.history.incident(f"the commits of {group} cannot be fetched: {refused}")
                         return
                     time.sleep(0.2)
-            for one in told.topic_partitions:
+            for one in response.topic_partitions:
                 fetched = Fetched(began_s, max(one.offset, -1))
                 self.history.fetched.setdefault((group, Place(one.topic, one.partition)), []).append(fetched)
 
-    # ---- the end
+    # ---- final check
 
     def _finish(self) -> None:
         for producer in (*self._producers, self._java):
@@ -207,9 +207,9 @@ class Run:
         self._java.close()
         self._watch.finish()
         self._probe.finish()
-        self._until(self.nemesis.is_whole, "not all replicas are in sync")
+        self._until(self.nemesis.is_whole, "not all replicas got in sync")
         self._fetch_commits()
-        self._told("reading everything")
+        self._told("reading all records")
         found = self._read_everything() + self._compare_logs()
         self.report.violations = found + violations(self.history)
         self.report.repeated = repeated(self.history)
@@ -253,7 +253,7 @@ def _acknowledged_since(producer: Production | JavaLoad, began_s: float) -> Call
 
 
 def not_done(report: Report, minimum: dict[str, int]) -> list[str]:
-    """What a run should have reached and has not."""
+    """The minimums that a run has not reached."""
     reached = {**report.counted, "acknowledged": report.acknowledged}
     return [
         f"{reached.get(what, 0)} {what} of {least}" for what, least in minimum.items() if reached.get(what, 0) < least

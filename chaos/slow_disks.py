@@ -1,7 +1,7 @@
-"""Disks that are slow while a file exists: a library that stands between a node and its C library (LD_PRELOAD).
+"""Slow disks: a preloaded library (LD_PRELOAD) delays writes while a control file exists.
 
-Writes and syncs below the node's data directory wait; so many milliseconds as the file says. It is compiled by the run;
-without a C compiler there are no slow disks, and the run says so.
+Writes and syncs below the node's data directory wait for the number of milliseconds in that file. The run compiles the
+library; without a C compiler there are no slow disks, which the run reports.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ BETWEEN(int, fdatasync, (int file), file)
 
 
 class SlowDisks:
-    """The disks of the nodes, by node id. `slow_down` and `let_go` change one while its node runs."""
+    """The disks of the nodes, by node id. `slow_down` and `let_go` take effect while the node runs."""
 
     def __init__(self, directory: Path) -> None:
-        """directory: for the library and for the files that say which disks are slow."""
+        """directory: for the library and the control files."""
         self._directory = directory
         self._library = directory / "slow_disks.so"
         compiler = shutil.which("cc") or shutil.which("gcc")
@@ -82,15 +82,15 @@ class SlowDisks:
         return self._directory / f"slow-{node_id}"
 
     def environment(self, node_id: int, data: Path) -> dict[str, str]:
-        """For a node that is to be slowed down."""
+        """Environment variables for a node, so that its disk can be slowed down."""
         if not self.is_available:
             return {}
         return {"LD_PRELOAD": str(self._library), "SLOW_BELOW": str(data), "SLOW_WHILE": str(self._says(node_id))}
 
     def slow_down(self, node_id: int, ms: int) -> None:
-        """Each write and each sync takes so long from now on."""
+        """From now on each write and each sync takes `ms` longer."""
         self._says(node_id).write_text(str(ms))
 
     def let_go(self, node_id: int) -> None:
-        """The disk is as quick as it is."""
+        """The disk has its normal speed again."""
         self._says(node_id).unlink(missing_ok=True)

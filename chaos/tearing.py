@@ -1,8 +1,8 @@
-"""What a loss of power does to one replica: bytes that were never synced are gone, or half written.
+"""The effect of a power loss on one replica: bytes that were never synced are lost, or written in part.
 
-The settings permit to lose what lies behind the recovery point (`recovery-point-offset-checkpoint`), on one replica
-while the others keep theirs. The metadata log is synced before anybody is answered, so it only gets the beginning of a
-write behind its end.
+The settings allow the loss of records above the recovery point (`recovery-point-offset-checkpoint`) on one replica
+while the others keep theirs. The metadata log is synced before any answer, so it only gets a partial write after its
+end.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ TORN_SHARE = 0.7
 
 
 def tear(data: Path, chance: Random) -> list[str]:
-    """Tear the active segments below `data`; the node is down. What was done, a line for each."""
+    """Tear the active segments below `data` while the node is down. Returns one line for each."""
     kept = recovery_points(data)
     done = []
     for directory in sorted(path for path in data.iterdir() if path.is_dir() and list(path.glob("*.log"))):
@@ -44,7 +44,7 @@ def recovery_points(data: Path) -> dict[str, int]:
 
 
 def _cut_at(content: bytes, kept: int, chance: Random) -> int:
-    """A place behind the batches that are synced: sometimes between two batches, sometimes inside of one."""
+    """A position above the synced batches, sometimes between two batches and sometimes inside one."""
     at = 0
     while at + BATCH_HEADER_BYTES <= len(content):
         last = int.from_bytes(content[at : at + 8], "big") + int.from_bytes(content[at + 23 : at + 27], "big")

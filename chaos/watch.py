@@ -1,4 +1,4 @@
-"""Asks again and again for the latest offsets, as a client that knows the leader's epoch does (KIP-207, KIP-320)."""
+"""Asks for latest offsets again and again, like a client that knows the leader epoch (KIP-207, KIP-320)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 1.0
 
 
 class Watch(threading.Thread):
-    """An observer. addresses: of the brokers by node id, as clients are told."""
+    """A thread that asks for latest offsets. addresses: node id -> advertised address."""
 
     def __init__(self, history: History, addresses: dict[int, tuple[str, int]], places: list[Place]) -> None:
         super().__init__(daemon=True)
@@ -24,7 +24,7 @@ class Watch(threading.Thread):
         self._addresses = addresses
         self._places = places
         self._led: dict[Place, tuple[int, int]] = {}
-        """Place -> (epoch, leader): the newest that any broker told."""
+        """Place -> (epoch, leader): the newest that any broker answered."""
         self._conversations: dict[int, Conversation] = {}
         self._wanted = True
         self.answers = 0
@@ -57,11 +57,11 @@ class Watch(threading.Thread):
     def _learn(self, node_id: int) -> None:
         topics = sorted({place.topic for place in self._places})
         try:
-            told = self._asking(node_id).partitions_of(topics)
+            response = self._asking(node_id).partitions_of(topics)
         except OSError:
             self._hang_up(node_id)
             return
-        for (topic, partition), row in told.items():
+        for (topic, partition), row in response.items():
             place = Place(topic, partition)
             self._led[place] = max(self._led.get(place, (-1, -1)), (row.leader_epoch, row.leader_id))
 
@@ -69,13 +69,13 @@ class Watch(threading.Thread):
         led = {place: epoch for place, (epoch, of) in self._led.items() if of == leader and place in self._places}
         began_s = time.monotonic()
         try:
-            told = self._ask(leader, led)
+            response = self._ask(leader, led)
         except OSError:
             self._hang_up(leader)
             return
         ended_s = time.monotonic()
         with self._history.lock:
-            for topic in told.topics:
+            for topic in response.topics:
                 for row in topic.partitions:
                     place = Place(topic.name, row.partition_index)
                     if not row.error_code:

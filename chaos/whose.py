@@ -1,4 +1,4 @@
-"""Which process dialled? The kernel says which socket it is (sock_diag, Linux), and whose files have it open."""
+"""Finds the process that opened a connection: by the socket's inode (sock_diag, Linux) and the open files in /proc."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping
 
 CLIENTS = 0
-"""Stands for every process that is no node."""
+"""The id of all processes that are not nodes."""
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
 HEADER = struct.Struct("=IHHII")
 ASKED = struct.Struct("=BBBBI")
@@ -15,12 +15,12 @@ ENDS = struct.Struct(">HH4s12s4s12s")
 ANY_DEVICE_AND_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
 EVERY_STATE = 0xFFFFFFFF
 INODE_AT = HEADER.size + 4 + ENDS.size + len(ANY_DEVICE_AND_COOKIE) + 16
-"""Behind state, addresses, expiry, two queues and the user's id."""
+"""After state, addresses, expiry, two queues and the user id."""
 LOOPBACK = socket.inet_aton("127.0.0.1")
 
 
 def dialler(port: int, to_port: int, pids: Mapping[int, int]) -> int:
-    """The node whose process has the connection from `port` to `to_port`, both on 127.0.0.1; CLIENTS for others.
+    """The node whose process opened the connection from `port` to `to_port` on 127.0.0.1; CLIENTS for others.
 
     pids: node id -> process id.
     """
@@ -32,15 +32,15 @@ def dialler(port: int, to_port: int, pids: Mapping[int, int]) -> int:
 
 
 def _inode(port: int, to_port: int) -> int:
-    """The socket's inode, 0 where there is none any more."""
+    """The inode of the socket; 0 if it no longer exists."""
     asked = ASKED.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 0, EVERY_STATE)
     asked += ENDS.pack(port, to_port, LOOPBACK, bytes(12), LOOPBACK, bytes(12)) + ANY_DEVICE_AND_COOKIE
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
         kernel.send(HEADER.pack(HEADER.size + len(asked), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0) + asked)
-        told = kernel.recv(8192)
-    if HEADER.unpack_from(told)[1] != SOCK_DIAG_BY_FAMILY:
+        answer = kernel.recv(8192)
+    if HEADER.unpack_from(answer)[1] != SOCK_DIAG_BY_FAMILY:
         return 0
-    return int(struct.unpack_from("=I", told, INODE_AT)[0])
+    return int(struct.unpack_from("=I", answer, INODE_AT)[0])
 
 
 def _holds(pid: int, wanted: str) -> bool:

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from compat_tests.conftest import MakeTopic
 from kpybroker.archive import job
 from kpybroker.archive.history import name_of
-from kpybroker.archive.replaying import Wanted
+from kpybroker.archive.replaying import ReplayScope
 from kpybroker.archive.verifying import Verdict
 from kpybroker.client.client import CommandFailed
 from oracle.target import Target
@@ -88,8 +88,8 @@ class Workshop:
     def verify(self) -> Verdict:
         return job.verify(lambda: self.spark, self.bootstrap, str(self.where))[1]
 
-    def replay(self, target: str, wanted: Wanted | None = None, name: str = "") -> dict[int, tuple[int, int]]:
-        wanted = wanted or Wanted(self.topic)
+    def replay(self, target: str, wanted: ReplayScope | None = None, name: str = "") -> dict[int, tuple[int, int]]:
+        wanted = wanted or ReplayScope(self.topic)
         return job.replay(lambda: self.spark, self.bootstrap, str(self.where), wanted, target, name=name)
 
     def archived(self) -> list[Record]:
@@ -179,9 +179,9 @@ def test_a_range_is_replayed(shop: Workshop, make_topic: MakeTopic) -> None:
     shop.copy()
     back, again = make_topic(PARTITIONS), make_topic(PARTITIONS)
     start, end = shop.sent[10][1], shop.sent[70][1]
-    shop.replay(back, Wanted(shop.topic, start_ms=start, end_ms=end))
+    shop.replay(back, ReplayScope(shop.topic, start_ms=start, end_ms=end))
     assert stored(shop.bootstrap, back) == by_partition(shop.sent[10:70])
-    only = Wanted(shop.topic, start=5, end=20, partitions=(2,))
+    only = ReplayScope(shop.topic, start=5, end=20, partitions=(2,))
     for name in "", "once more":
         shop.replay(again, only, name)
     wanted = [record for record in shop.sent if record[0] == 2][5:20]
@@ -220,7 +220,7 @@ def test_every_kind_of_damage_is_found(shop: Workshop, tmp_path: Path) -> None:
     damages: list[tuple[Callable[[], None], str]] = [
         (deleted, "is missing"),
         (copied, "a copy of another file"),
-        (changed, "its bytes are not those that were written"),
+        (changed, "its bytes differ from those written"),
         (replaced, "bytes"),
         (swapped, "cannot be read"),
     ]
@@ -284,12 +284,12 @@ def test_a_topic_made_again_amid_a_run_is_another_one(shop: Workshop, admin: Adm
             producer.produce(shop.topic, b"another topic's", partition=number % PARTITIONS)
         assert producer.flush(30) == 0
 
-    with pytest.raises(CommandFailed, match="was deleted and made again while it was archived"):
+    with pytest.raises(CommandFailed, match="was deleted and recreated during the copy"):
         shop.copy(round_offsets=9, advance=make_again)
     archived = shop.archived()
     assert len(archived) == 9
     assert set(map(repr, archived)) <= set(map(repr, shop.sent))
-    with pytest.raises(CommandFailed, match="holds another topic of the name"):
+    with pytest.raises(CommandFailed, match="has another topic named"):
         shop.copy()
 
 
@@ -308,7 +308,7 @@ def test_what_killed_runs_leave_is_nobodys(shop: Workshop) -> None:
     mine.parent.mkdir()
     mine.touch()
     for refused in shop.copy, partial(job.clean, lambda: shop.spark, str(shop.where)):
-        with pytest.raises(CommandFailed, match="data/raw is nothing that an archive writes"):
+        with pytest.raises(CommandFailed, match="data/raw does not belong to an archive"):
             refused()
     shutil.rmtree(mine.parent)
     shop.send(30)
@@ -325,10 +325,10 @@ def test_what_cannot_be_used_is_refused_and_left_alone(
     assert not shop.where.exists()
     shop.send(30)
     shop.copy()
-    with pytest.raises(CommandFailed, match="does not hold other; it holds"):
-        shop.replay(shop.topic, Wanted("other"))
-    with pytest.raises(CommandFailed, match="holds no such records"):
-        shop.replay(shop.topic, Wanted(shop.topic, start=1000))
+    with pytest.raises(CommandFailed, match="does not have other; it has"):
+        shop.replay(shop.topic, ReplayScope("other"))
+    with pytest.raises(CommandFailed, match="has no such records"):
+        shop.replay(shop.topic, ReplayScope(shop.topic, start=1000))
     with pytest.raises(CommandFailed, match=r"has 1 partitions, and the records are of 3.*--partitions 3"):
         shop.replay(make_topic(1))
 
@@ -336,7 +336,7 @@ def test_what_cannot_be_used_is_refused_and_left_alone(
     first = shop.where / name_of(1)
     content = first.read_bytes()
     first.write_bytes(content[: len(content) // 2])
-    with pytest.raises(CommandFailed, match="half-written"):
+    with pytest.raises(CommandFailed, match="incomplete"):
         shop.copy()
     assert (sorted(shop.where.rglob("*")), len(first.read_bytes())) == (before, len(content) // 2)
     first.write_bytes(content)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 
 from compat_tests.conftest import MakeTopic
 from kpybroker.archive import job
-from kpybroker.archive.replaying import Wanted
+from kpybroker.archive.replaying import ReplayScope
 from oracle.archiver import command, moment, run_until
 from oracle.target import Target
 
@@ -69,7 +69,7 @@ def test_a_killed_replay_goes_on(
     replaying = command(target.bootstrap, "replay", str(where), topic, "--into", back)
     assert run_until(replaying, log, lambda: readable(admin, back) > 0), log.read_text()[-4000:]
 
-    sent = job.replay(lambda: spark, target.bootstrap, str(where), Wanted(topic), back)
+    sent = job.replay(lambda: spark, target.bootstrap, str(where), ReplayScope(topic), back)
     assert 0 < sum(now for now, _ in sent.values()) < COUNT, "a part was there before"
     kafka = {"kafka.bootstrap.servers": target.bootstrap, "subscribe": back}
     records = spark.read.format("kafka").options(**kafka, **{"kafka.isolation.level": "read_committed"}).load()

@@ -34,7 +34,7 @@ def test_by_its_path(target: Target, tmp_path: Path, example: str) -> None:
     command = [sys.executable, f"spark_examples/{example}.py"]
     ran = run(command, "--bootstrap", target.bootstrap, "--workdir", str(tmp_path / "new"))
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert f"what it left is in {tmp_path / 'new'}" in ran.stdout
+    assert f"output is in {tmp_path / 'new'}" in ran.stdout
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -45,7 +45,7 @@ def test_with_spark_submit(target: Target, tmp_path: Path, example: str) -> None
     command = [submit, "--master", "local[2]", *connector, f"spark_examples/{example}.py"]
     ran = run(command, "--bootstrap", target.bootstrap, "--workdir", str(tmp_path))
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert f"what it left is in {tmp_path}" in ran.stdout
+    assert f"output is in {tmp_path}" in ran.stdout
 
 
 def test_a_broker_of_its_own(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_folder_that_cannot_be_made(target: Target, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "spark_examples.orders_dlq", "--bootstrap", target.bootstrap]
     ran = run(command, "--workdir", str(tmp_path / "file" / "folder"))
     assert ran.returncode == 1
-    assert ran.stderr == f"--workdir {tmp_path / 'file' / 'folder'} cannot be made: Not a directory\n"
+    assert ran.stderr == f"--workdir {tmp_path / 'file' / 'folder'} cannot be created: Not a directory\n"
 
 
 def test_a_port_that_does_not_answer() -> None:
@@ -85,5 +85,5 @@ def test_a_port_that_does_not_answer() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         ran = run([sys.executable, "-m", "spark_examples.orders_dlq", "--bootstrap", address])
     assert ran.returncode == 1
-    assert ran.stderr.splitlines()[-1] == f"the broker at {address} does not answer: is it one?"
+    assert ran.stderr.splitlines()[-1] == f"{address} does not answer like a Kafka broker"
     assert "Traceback" not in ran.stderr

@@ -82,5 +82,5 @@ def test_a_bucket_is_a_folder_like_any_other(
     manifest = bucket.Object(f"{topic}/_archive/00000000000000000002.json")
     half = manifest.get()["Body"].read()[:200]
     manifest.put(Body=half)
-    assert "half-written" in run(topic, "--to", where, code=1)
+    assert "incomplete" in run(topic, "--to", where, code=1)
     assert manifest.get()["Body"].read() == half

@@ -64,7 +64,7 @@ def test_offsets_that_are_not_there(read: Callable[..., DataFrame], topic: str, 
 
 def test_a_time_after_the_last_record(read: Callable[..., DataFrame], topic: str) -> None:
     line = line_of(read(topic, startingTimestamp="1800000000000").count)
-    assert "no record is as young" in line
+    assert "no record is as new" in line
 
 
 def test_a_checkpoint_that_is_ahead_of_its_topic(
@@ -84,4 +84,4 @@ def test_a_checkpoint_that_is_ahead_of_its_topic(
         noted.write_text("\n".join([*lines[:-1], json.dumps({topic: {"0": RECORDS + 5}})]))
     for checksum in (tmp_path / "checkpoint" / "offsets").glob(".*.crc"):
         checksum.unlink()
-    assert "the checkpoint is of another topic" in line_of(run)
+    assert "the checkpoint is for another topic" in line_of(run)

@@ -79,7 +79,7 @@ def test_a_damaged_batch_is_named_taken_out_and_nothing_else_is_lost(target_name
         assert "is in use by a broker; stop it first" in running.stderr
         broker.stop()
         whole = storage("check", str(broker.data))
-        assert (whole.returncode, whole.stdout) == (0, f"{broker.data}: nothing is wrong\n"), whole.stdout
+        assert (whole.returncode, whole.stdout) == (0, f"{broker.data}: no problems found\n"), whole.stdout
         log = sorted((broker.data / "t-0").glob("*.log"))[1]
         position, size, base, count = batches(log)[20]
         content = bytearray(log.read_bytes())

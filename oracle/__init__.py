@@ -1,1 +1,1 @@
-"""Apache Kafka 4.3.1 as the second opinion; both brokers behind one interface: `kafka.Kafka`, `broker.KPyBroker`."""
+"""Apache Kafka 4.3.1 as the reference. Both brokers have the same interface: `kafka.Kafka`, `broker.KPyBroker`."""

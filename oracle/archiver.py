@@ -1,4 +1,4 @@
-"""`kpybroker archive` as a process that dies by kill -9, its JVM too, at moments that a seed chooses."""
+"""Runs `kpybroker archive` and kills it and its JVM with -9 at random times."""
 
 import contextlib
 import os
@@ -17,13 +17,13 @@ LOOK_S = 0.01
 
 
 def command(bootstrap: str, *arguments: str, quick: bool = True) -> list[str]:
-    """The command line; `quick` has a JVM for jobs of a minute."""
+    """The command line. `quick`: with JVM settings for short jobs."""
     settings = [word for name, value in QUICK_JVM.items() for word in ("--conf", f"{name}={value}")] if quick else []
     return [sys.executable, "-m", "kpybroker", "--bootstrap", bootstrap, "archive", *arguments, *settings]
 
 
 def run_until(arguments: list[str], log: Path, it_is_time: Callable[[], bool]) -> bool:
-    """Run a command in a process group of its own, and kill all of it when it is time; whether it had not ended yet."""
+    """Run a command in its own process group, and kill the group when it is time. Returns False if it ended before."""
     with (
         log.open("ab") as out,
         subprocess.Popen(arguments, cwd=ROOT, stdout=out, stderr=out, start_new_session=True) as job,
@@ -38,7 +38,7 @@ def run_until(arguments: list[str], log: Path, it_is_time: Callable[[], bool]) -
 
 
 def paths_in(folder: Path) -> int:
-    """How many files and folders there are now; it grows with every step of a run."""
+    """The number of files and folders, which grows with every step of a run."""
     found = 0
     for _, folders, files in os.walk(folder):
         found += len(folders) + len(files)
@@ -46,6 +46,6 @@ def paths_in(folder: Path) -> int:
 
 
 def moment(folder: Path, chance: random.Random, steps: int) -> Callable[[], bool]:
-    """A moment of a run: when the folder has so many paths more than now, at most `steps`."""
+    """A random moment of a run: when the folder has some more paths than now, at most `steps`."""
     wanted = paths_in(folder) + chance.randint(1, steps)
     return lambda: paths_in(folder) >= wanted

@@ -1,4 +1,4 @@
-"""One request, one answer, over a connection of its own: what is asked of a node from outside of any client."""
+"""Sends single requests to a node without a client library."""
 
 import contextlib
 import socket
@@ -12,12 +12,12 @@ from kpybroker.wire.rpc import describe_quorum, metadata
 CLIENT_ID = b"oracle"
 TIMEOUT_S = 2.0
 OLD_HEADER = "ApiVersions"
-"""Its answers have a header without tagged fields, in every version."""
+"""ApiVersions: the response header has no tagged fields in any version."""
 METADATA_TOPIC = "__cluster_metadata"
 
 
 class Conversation:
-    """A connection that asks one thing after the other. Raises OSError, and then is of no use any more."""
+    """A connection for one request at a time. Cannot be used any more after it raises OSError."""
 
     def __init__(self, address: tuple[str, int], timeout_s: float = TIMEOUT_S) -> None:
         self._socket = socket.create_connection(address, timeout=timeout_s)
@@ -31,7 +31,7 @@ class Conversation:
         return parse(response, version, _exactly(self._socket, size), 4 if name == OLD_HEADER else 5)
 
     def partitions_of(self, topics: list[str]) -> dict[tuple[str, int], Any]:
-        """(topic, partition) -> its row of Metadata, as the node there knows it."""
+        """(topic, partition) -> its row of Metadata from this node."""
         named = [metadata.MetadataRequestTopic(name=topic) for topic in topics]
         request = metadata.Request(topics=named, allow_auto_topic_creation=False)
         told = self.ask("Metadata", 12, request, metadata.Response)
@@ -44,7 +44,7 @@ class Conversation:
 def ask(
     address: tuple[str, int], name: str, version: int, request: Any, response: Any, timeout_s: float = TIMEOUT_S
 ) -> Any:
-    """Ask over a connection of its own. Raises OSError."""
+    """Send one request over a new connection. Raises OSError."""
     with contextlib.closing(Conversation(address, timeout_s)) as conversation:
         return conversation.ask(name, version, request, response)
 
@@ -60,7 +60,7 @@ def _exactly(connection: socket.socket, size_bytes: int) -> bytes:
 
 
 def active_controller(address: tuple[str, int], timeout_s: float = TIMEOUT_S) -> int:
-    """The node that leads the metadata quorum, as the node there knows it; -1 for nobody. Raises OSError."""
+    """The leader of the metadata quorum according to the node at `address`; -1 if unknown. Raises OSError."""
     topic = describe_quorum.TopicData(topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData()])
     request = describe_quorum.Request(topics=[topic])
     told = ask(address, "DescribeQuorum", 2, request, describe_quorum.Response, timeout_s)
@@ -72,6 +72,6 @@ def active_controller(address: tuple[str, int], timeout_s: float = TIMEOUT_S) ->
 def partitions_of(
     address: tuple[str, int], topics: list[str], timeout_s: float = TIMEOUT_S
 ) -> dict[tuple[str, int], Any]:
-    """(topic, partition) -> its row of Metadata, as the node there knows it. Raises OSError."""
+    """(topic, partition) -> its row of Metadata from the node at `address`. Raises OSError."""
     with contextlib.closing(Conversation(address, timeout_s)) as conversation:
         return conversation.partitions_of(topics)

@@ -1,6 +1,6 @@
-"""What a node answers to changes of settings and quotas at their boundaries: a line of the table for each.
+"""Records the answers to changes of settings and quotas at their bounds, one line of a table for each.
 
-`python -m oracle.boundaries > tests/config/boundaries-4.3.1.tsv` asks Apache Kafka; nothing is changed (validate only).
+`python -m oracle.boundaries > tests/config/boundaries-4.3.1.tsv` asks Apache Kafka. Requests only validate.
 """
 
 import contextlib
@@ -43,11 +43,11 @@ QUOTA_KEYS = {
     "ip": ("connection_creation_rate",),
 }
 NOT_ASKED = ("listeners", "advertised.listeners")
-"""What Kafka answers there depends on its own addresses."""
+"""Settings for which Kafka's answer depends on its own addresses."""
 
 
 def lines(conversation: Conversation) -> Iterator[str]:
-    """Type of resource, setting, value as JSON, error code; then the same of quotas, by type of entity."""
+    """Lines with resource type, setting, value as JSON and error code; then the same for quotas, by entity type."""
     topic = create_topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     made = create_topics.Request(topics=[topic], timeout_ms=5000)
     conversation.ask("CreateTopics", 7, made, create_topics.Response)
@@ -82,7 +82,7 @@ def _of_quota(conversation: Conversation, kind: str, name: str, value: float) ->
 
 
 def main() -> None:
-    """Ask Apache Kafka."""
+    """Print the answers of Apache Kafka."""
     from oracle.kafka import Kafka
 
     with Kafka() as kafka, contextlib.closing(Conversation(("127.0.0.1", kafka.port), 20.0)) as conversation:

@@ -1,6 +1,6 @@
-"""kpybroker behind the same interface as the oracle: `python -m kpybroker serve` in a process of its own.
+"""kpybroker with the same interface as Apache Kafka: `python -m kpybroker serve` in a child process.
 
-Not `dev`, whose defaults for laptops Apache Kafka does not have.
+Not `dev`, whose defaults for laptops differ from Apache Kafka's.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Record what Apache Kafka's cleaner leaves of a log: `python -m oracle.cleaning`, into tests/storage.
+"""Records what Apache Kafka's cleaner leaves of a log: `python -m oracle.cleaning` writes to tests/storage.
 
-One partition lives through a script of keys, tombstones, codecs, producers and transactions while the cleaner is off;
-its files are kept, the broker is started with the cleaner on, and its files are kept again. So twice: the second
-cleaning comes after every delete horizon. Files are in hexadecimal, by name; preallocated ends are cut.
+A script writes keys, tombstones, codecs, producers and transactions to one partition while the cleaner is off. Its
+files are recorded, the broker is restarted with the cleaner on, and the files are recorded again. This is done twice;
+the second cleaning is after every delete horizon. Files are in hexadecimal, by name, without preallocated ends.
 """
 
 import json
@@ -34,7 +34,7 @@ TIMEOUT_S = 60.0
 
 
 class Script:
-    """Sends batch after batch, each acknowledged before the next one; their times are a second apart."""
+    """Sends one batch after another, each acknowledged before the next. Their timestamps are a second apart."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -44,7 +44,7 @@ class Script:
         return Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 50, "log_level": 0, **settings})
 
     def send(self, producer: Producer, *records: tuple[str, str | None]) -> None:
-        """One batch, in a segment of its own unless a marker came before."""
+        """Send one batch, which has its own segment unless it follows a marker."""
         self._now_ms += 1000
         for key, value in records:
             producer.produce(TOPIC, key=key, value=value, partition=0, timestamp=self._now_ms)
@@ -109,7 +109,7 @@ def active_base(data: Path) -> int:
 
 
 def await_cleaned(data: Path, offset: int) -> None:
-    """Until the checkpoint says so: it is written when the last segment is in its place."""
+    """Wait until the checkpoint has the offset: it is written after the last segment is replaced."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         if (data / CHECKPOINT).exists() and f"{TOPIC} 0 {offset}\n" in (data / CHECKPOINT).read_text():

@@ -1,5 +1,5 @@
-"""Several nodes on this machine, kpybroker's or Kafka's, behind one interface: static voters, or one that is alone and
-others that may be added, each node to be killed, stopped, paused and started again on its data.
+"""Several nodes on this machine, kpybroker's or Kafka's, with the same interface. Voters are static, or one node starts
+as the only voter and others can be added. Each node can be killed, stopped, paused and restarted on its data.
 
     with Cluster("kafka") as cluster:
         cluster.nodes[cluster.leader_of("topic", 0)].kill9()
@@ -28,7 +28,7 @@ CLIENTS, CONTROLLER = "PLAINTEXT", "CONTROLLER"
 FIRST_CONTROLLER = 101
 PATIENCE_S = 60.0
 FIRST_VOTERS = "kpybroker.initial.controllers"
-"""What Kafka says with options of kafka-storage format."""
+"""Settings that Kafka takes as options of kafka-storage format."""
 LARGE = {
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "5",
@@ -44,7 +44,7 @@ LARGE_KAFKA = {
 
 
 class Listening(NamedTuple):
-    """A listener of a node: its name is CLIENTS (brokers use it too) or CONTROLLER."""
+    """A listener of a node. Its name is CLIENTS (also used between brokers) or CONTROLLER."""
 
     node_id: int
     name: str
@@ -52,16 +52,16 @@ class Listening(NamedTuple):
 
 
 Told = Callable[[Listening], int]
-"""The port that others are told instead of a listener's own."""
+"""Maps a listener to the port that is advertised for it."""
 
 
 def as_it_is(listening: Listening) -> int:
-    """Nobody stands between."""
+    """The listener's own port, without a proxy."""
     return listening.port
 
 
 class Seat(NamedTuple):
-    """A node's place in the cluster. A broker has a port for clients, a controller one for controllers."""
+    """The role and ports of a node: a broker has a port for clients, a controller one for controllers."""
 
     node_id: int
     is_broker: bool
@@ -76,7 +76,7 @@ class Seat(NamedTuple):
 
 
 class ClusterNode(ServerProcess):
-    """What both kinds add to a process: its seat, and to be paused."""
+    """A node of either kind: a process with a seat, which can be paused."""
 
     seat: Seat
 
@@ -86,14 +86,14 @@ class ClusterNode(ServerProcess):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens itself."""
+        """The address of its own listener, without a proxy."""
         return "127.0.0.1", self.seat.port if self.seat.is_broker else self.seat.controller_port
 
     def ready(self) -> bool:
         return answers(*self.address)
 
     def prepare(self) -> None:
-        """Make what it finds at its first start, where that is not its own work."""
+        """Prepare the directory for the first start, if the node does not do it itself."""
         return
 
     def signal(self, number: signal.Signals) -> None:
@@ -102,7 +102,7 @@ class ClusterNode(ServerProcess):
         self._process.send_signal(number)
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay, and nothing answers."""
+        """SIGSTOP: connections stay open, but get no answers."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -159,10 +159,10 @@ class KPyBrokerNode(ClusterNode, KPyBroker):
 
 
 class Cluster:
-    """`brokers` nodes 1, 2, ... that also vote, or, with `controllers`, as many nodes 101, ... that only vote.
+    """A cluster of `brokers` nodes 1, 2, ... that are also voters or, with `controllers`, separate voters 101, 102, ...
 
-    kind: "kpybroker" or "kafka". grows: the first controller votes alone, and the others can be added (KIP-853);
-    without, all of them are static voters. properties: for all nodes, over LARGE. heap, jvm: of Kafka's nodes.
+    kind: "kpybroker" or "kafka". grows: the first controller is the only voter, and others can be added (KIP-853); if
+    not, all of them are static voters. properties: for all nodes, over LARGE. heap, jvm: for Kafka's nodes.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Cluster:
         self.become(kind)
 
     def become(self, kind: str) -> None:
-        """From now on the nodes are of this kind, on the same directories and ports. None of them may run."""
+        """Change the kind of all nodes, with the same directories and ports. No node may run."""
         assert not any(node.running for node in self.nodes.values()), "still running"
         self.kind = kind
         for seat in self.seats:
@@ -223,10 +223,10 @@ class Cluster:
         settings |= LARGE_KAFKA if self.kind == "kafka" else {"kpybroker.cluster.id": CLUSTER_ID}
         return settings | given
 
-    # ---- all of it
+    # ---- all nodes
 
     def start(self) -> Self:
-        """Start every node that does not run, and return when all answer. Raises NotStarted."""
+        """Start every node that is not running, and wait until all answer. Raises NotStarted."""
         started = [node for node in self.nodes.values() if not node.running]
         for node in started:
             node.spawn()
@@ -235,7 +235,7 @@ class Cluster:
         return self
 
     def stop(self) -> list[int]:
-        """SIGTERM to all at once; their exit codes, -9 for those that had to be killed."""
+        """Send SIGTERM to all nodes. Returns their exit codes, -9 for those that had to be killed."""
         running = [node for node in self.nodes.values() if node.running]
         for node in running:
             node.resume()
@@ -248,7 +248,7 @@ class Cluster:
             node.kill9()
 
     def remove(self) -> None:
-        """Delete the directory, if it is not the caller's."""
+        """Delete the directory, unless it belongs to the caller."""
         if self._own:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -266,7 +266,7 @@ class Cluster:
         if error is None:
             self.remove()
 
-    # ---- who is who
+    # ---- roles
 
     @property
     def brokers(self) -> list[KafkaNode | KPyBrokerNode]:
@@ -278,7 +278,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """Every broker, as clients are told."""
+        """The advertised addresses of all brokers."""
         return ",".join(f"127.0.0.1:{self.told[node.node_id, CLIENTS]}" for node in self.brokers)
 
     def tool(self, name: str, *args: str, stdin: str = "") -> Ran:
@@ -286,12 +286,12 @@ class Cluster:
         return tool(name, *args, bootstrap=self.bootstrap, stdin=stdin)
 
     def active_controller(self) -> int:
-        """The node that most of those who answer take for the quorum's leader; -1 where nobody knows one."""
+        """The leader of the quorum according to most nodes that answer; -1 if none knows one."""
         told = [leader for leader in self._each(active_controller) if leader >= 0]
         return max(sorted(set(told)), key=told.count, default=-1)
 
     def partitions(self, *topics: str) -> dict[tuple[str, int], Any]:
-        """(topic, partition) -> its row of Metadata, in the newest epoch that any broker knows."""
+        """(topic, partition) -> its row of Metadata with the newest leader epoch that any broker returns."""
         newest: dict[tuple[str, int], Any] = {}
         for told in self._each(lambda address: partitions_of(address, list(topics))):
             for place, row in told.items():
@@ -300,23 +300,23 @@ class Cluster:
         return newest
 
     def leader_of(self, topic: str, partition: int) -> int:
-        """The partition's leader, -1 where there is none."""
+        """The partition's leader; -1 if there is none."""
         row = self.partitions(topic).get((topic, partition))
         return -1 if row is None else int(row.leader_id)
 
     def await_in_sync(self, *topics: str, patience_s: float = PATIENCE_S) -> None:
-        """Return when every replica of these topics is in sync, as every broker knows. Raises TimeoutError."""
+        """Wait until every replica of these topics is in sync according to every broker. Raises TimeoutError."""
         deadline = time.monotonic() + patience_s
         while True:
             told = self._each(lambda address: partitions_of(address, list(topics)))
             if len(told) == len(self.brokers) and all(_in_sync(one.values()) for one in told):
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.kind}: not all replicas of {topics} are in sync after {patience_s:.0f} s")
+                raise TimeoutError(f"{self.kind}: not all replicas of {topics} got in sync within {patience_s:.0f} s")
             time.sleep(0.01)
 
     def _each(self, asked: Callable[[tuple[str, int]], Any]) -> list[Any]:
-        """What the running brokers answer; the silent ones are left out."""
+        """The answers of the running brokers; those without an answer are omitted."""
         found = []
         for node in self.brokers:
             if node.running:

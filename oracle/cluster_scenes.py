@@ -1,4 +1,4 @@
-"""The scenes of the APIs by which a cluster is run: some from any client, some at the controller's own listener."""
+"""Scenes of the cluster APIs: some for any client, some at the controller's listener."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,11 +24,11 @@ from kpybroker.wire.rpc import (
 from oracle.requests import versions
 
 Ask = Callable[..., Any]
-"""ask(name, version, request, note="") -> response; kept when there is a note"""
+"""ask(name, version, request, note="") -> response; recorded if there is a note"""
 
 TOPIC = "cluster"
 STRANGER = 9
-"""A broker that registers without being there."""
+"""The id of a broker that registers but does not exist."""
 NOBODY = 99
 EVERY_LEVEL = (
     ("metadata.version", 7, 30),
@@ -40,11 +40,11 @@ EVERY_LEVEL = (
     ("eligible.leader.replicas.version", 0, 1),
 )
 ANONYMOUS = bytes.fromhex("0000 05") + b"User" + bytes.fromhex("0a") + b"ANONYMOUS" + bytes.fromhex("00 00")
-"""The principal of a client without a name, as nodes write it to one another (version 0)."""
+"""The principal of an anonymous client, as serialized between nodes (version 0)."""
 
 
 class ClusterScenes:
-    """`ask` asks a broker, `ask_controller` a controller; both are the one node."""
+    """`ask` sends to the broker listener, `ask_controller` to the controller listener of the same node."""
 
     def __init__(self, ask: Ask, ask_controller: Ask) -> None:
         self.ask = ask

@@ -1,4 +1,4 @@
-"""The scenes of log directories: replicas move between a broker's own, and the controller is told where they are."""
+"""Scenes of log directories: replicas move between a broker's directories, which are reported to the controller."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ ASSIGNED = "assigned"
 
 
 class DirectoryScenes(ClusterScenes):
-    """A broker with one directory, and a stranger with two."""
+    """A broker with one directory, and a fake broker with two."""
 
     def all(self) -> None:
         self.begin()
@@ -43,7 +43,7 @@ class DirectoryScenes(ClusterScenes):
             self.ask(name, version, rpc.Request(dirs=[]), "nothing")
 
     def join(self) -> None:
-        """The stranger is there, and has a partition."""
+        """Register the fake broker, and give it a partition."""
         wanted = self._registration(log_dirs=[FIRST, SECOND])
         self.epoch = self.ask_controller("BrokerRegistration", by_name["BrokerRegistration"].max, wanted).broker_epoch
         self.beat()

@@ -1,6 +1,6 @@
-"""The second half of the golden vectors: odd requests, at the last version, whose answers no text tells.
+"""The second half of the golden vectors: unusual requests in the last version, whose answers are not documented.
 
-Every scene makes topics of its own. What a topic is called, the answer says; ids are asked for when needed.
+Every scene creates its own topics. Responses have their names; ids are looked up when needed.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ UNKNOWN_ID = bytes(range(16))
 
 
 class Edges:
-    """Asked after the scenes, of the same broker."""
+    """Run after the scenes, with the same broker."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask

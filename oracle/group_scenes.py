@@ -1,5 +1,5 @@
-"""The scenes of consumer groups (KIP-848). The node's group.consumer.assignment.interval.ms is 0: who joins is heard at
-once, whatever the clock says."""
+"""Scenes of consumer groups (KIP-848). group.consumer.assignment.interval.ms is 0, so that answers do not depend on the
+clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kpybroker.wire.rpc import consumer_group_heartbeat as beat
 from oracle.requests import committed_partition, versions
 
 Ask = Callable[..., Any]
-"""ask(name, version, request, note="") -> response; kept when there is a note"""
+"""ask(name, version, request, note="") -> response; recorded if there is a note"""
 
 SETTINGS = {"group.consumer.assignment.interval.ms": "0"}
 TOPIC, PARTITIONS = "consumed", 4
@@ -32,7 +32,7 @@ HEARTBEAT = "ConsumerGroupHeartbeat"
 
 
 class GroupScenes:
-    """`ask` asks the one node."""
+    """`ask` sends to the only node."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -62,7 +62,7 @@ class GroupScenes:
             if told.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                 return
 
-    # -- how members speak ----------------------------------------------------------------------------------------
+    # -- requests of members ----------------------------------------------------------------------------------------
 
     def beat(self, version: int, group: str, member: str, epoch: int, note: str = "", **said: Any) -> Any:
         owned = said.pop("owned", None)
@@ -140,7 +140,7 @@ class GroupScenes:
         self.join(version, group, "a", "an unknown assignor", server_assignor="mine")
 
     def offsets(self) -> None:
-        """What members may commit and read, by their epochs; seen through the codes."""
+        """The error codes of commits and fetches, by member epoch."""
         self.join(1, "commits", "a")
         self.join(1, "commits", "b")
         self.beat(1, "commits", "a", 2)
@@ -199,7 +199,7 @@ class GroupScenes:
         self.beat(1, "expressions", "a", -1, "the one that subscribed by expression leaves")
 
     def classic_members(self) -> None:
-        """A group that migrates, seen by its members of the consumer protocol."""
+        """A group that migrates between protocols."""
         self._classic("mixed")
         self.join(1, "mixed", "a", "joins a classic group that has no assignment yet")
         self.describe("one member of each protocol", "mixed")

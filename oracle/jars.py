@@ -1,4 +1,5 @@
-"""Where Kafka's jars are: fetched once by Maven into `.cache/kafka-4.3.1`, or taken from $KPYBROKER_KAFKA_LIBS."""
+"""Finds Kafka's jars: Maven fetches them once into `.cache/kafka-4.3.1`, unless $KPYBROKER_KAFKA_LIBS names a
+folder."""
 
 import os
 import re
@@ -15,15 +16,15 @@ HOW_TO_GET = "apt-get install openjdk-17-jdk-headless maven (or brew install ope
 
 
 class MissingPrerequisite(SystemExit):
-    """Something outside Python is missing; the text is one line that names it and how to get it.
+    """Software outside Python is missing; the text is one line with its name and how to install it.
 
-    It is a SystemExit so that a test run ends with the line and exit code 1: a check that could not run has not passed.
+    A SystemExit, so that a test run ends with this line and exit code 1, as a check that could not run has not passed.
     """
 
 
 @cache
 def java() -> str:
-    """Path of a Java of at least version 17 that can run a source file (a JDK); MissingPrerequisite without one."""
+    """The path of a JDK of version 17 or later. Raises MissingPrerequisite if there is none."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else None
     found = found or shutil.which("java")
@@ -39,7 +40,7 @@ def java() -> str:
 
 
 def fetch(pom: Path, directory: Path) -> Path:
-    """All jars that `pom` depends on, in `directory`; Maven is asked only the first time."""
+    """Fetch all jars that `pom` depends on into `directory`, with Maven, unless they are there already."""
     done = directory / ".complete"
     if done.exists():
         return directory
@@ -63,13 +64,13 @@ def jars() -> Path:
     if given is None:
         return fetch(HERE / "pom.xml", CACHE / f"kafka-{KAFKA_VERSION}")
     if not list(Path(given).glob(f"kafka-clients-{KAFKA_VERSION}.jar")):
-        raise MissingPrerequisite(f"KPYBROKER_KAFKA_LIBS={given} holds no kafka-clients-{KAFKA_VERSION}.jar: unset it")
+        raise MissingPrerequisite(f"KPYBROKER_KAFKA_LIBS={given} has no kafka-clients-{KAFKA_VERSION}.jar: unset it")
     return Path(given)
 
 
 @cache
 def pipelines() -> Path:
-    """The folder with the jars of Kafka Streams, Connect and MirrorMaker 2, and of the Java client they use."""
+    """The folder with the jars of Kafka Streams, Connect and MirrorMaker 2, and of their Java client."""
     return fetch(HERE / "pipelines.xml", CACHE / f"pipelines-{KAFKA_VERSION}")
 
 

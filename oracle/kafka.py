@@ -22,7 +22,8 @@ SMALL = {
 
 
 class Kafka(ServerProcess):
-    """A Kafka node: formatted on first start, `properties` on top of a laptop's defaults, heap like "512m"."""
+    """A Kafka node, formatted at its first start. `properties` override defaults for a laptop; `heap` is like
+    "512m"."""
 
     name = "kafka"
     format_options: tuple[str, ...] = ("--standalone",)

@@ -1,4 +1,4 @@
-"""The scenes of markers as a transaction's coordinator sends them: whom they fence, and where they are not taken."""
+"""Scenes of WriteTxnMarkers from a transaction coordinator: which producers they fence, and when they are refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,14 +7,14 @@ from kpybroker.wire.rpc import create_topics, describe_producers, write_txn_mark
 from oracle.requests import versions
 
 Ask = Callable[..., Any]
-"""ask(name, version, request, note="") -> response; kept when there is a note"""
+"""ask(name, version, request, note="") -> response; recorded if there is a note"""
 
 TOPIC = "marked"
 NOBODY_MS = 9000
 
 
 class MarkerScenes:
-    """Each version has a producer of its own, which has never written."""
+    """Each version has its own producer, which has never written."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask

@@ -1,4 +1,4 @@
-"""The scenes of the quorum's APIs, asked of its only voter: all of them are refused, or only look."""
+"""Scenes of the quorum APIs, sent to its only voter. All are refused or read-only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from kpybroker.wire.rpc import (
 from oracle.requests import versions
 
 Ask = Callable[..., Any]
-"""ask(name, version, request, note="") -> response; kept when there is a note"""
+"""ask(name, version, request, note="") -> response; recorded if there is a note"""
 
 METADATA = "__cluster_metadata"
 VOTER = 1
@@ -23,7 +23,7 @@ OTHER_CLUSTER = "x" * 22
 
 
 class QuorumScenes:
-    """`ask` asks a broker, `ask_controller` a controller; both are the one node."""
+    """`ask` sends to the broker listener, `ask_controller` to the controller listener of the same node."""
 
     def __init__(self, ask: Ask, ask_controller: Ask) -> None:
         self.ask = ask

@@ -1,4 +1,4 @@
-"""The scenes of client quotas: what may be set of whom, what is shown for which filter, and what is refused."""
+"""Scenes of client quotas: which can be set for which entities, the results of filters, and refusals."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ SET: list[tuple[Entity, Ops]] = [
 
 
 class QuotaScenes:
-    """Every version sets what the one before has removed."""
+    """Every version sets the quotas that the previous one has removed."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -58,7 +58,7 @@ class QuotaScenes:
         return told
 
     def settle(self) -> None:
-        """Wait until the broker that is asked has heard of what the controller decided before."""
+        """Wait until the broker has applied the controller's earlier decisions."""
         mark: Entity = [("client-id", "mark")]
         for value in (1.0, None):
             self.alter("", [(mark, [(RATE, value)])])

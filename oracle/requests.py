@@ -1,4 +1,4 @@
-"""Small requests, and parts of them, that the scenes of the golden vectors are made of."""
+"""Small requests and parts of requests for the scenes of the golden vectors."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -39,7 +39,7 @@ from oracle.edges import Edges
 from oracle.requests import FIRST_MS, batch, committed_partition, config_of, deletion, versions
 
 Ask = Callable[..., Any]
-"""ask(name, version, request, note="") -> response; kept when there is a note"""
+"""ask(name, version, request, note="") -> response; recorded if there is a note"""
 
 UNKNOWN_ID = bytes(range(16))
 SUBSCRIPTION = bytes.fromhex("0001 00000001 0006 676f6c64656e ffffffff 00000000")
@@ -48,7 +48,7 @@ TOPIC, BROKER, GROUP = 2, 4, 32
 
 
 class Scenes:
-    """What is asked, in an order in which each scene finds what it needs."""
+    """The scenes, in an order in which each finds what it needs."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -74,7 +74,7 @@ class Scenes:
             self.ask("DescribeCluster", version, describe_cluster.Request(), "one node")
         for version in versions("FindCoordinator"):
             request = find_coordinator.Request(key="golden", coordinator_keys=["golden", "other"])
-            # The first question makes __consumer_offsets; until it is there the answer is an error.
+            # The first request creates __consumer_offsets; until it exists the answer is an error.
             while True:
                 found = self.ask("FindCoordinator", version, request)
                 if found.error_code == 0 and all(one.error_code == 0 for one in found.coordinators):
@@ -108,7 +108,7 @@ class Scenes:
             asked = [more(name="golden", count=1, assignments=None), more(name="unknown", count=2, assignments=None)]
             self.ask("CreatePartitions", version, create_partitions.Request(topics=asked, timeout_ms=9000), "refused")
         for version in versions("Metadata"):
-            # Before v4 a client could not say that it wants no topic made.
+            # Before v4 a client could not prevent topic creation.
             asked = [metadata.MetadataRequestTopic(name="golden"), metadata.MetadataRequestTopic(name="a b")]
             request = metadata.Request(topics=asked, allow_auto_topic_creation=version < 4)
             self.ask("Metadata", version, request, "a topic, and a name that cannot be one")
@@ -176,7 +176,7 @@ class Scenes:
     def records(self) -> None:
         for version in versions("InitProducerId"):
             request = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=60000)
-            # The first question fetches a block of ids; until it is there the answer is an error.
+            # The first request fetches a block of ids; until it has arrived the answer is an error.
             while self.ask("InitProducerId", version, request).error_code:
                 pass
             producer = self.ask("InitProducerId", version, request, "an idempotent producer")

@@ -1,4 +1,4 @@
-"""The scenes of a broker without an authorizer and logins: ACLs, delegation tokens, and stored SCRAM credentials."""
+"""Scenes of a broker without authorizer and authentication: ACLs, delegation tokens, and SCRAM credentials."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ HMAC = b"of a token that nobody has"
 
 
 class SecurityScenes:
-    """Every version asks the same."""
+    """Sends the same requests in every version."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -171,7 +171,7 @@ class SecurityScenes:
         return told
 
     def settle(self) -> None:
-        """Wait until the broker that is asked has heard of what the controller decided before."""
+        """Wait until the broker has applied the controller's earlier decisions."""
         for is_there, deletions, upsertions in ((True, (), [_set("mark")]), (False, [("mark", SHA_256)], ())):
             self.alter("", deletions, upsertions)
             while (self.describe("", ["mark"]).results[0].error_code == 0) != is_there:

@@ -1,12 +1,12 @@
-"""One data directory, or those of a cluster, and either broker on it: kpybroker and Apache Kafka in turn.
+"""Runs kpybroker and Apache Kafka in turn on the same data directory, or on those of a cluster.
 
     with Home() as home:
         home.start("kpybroker")
         home.stop()
         home.start("kafka")
 
-A home of one node is made by `kpybroker dev --data-dir`, a larger one by `kpybroker serve` with static voters. Node
-ids, ports and directories stay.
+`kpybroker dev --data-dir` creates a home of one node, `kpybroker serve` with static voters a larger one. Node ids,
+ports and directories stay the same.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ ALIKE = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.max.session.timeout.ms": "600000",
 }
-"""For both. What tests wait for is quick, the metadata has snapshots, and sessions may be long."""
+"""Settings for both brokers: short waits for tests, frequent metadata snapshots, and long sessions allowed."""
 CLEANED = "cleaner-offset-checkpoint"
 UNSERVED = ("--feature", "share.version=0", "--feature", "streams.version=0")
 QUICK_JVM = ("-XX:TieredStopAtLevel=1",)
 
 
 class Home:
-    """`nodes` directories below `directory`; one broker at a time, started by its name, ended by "stop" or "kill9"."""
+    """Data directories of `nodes` nodes, used by one kind of broker at a time. `how`: end brokers with "stop" or
+    "kill9"."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Home:
         properties: Mapping[str, str] | None = None,
         more_log_dirs: tuple[str, ...] = (),
     ) -> None:
-        """`more_log_dirs`: names of directories of a lone node besides `data`."""
+        """`more_log_dirs`: names of further log directories of a single node, besides `data`."""
         self._how = how
         self.directory = Path(tempfile.mkdtemp(prefix="takeover-"))
         self.node_count = nodes
@@ -66,7 +67,7 @@ class Home:
         self._port = steady_port()
         self._running: KPyBroker | Kafka | Cluster | None = None
         self.cluster: Cluster | None = None
-        """Those of several nodes."""
+        """The cluster, if there are several nodes."""
         if nodes > 1:
             self.cluster = Cluster(
                 KPYBROKER,
@@ -82,7 +83,7 @@ class Home:
 
     @property
     def address(self) -> tuple[str, int]:
-        """One node for clients."""
+        """The address of one node."""
         return ("127.0.0.1", self._port) if self.cluster is None else self.cluster.brokers[0].address
 
     @property
@@ -93,7 +94,7 @@ class Home:
         return [node.data for node in self.cluster.nodes.values()]
 
     def start(self, kind: str, more: Mapping[str, str] | None = None) -> None:
-        """Start this kind of broker, and return when each node answers; `more`: settings for a lone node, this time.
+        """Start this kind of broker, and wait until each node answers. `more`: additional settings of a single node.
 
         Raises NotStarted.
         """
@@ -108,7 +109,7 @@ class Home:
             self._running = KPyBroker(self.directory, settings, port=self._port).start()
 
     def stop(self) -> None:
-        """SIGTERM to every node. Raises AssertionError: one has not ended by itself."""
+        """Send SIGTERM to every node. Raises AssertionError if one did not stop cleanly."""
         running, self._running = self._running, None
         if isinstance(running, Cluster):
             codes, name = running.stop(), running.kind
@@ -124,7 +125,7 @@ class Home:
             running.kill9()
 
     def end(self) -> None:
-        """The way this home's brokers end."""
+        """End the brokers with `how`."""
         (self.kill9 if self._how == "kill9" else self.stop)()
 
     def has_cleaned(self, topic: str, partition: int) -> bool:
@@ -139,12 +140,12 @@ class Home:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What failed is left for a look."""
+        """Keep the directory after a failure."""
         self.kill9()
         if error is None:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def lower_features(home: Home) -> None:
-    """Take back what `kafka-storage format` finalizes and kpybroker does not serve."""
+    """Downgrade features that `kafka-storage format` finalizes but kpybroker does not support."""
     tool("kafka-features", "downgrade", *UNSERVED, bootstrap=home.bootstrap).ok()

@@ -1,4 +1,4 @@
-"""What a test may ask of a broker, whichever it is, and the child process behind it."""
+"""The common interface of both brokers for tests, and their child process."""
 
 import atexit
 import contextlib
@@ -24,15 +24,15 @@ _libc = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
 
 
 class NotStarted(Exception):
-    """The broker ended, or gave no answer in time; the text has the end of its log."""
+    """The broker ended or did not answer in time; the text has the end of its log."""
 
 
 class Target(Protocol):
-    """One broker on this machine. Killed or stopped, it keeps its directory and its port for `restart`."""
+    """One broker on this machine. After a kill or stop it keeps its directory and its port for `restart`."""
 
     name: str
     directory: Path
-    """Everything of this broker: its data in `directory / "data"`, its output in `directory / "output.log"`."""
+    """All files of this broker: its data in `directory / "data"`, its output in `directory / "output.log"`."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -55,10 +55,10 @@ _claims: deque[contextlib.ExitStack] = deque()
 
 
 def steady_port(count: int = 1) -> int:
-    """The first of `count` free ports in a row that no outgoing connection takes while their server is down.
+    """The first of `count` consecutive free ports that no outgoing connection takes while their server is down.
 
-    They are not ephemeral ones, and nobody else who asks here gets them, in this process or another: a UDP socket of
-    the same number says so, for as long as this process lives or the next CLAIMS_MAX are claimed.
+    They are not ephemeral ports, and no other caller gets them, in this process or another: a UDP socket on the same
+    port claims each, until this process ends or CLAIMS_MAX more are claimed.
     """
     while True:
         first = random.SystemRandom().randrange(10_000, 32_000 - count)
@@ -74,13 +74,13 @@ def steady_port(count: int = 1) -> int:
 
 
 def die_with_parent() -> None:
-    """In the child, before exec: the kernel kills it when the thread that started it ends (Linux only)."""
+    """Call in the child before exec: the kernel kills it when the thread that started it ends (Linux only)."""
     if _libc is not None and hasattr(_libc, "prctl"):
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether a broker there replies to ApiVersions v0."""
+    """Whether a broker replies to ApiVersions v0."""
     try:
         with socket.create_connection((host, port), timeout=2) as connection:
             connection.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
@@ -90,7 +90,7 @@ def answers(host: str, port: int) -> bool:
 
 
 class ServerProcess:
-    """A broker as a child process: `command()` says how to run it, `ready()` whether it serves."""
+    """A broker as a child process. Subclasses define `command()`, and `ready()`, which checks whether it serves."""
 
     name = "?"
     start_timeout_s = 120.0
@@ -102,9 +102,9 @@ class ServerProcess:
         self.properties = dict(properties or {})
         self.port = port
         self.added_environment: dict[str, str] = {}
-        """What its environment has besides."""
+        """Additional environment variables."""
         self.descriptors = 0
-        """How many files it may have open (ulimit -n); 0 for as many as this process."""
+        """The limit of open files (ulimit -n); 0 for that of this process."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
@@ -135,12 +135,12 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start it and return when it answers; NotStarted if it ends or stays silent."""
+        """Start it and wait until it answers. Raises NotStarted if it ends or does not answer."""
         self.spawn()
         return self.await_ready()
 
     def spawn(self) -> None:
-        """Start the process, and do not wait for it. It ends with the thread that calls this."""
+        """Start the process without waiting for it. It ends with the thread that calls this."""
         assert not self.running, "already running"
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
@@ -160,7 +160,7 @@ class ServerProcess:
         return ["sh", "-c", f'ulimit -n {self.descriptors} && exec "$@"', "sh", *command]
 
     def await_ready(self) -> Self:
-        """Return when it answers; NotStarted if it ends or stays silent."""
+        """Wait until it answers. Raises NotStarted if it ends or does not answer."""
         assert self._process is not None, "not started"
         deadline = time.monotonic() + self.start_timeout_s
         while not self.ready():
@@ -168,7 +168,7 @@ class ServerProcess:
                 raise NotStarted(f"{self.name} ended with {self._process.returncode}:\n{self._tail()}")
             if time.monotonic() > deadline:
                 self.kill9()
-                raise NotStarted(f"{self.name} gave no answer in {self.start_timeout_s:.0f} s:\n{self._tail()}")
+                raise NotStarted(f"{self.name} did not answer within {self.start_timeout_s:.0f} s:\n{self._tail()}")
             time.sleep(0.05)
         return self
 
@@ -176,21 +176,21 @@ class ServerProcess:
         return dict(os.environ)
 
     def kill9(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Send SIGKILL, and wait for the end of the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
         atexit.unregister(self.kill9)
 
     def stop(self) -> int:
-        """SIGTERM, the exit code; killed after 30 s (then the code is -9)."""
+        """Send SIGTERM and return the exit code; -9 if it had to be killed after 30 s."""
         if self._process is None:
             return 0
         self._process.terminate()
         return self.await_end()
 
     def await_end(self) -> int:
-        """The exit code, once it has ended; killed after 30 s (then the code is -9)."""
+        """Wait for its end and return the exit code; -9 if it had to be killed after 30 s."""
         assert self._process is not None, "not started"
         try:
             self._process.wait(30)
@@ -201,13 +201,13 @@ class ServerProcess:
         return self._process.returncode
 
     def restart(self) -> None:
-        """Start again on the same directory and port, after `stop` or `kill9`; stops a running one first."""
+        """Start again on the same directory and port, after `stop` or `kill9`. Stops a running broker first."""
         if self.running:
             self.stop()
         self.start()
 
     def remove(self) -> None:
-        """Delete the directory, if it is not the caller's."""
+        """Delete the directory, unless it belongs to the caller."""
         if self._own:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -226,7 +226,7 @@ class ServerProcess:
 
 
 def read_json(path: Path) -> dict[str, object] | None:
-    """The object in a file that another process may be writing; None while it is not whole."""
+    """The JSON object in a file that another process may be writing; None while it is incomplete."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Kafka's command-line tools, all in one JVM: a start takes a second, a further command some milliseconds."""
+"""Runs Kafka's command-line tools in one JVM: it starts in a second, and each command takes milliseconds."""
 
 import atexit
 import json
@@ -52,20 +52,20 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a tool said, and its exit code."""
+    """The output of a tool, and its exit code."""
 
     code: int
     out: str
     err: str
 
     def ok(self) -> str:
-        """Its stdout; an AssertionError with all it said if it failed."""
+        """Its stdout. Raises AssertionError with all output if it failed."""
         assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
         return self.out
 
 
 class Tools:
-    """The JVM with the launcher; commands from several threads take turns."""
+    """The JVM with the launcher. Commands of several threads run one at a time."""
 
     def __init__(self) -> None:
         classes = compiled(HERE / "Launcher.java")
@@ -87,7 +87,7 @@ class Tools:
         return self._process.poll() is None
 
     def run(self, main: str, args: list[str], stdin: str, timeout_s: float) -> Ran:
-        """Run one main class; a tool that does not end in time costs the JVM, and raises TimeoutError."""
+        """Run one main class. If it does not end in time, kills the JVM and raises TimeoutError."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._turn:
@@ -109,9 +109,9 @@ class Tools:
 
 
 def compiled(source: Path, libraries: Path | None = None) -> Path:
-    """The folder with the classes of a Java file that uses Kafka's jars, or those of another folder.
+    """The folder with the classes of a Java file that uses Kafka's jars, or the jars of another folder.
 
-    They are compiled when the source is newer.
+    Compiles the file if it is newer than the classes.
     """
     classes = CACHE / source.stem.lower()
     made = classes / f"{source.stem}.class"
@@ -129,7 +129,7 @@ def _tools() -> list[Tools]:
 
 
 def tool(name: str, *args: str, bootstrap: str = "", stdin: str = "", timeout_s: float = TIMEOUT_S) -> Ran:
-    """Run one of Kafka's tools by its usual name. `--bootstrap-server` stands first when `bootstrap` is given."""
+    """Run one of Kafka's tools by its usual name. Adds `--bootstrap-server` if `bootstrap` is given."""
     shared = _tools()
     if not shared or not shared[-1].alive:
         shared.append(Tools())
@@ -138,7 +138,7 @@ def tool(name: str, *args: str, bootstrap: str = "", stdin: str = "", timeout_s:
 
 
 def alone(name: str, *args: str, bootstrap: str, timeout_s: float = TIMEOUT_S) -> Ran:
-    """Run a tool in a JVM of its own: one that ends its work when its JVM ends, such as kafka-verifiable-producer."""
+    """Run a tool in its own JVM, such as kafka-verifiable-producer, which finishes only when its JVM ends."""
     flags = [
         "-Xmx128m",
         "-XX:TieredStopAtLevel=1",

@@ -1,4 +1,4 @@
-"""The scenes of transactions, as their coordinator answers: both generations of clients, right and wrong."""
+"""Scenes of transactions: valid and invalid requests to the coordinator, before and since KIP-890."""
 
 import itertools
 
@@ -26,11 +26,11 @@ NOT_YET = (
 )
 SETTLED = ("Empty", "CompleteCommit", "CompleteAbort")
 Producer = tuple[int, int]
-"""Id and epoch."""
+"""Producer id and epoch."""
 
 
 class TransactionScenes:
-    """Questions that are repeated until they can be answered have no note; the note is the last one's."""
+    """Requests that are retried until they succeed are recorded only once, for the last attempt."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -46,7 +46,7 @@ class TransactionScenes:
         self.brokers()
         self.shown()
 
-    # ---- small questions
+    # ---- single requests
 
     def init(self, name: str, note: str = "", version: int = 5, was: Producer = (-1, -1), ms: int = 60_000) -> Producer:
         request = init_producer_id.Request(
@@ -56,7 +56,7 @@ class TransactionScenes:
         return told.producer_id, told.producer_epoch
 
     def begin(self, name: str) -> Producer:
-        """A producer, once the transaction before has ended."""
+        """Get a producer id and epoch, once the previous transaction has ended."""
         while True:
             request = init_producer_id.Request(transactional_id=name, transaction_timeout_ms=60_000)
             told = self.ask("InitProducerId", 5, request)
@@ -89,7 +89,7 @@ class TransactionScenes:
         self.ask("EndTxn", version, request, note)
 
     def commit_nothing(self, name: str, who: Producer, note: str) -> None:
-        """In the second generation; asked until it is not too early to say that nothing will come."""
+        """Commit an empty transaction in transactions version 2; retried while the coordinator is busy."""
         request = end_txn.Request(transactional_id=name, producer_id=who[0], producer_epoch=who[1], committed=True)
         while self.ask("EndTxn", 5, request).error_code in NOT_YET:
             pass
@@ -134,7 +134,7 @@ class TransactionScenes:
         self.init("producers", "an epoch to come, told in the old way", 3, was=(who[0], who[1] + 9))
 
     def first_generation(self) -> None:
-        """What librdkafka and older Java clients do."""
+        """Transactions version 1, as in librdkafka and older Java clients."""
         name, foreign = "first", (1 << 40, 0)
         who = self.begin(name)
         stale, ahead = (who[0], who[1] - 1), (who[0], who[1] + 1)
@@ -173,7 +173,7 @@ class TransactionScenes:
         self.end("", who, True, "an empty transactional id")
 
     def second_generation(self) -> None:
-        """KIP-890: each end takes another epoch, and partitions are added by their leaders."""
+        """Transactions version 2 (KIP-890): each end bumps the epoch, and leaders add partitions."""
         name = "second"
         who = self.begin(name)
         self.commit_nothing(name, who, "nothing to commit, 2nd generation")
@@ -199,7 +199,7 @@ class TransactionScenes:
         self.describe(name, "an aborted transaction, 2nd generation")
 
     def fenced(self) -> None:
-        """A producer that comes while the transaction of another runs."""
+        """A producer that starts while another one's transaction is open."""
         for name in ("fenced", "going-on"):
             who = self.begin(name)
             self.add(name, who)
@@ -213,7 +213,7 @@ class TransactionScenes:
             self.end(name, who, True, "the one that was shut out")
 
     def brokers(self) -> None:
-        """What leaders of partitions ask, from version 4 on."""
+        """Requests of partition leaders, from version 4 on."""
         name = "asked-by-leaders"
         who = self.begin(name)
         for version in (4, 5):

@@ -1,4 +1,4 @@
-"""The scenes of offsets that are committed within a transaction: who may, and when they are shown."""
+"""Scenes of TxnOffsetCommit: who may commit, and when the offsets are visible."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ class TxnOffsetScenes:
             pass
 
     def _fetch(self, group: str, *, require_stable: bool) -> int:
-        """The code."""
+        """Fetch an offset. Returns the error code."""
         asked = offset_fetch.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])
         request = offset_fetch.Request(
             require_stable=require_stable,

@@ -1,4 +1,4 @@
-"""The scenes of voter changes (KIP-853), asked of a quorum's only voter: all that can be said without a second one."""
+"""Scenes of voter changes (KIP-853), sent to the only voter of a quorum."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,18 +7,18 @@ from kpybroker.wire.rpc import add_raft_voter, describe_cluster, remove_raft_vot
 from oracle.requests import versions
 
 Ask = Callable[..., Any]
-"""ask(name, version, request, note="") -> response; kept when there is a note"""
+"""ask(name, version, request, note="") -> response; recorded if there is a note"""
 
 VOTER = 1
 STRANGER = 9
 A_DIRECTORY = bytes(range(16))
 OTHER_CLUSTER = "x" * 22
 NOBODY_LISTENS = 1
-"""A port."""
+"""A port without a listener."""
 
 
 class VoterScenes:
-    """`ask` asks a broker, `ask_controller` a controller; both are the one node."""
+    """`ask` sends to the broker listener, `ask_controller` to the controller listener of the same node."""
 
     def __init__(self, ask: Ask, ask_controller: Ask) -> None:
         self.ask = ask

@@ -1,1 +1,1 @@
-"""Runnable PySpark jobs on a Kafka broker: start with `flights_demo`, the run behind `make demo`."""
+"""Runnable PySpark jobs with a Kafka broker: start with `flights_demo`, which `make demo` runs."""

@@ -1,11 +1,11 @@
-"""Topics as history: flights are archived before the topic forgets them, and a week of them is replayed from there.
+"""Archives and replays a topic: flights are archived before retention deletes them, and one week of them is replayed.
 
     python -m spark_examples.archive_replay [--bootstrap 127.0.0.1:9092] [--workdir DIR]
 
-January 2013 goes to a topic and is archived to Parquet; then retention, played by DeleteRecords, empties the topic.
-February follows. Archive and topic together hold every offset once, which `verify` proves, and a question that comes
-later is answered from the files: one week is written back to another topic, in order, at its own times. On the command
-line it is `kpybroker archive flights --to DIR`, `archive verify DIR` and `archive replay DIR flights --into again`.
+January 2013 goes to a topic and is archived to Parquet. Then DeleteRecords, in place of retention, empties the topic,
+and February follows. `verify` proves that archive and topic together have every offset once. Then one week is written
+back from the files to another topic, in order and with its original timestamps. The same on the command line:
+`kpybroker archive flights --to DIR`, `archive verify DIR` and `archive replay DIR flights --into again`.
 """
 
 import uuid
@@ -31,7 +31,7 @@ WEEK = tuple(pd.Timestamp(day, tz="UTC") for day in ("2013-01-28", "2013-02-04")
 
 
 def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
-    """Archive two months and replay a week; by day, how many flights the archive and the replay's topic have."""
+    """Archive two months and replay a week. Returns the flights per day in the archive and in the replayed topic."""
     spark = session(bootstrap, settings=QUICK_JVM)
     name = uuid.uuid4().hex[:6]
     topic, again = f"flights-{name}", f"flights-again-{name}"
@@ -40,7 +40,7 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
     for month in MONTHS:
         send(bootstrap, topic, departures(month))
         for place, span in job.copy(lambda: spark, bootstrap, archive, [topic]):
-            print(f"archived {span.records:,} flights of {place}-{span.partition}, offsets {span.start:,} on")
+            print(f"archived {span.records:,} flights of {place}-{span.partition}, from offset {span.start:,}")
         if month == MONTHS[0]:
             forget(bootstrap, topic)
 
@@ -56,7 +56,7 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
 
 
 def departures(month: str) -> Iterator[Record]:
-    """The flights of a month in the order they were to leave, as JSON, at that time and under their carrier."""
+    """The flights of a month as JSON in order of planned departure, which is the timestamp; the carrier is the key."""
     table = flights()
     chosen = table[table["departure"].dt.strftime("%Y-%m") == month].sort_values("departure", kind="stable")
     values = chosen.drop(columns="departure").to_json(orient="records", lines=True).splitlines()
@@ -66,7 +66,7 @@ def departures(month: str) -> Iterator[Record]:
 
 
 def forget(bootstrap: str, topic: str) -> None:
-    """What retention does, now: the topic holds nothing of what it held."""
+    """Delete all records of the topic, as retention would do."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     everything = [TopicPartition(topic, partition, OFFSET_END) for partition in range(PARTITIONS)]
     for deleted in admin.delete_records(everything).values():

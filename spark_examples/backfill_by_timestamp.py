@@ -1,12 +1,12 @@
-"""Hours of a report made again from the topic, by time: what came late is in it now, and nothing is in it twice.
+"""Backfills hours of a report from a topic by timestamp: late records are added, and none is counted twice.
 
     python -m spark_examples.backfill_by_timestamp [--bootstrap 127.0.0.1:9092] [--workdir DIR]
 
-A flight's record is sent when it leaves and bears the hour for which it was planned, up to a day earlier: the topic is
-not in the order of time. `startingTimestamp` begins with the first record of that time or a later one, before which
-there is none of these hours. `endingTimestamp` ends before the first one of that time or a later one, and behind that
-there may be some: so it is set LATENESS later, and a filter keeps what is of the hours. Each hour of an airport is a
-folder that is replaced as a whole, so that a backfill may be killed, overlap with others, or be run again.
+A flight's record is sent when it leaves, but its timestamp is the planned hour, up to a day earlier, so the topic is
+not in order of time. `startingTimestamp` starts at the first record with that timestamp or a later one; no record of
+the requested hours is before it. `endingTimestamp` ends before the first record with that timestamp or a later one, but
+records of the requested hours may follow. So it is set LATENESS later, and a filter selects the hours. Each hour of an
+airport is a folder that is replaced as a whole, so that a backfill may be killed, overlap with others, or be repeated.
 """
 
 import json
@@ -27,18 +27,18 @@ from spark_examples.flights_table import flights
 from spark_examples.running import command_line
 
 AIRPORTS = ["EWR", "JFK", "LGA"]
-"""Each has a partition."""
+"""Each airport has a partition."""
 FLIGHT = "carrier string, origin string, dep_delay double"
 LATENESS = pd.Timedelta(days=1)
-"""No flight is sent behind one that was planned for so much later."""
+"""No flight is sent after one that was planned more than this time later."""
 KNOWN = tuple(pd.Timestamp(day, tz="America/New_York") for day in ("2013-01-06", "2013-01-14"))
 REPORTED = tuple(pd.Timestamp(day, tz="America/New_York") for day in ("2013-01-08", "2013-01-10"))
 Hours = Mapping[int, tuple[pd.Timestamp, pd.Timestamp]]
-"""By partition, the hours from the first time up to the second."""
+"""Partition -> hours from the first time up to the second."""
 
 
 def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
-    """Report two days at midnight, make the last again when all have left, then hours that were lost; the report."""
+    """Report two days at midnight, backfill the last one later, then restore lost hours. Returns the report."""
     spark = session(bootstrap, settings=QUICK_JVM)
     topic = f"flights-{uuid.uuid4().hex[:6]}"
     create_topics(bootstrap, topic, partitions=len(AIRPORTS))
@@ -52,7 +52,7 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
     late_day = (midnight - LATENESS, midnight)
     backfill(spark, bootstrap, topic, dict.fromkeys(range(len(AIRPORTS)), late_day), report)
     found = read(spark, report)
-    print(f"{found['flights'].sum() - early} flights came too late for the report of midnight, and are in it now")
+    print(f"{found['flights'].sum() - early} flights were too late for the midnight report; the backfill added them")
 
     lost = {at: (REPORTED[0] + pd.Timedelta(hours=6 + 5 * at), midnight - pd.Timedelta(hours=at)) for at in range(3)}
     for number, (start, end) in lost.items():
@@ -60,12 +60,12 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
             shutil.rmtree(report / f"origin={AIRPORTS[number]}" / f"hour={name_of(hour)}", ignore_errors=True)
     backfill(spark, bootstrap, topic, lost, report)
     again = read(spark, report)
-    print(f"lost hours are back; the report is {'as it was' if again.equals(found) else 'another'}")
+    print(f"lost hours are restored; the report is {'the same' if again.equals(found) else 'different'}")
     return again
 
 
 def backfill(spark: SparkSession, bootstrap: str, topic: str, hours: Hours, report: Path) -> None:
-    """Make these hours of the report again, from whatever the topic holds of them."""
+    """Recreate these hours of the report from the topic."""
     records = spark.read.format("kafka").options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": topic})
     records = records.options(**by_timestamp(topic, hours)).load()
     is_wanted = (
@@ -83,10 +83,12 @@ def backfill(spark: SparkSession, bootstrap: str, topic: str, hours: Hours, repo
 
 
 def by_timestamp(topic: str, hours: Hours) -> dict[str, str]:
-    """The connector's options: one time where all partitions have the same, else one for each."""
+    """The connector's options: one timestamp if all partitions have the same, else one for each."""
     starts = {str(partition): millis(start) for partition, (start, _) in hours.items()}
     ends = {str(partition): millis(end + LATENESS) for partition, (_, end) in hours.items()}
-    whatever_is_there = {"startingOffsetsByTimestampStrategy": "latest"}  # rather than fail where nothing is so young
+    whatever_is_there = {
+        "startingOffsetsByTimestampStrategy": "latest"
+    }  # so that the query does not fail if no record is as new
     if len(set(hours.values())) == 1:
         return whatever_is_there | {"startingTimestamp": str(starts["0"]), "endingTimestamp": str(ends["0"])}
     return whatever_is_there | {
@@ -111,7 +113,7 @@ def read(spark: SparkSession, report: Path) -> pd.DataFrame:
 
 
 def departures() -> Iterator[tuple[pd.Timestamp, Record]]:
-    """When a flight left, and its record; in this order. One that was cancelled is sent at its planned time."""
+    """(departure time, record) of each flight, in this order. Cancelled flights are sent at their planned time."""
     table = flights()
     table = table[table["departure"].between(*KNOWN, inclusive="left")]
     late = pd.to_timedelta(table["minute"] + table["dep_delay"].fillna(0), "min")

@@ -1,10 +1,10 @@
-"""A database's changes folded into a Parquet table; changes that come again, or run again, change nothing.
+"""Applies a database's change events to a Parquet table. Repeated changes, and repeated runs, have no effect.
 
     python -m spark_examples.cdc_upsert [--bootstrap 127.0.0.1:9092] [--workdir DIR]
 
-A change says what was done (c, u, d), the row after it, and its position in the database's log. The table keeps for
-each id the row of the highest position, deleted ones too: an older change that is read again loses against it. Each
-batch writes a new version of the table and then names it in the file CURRENT; one that was killed leaves the old one.
+A change has the operation (c, u, d), the row after it, and its position in the database's log. The table keeps for each
+id the row with the highest position, even if deleted, so that an older change that is read again is ignored. Each batch
+writes a new version of the table, and then names it in the file CURRENT. A batch that is killed leaves the old version.
 """
 
 import json
@@ -32,7 +32,7 @@ CITIES = ["Graz", "Linz", "Wien", "Zürich"]
 
 
 def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
-    """Feed half, fold, feed the rest, fold on, then fold all of it again without a checkpoint; the table's rows."""
+    """Feed half, fold, feed the rest, fold again, then repeat all without a checkpoint. Returns the table's rows."""
     spark = session(bootstrap, settings=QUICK_JVM)
     topic = f"customers-{uuid.uuid4().hex[:6]}"
     create_topics(bootstrap, topic)
@@ -49,7 +49,7 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
 
 
 def fold(spark: SparkSession, bootstrap: str, topic: str, table: Path, folder: Path) -> None:
-    """Merge what the topic has since the checkpoint in `folder` into the table."""
+    """Merge the changes since the checkpoint in `folder` into the table."""
     kafka = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
     records = spark.readStream.format("kafka").options(**kafka, maxOffsetsPerTrigger="1000").load()
     change = F.from_json(F.col("value").cast("string"), CHANGE)
@@ -65,7 +65,7 @@ def fold(spark: SparkSession, bootstrap: str, topic: str, table: Path, folder: P
 
 
 def merge(batch: DataFrame, table: Path) -> None:
-    """The table's next version: for each id whatever has the highest position, of the table and of the batch."""
+    """Write the next version of the table: for each id the row with the highest position, of table and batch."""
     spark = batch.sparkSession
     version = current(table)
     old = spark.read.schema(TABLE).parquet(str(table / f"v{version}")) if version else spark.createDataFrame([], TABLE)
@@ -82,19 +82,19 @@ def merge(batch: DataFrame, table: Path) -> None:
 
 
 def current(table: Path) -> int:
-    """The number of the version that counts; 0 where there is none yet."""
+    """The number of the current version; 0 if there is none yet."""
     pointer = table / "CURRENT"
     return int(pointer.read_text()) if pointer.exists() else 0
 
 
 def rows_of(spark: SparkSession, table: Path) -> pd.DataFrame:
-    """What a query on the table sees: ROW of all that are not deleted."""
+    """The rows that a query sees: ROW of all ids that are not deleted."""
     rows = spark.read.parquet(str(table / f"v{current(table)}")).where("op != 'd'").select("after.*")
     return rows.orderBy("id").toPandas()
 
 
 def changes() -> Iterator[Record]:
-    """CHANGES records under the customer's id, the same every time; one in twenty comes a second time, later."""
+    """CHANGES records with the customer's id as key, the same in every run. One in twenty is sent again later."""
     chance = random.Random(SEED)
     living: dict[int, dict[str, object]] = {}
     sent: list[Record] = []

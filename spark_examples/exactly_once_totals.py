@@ -1,11 +1,11 @@
-"""Sums by account out of a transactional topic, exact although the stream is killed twice.
+"""Sums by account from a transactional topic, exact although the stream is killed twice.
 
     python -m spark_examples.exactly_once_totals [--bootstrap 127.0.0.1:9092] [--workdir DIR]
 
-A third of the producer's transactions are aborted: `kafka.isolation.level=read_committed` leaves their records out. The
-stream runs in a process of its own, which is killed with -9, its JVM too, amid batches. What makes it exact:
-the checkpoint notes which offsets a batch has before it is run, and a batch's sums go to the folder of its number, so
-that a batch that is run again replaces what its first run has left.
+A third of the producer's transactions are aborted; `kafka.isolation.level=read_committed` skips their records. The
+stream runs in a separate process, which is killed with -9 during batches, together with its JVM. The sums are exact
+because the checkpoint records the offsets of a batch before it runs, and a batch writes its sums to the folder of its
+number, so that a repeated batch replaces the output of its first run.
 """
 
 import json
@@ -37,7 +37,7 @@ TRANSFER = "account long, cents long"
 
 
 def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
-    """Feed, drive and kill twice, drive to the end; one row for each account: account, transfers, cents."""
+    """Feed, run and kill twice, then run to the end. Returns one row per account: account, transfers, cents."""
     topic = f"transfers-{uuid.uuid4().hex[:6]}"
     create_topics(bootstrap, topic)
     feed(bootstrap, topic)
@@ -49,7 +49,7 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
 
 
 def transactions() -> Iterator[tuple[list[tuple[int, int]], bool]]:
-    """(account, cents) of each transfer in a transaction, and whether it is committed; the same every time."""
+    """(account, cents) of each transfer in a transaction, and whether it is committed; the same in every run."""
     chance = random.Random(SEED)
     for number in range(TRANSACTIONS):
         transfers = [(chance.randrange(ACCOUNTS), chance.randint(-10_000, 10_000)) for _ in range(IN_EACH)]
@@ -63,12 +63,12 @@ def feed(bootstrap: str, topic: str) -> None:
         producer.begin_transaction()
         for account, cents in transfers:
             producer.produce(topic, json.dumps({"account": account, "cents": cents}), str(account))
-        producer.flush(30)  # an aborted record that has not been sent yet would never be in the log
+        producer.flush(30)  # without a flush, records of an aborted transaction would never be sent
         producer.commit_transaction(30) if is_committed else producer.abort_transaction(30)
 
 
 def run_driver(bootstrap: str, topic: str, workdir: Path, kill_in: int | None) -> None:
-    """Run the stream in a process of its own; kill it and its JVM when it has come to that batch, or let it end."""
+    """Run the stream in a separate process. Kill it and its JVM in batch `kill_in`, or let it end."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     command = [sys.executable, "-m", "spark_examples.exactly_once_totals", "drive", bootstrap, topic, str(workdir)]
@@ -83,11 +83,11 @@ def run_driver(bootstrap: str, topic: str, workdir: Path, kill_in: int | None) -
                 os.killpg(driver.pid, signal.SIGKILL)
                 print(f"killed in batch {batch}")
     if driver.returncode != (0 if kill_in is None else -signal.SIGKILL):
-        raise SystemExit(f"the stream ended with {driver.returncode}; why is in {workdir / 'driver.log'}")
+        raise SystemExit(f"the stream ended with {driver.returncode}; see {workdir / 'driver.log'}")
 
 
 def drive(bootstrap: str, topic: str, workdir: Path) -> None:
-    """The stream itself: what is committed, summed batch by batch. Prints the number of each batch that it begins."""
+    """Run the stream: sum committed records batch by batch. Prints the number of each batch at its start."""
     spark = session(bootstrap, settings=QUICK_JVM)
     kafka = {"kafka.bootstrap.servers": bootstrap, "kafka.isolation.level": "read_committed", "subscribe": topic}
     records = (

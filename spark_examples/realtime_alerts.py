@@ -1,11 +1,11 @@
-"""An alert within milliseconds of its payment: Spark's real-time mode, which writes on each record as it comes.
+"""Alerts within milliseconds of a payment: Spark's real-time mode, which processes each record as it arrives.
 
     python -m spark_examples.realtime_alerts [--bootstrap 127.0.0.1:9092] [--workdir DIR]
 
-Needs PySpark 4.1 or later. The trigger's time is not how long a record waits but how often the checkpoint is written:
-so long a batch lasts, in which one task for each partition reads and needs a core. A batch that is not over is read
-again after a stop or a failure, and its alerts are written again: the payment's id, their key, tells such twins apart.
-Payments come here at an even pace; what is measured is the time from the payment until a consumer has its alert.
+Needs PySpark 4.1 or later. The trigger interval is not the delay of a record but the interval of checkpoints: a batch
+lasts that long, and one task per partition reads during it and needs a core. An unfinished batch is repeated after a
+stop or failure, and its alerts are written again; the payment's id, which is their key, identifies such duplicates.
+Payments are sent at a constant rate. The example measures the time from a payment until a consumer has its alert.
 """
 
 import json
@@ -46,7 +46,7 @@ class Payment(NamedTuple):
 
 
 def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
-    """Start the stream, pay, and wait for the alerts; one row for each, columns id and ms, in the order they came."""
+    """Start the stream, pay, and wait for the alerts. Returns a row (id, ms) for each, in order of arrival."""
     if spark_version() < OLDEST_SPARK:
         found = pyspark.__version__
         raise ConfigError(f"real-time mode needs PySpark 4.1 or later, this is {found}: pip install --upgrade pyspark")
@@ -58,13 +58,13 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
     customer = Customer(bootstrap, paid, alerts, query)
     for number in range(PARTITIONS):
         customer.pay(Payment(f"first {number}", LIMIT_CENTS + 1), number)
-    customer.listen(PATIENCE_S, PARTITIONS)  # by then both tasks are there, and the clients have met
+    customer.listen(PATIENCE_S, PARTITIONS)  # by then both tasks run, and the clients are connected
     started = time.perf_counter()
     for number, payment in enumerate(payments(), 1):
         customer.pay(payment)
         customer.listen(started + number / EACH_SECOND - time.perf_counter())
     customer.listen(PATIENCE_S, PARTITIONS + sum(payment.cents > LIMIT_CENTS for payment in payments()))
-    spark.sparkContext.setLogLevel("OFF")  # the tasks of a batch that is stopped end with stack traces
+    spark.sparkContext.setLogLevel("OFF")  # tasks of a stopped batch end with stack traces
     query.stop()
     spark.sparkContext.setLogLevel("WARN")
     found = pd.DataFrame(list(customer.waited_ms.items())[PARTITIONS:], columns=["id", "ms"])
@@ -74,7 +74,7 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
 
 
 def watch(spark: SparkSession, bootstrap: str, paid: str, alerts: str, folder: Path) -> StreamingQuery:
-    """Start the stream: what is above the limit goes on, as it is."""
+    """Start the stream, which forwards payments above the limit unchanged."""
     kafka = {"kafka.bootstrap.servers": bootstrap}
     records = spark.readStream.format("kafka").options(**kafka, subscribe=paid, startingOffsets="earliest").load()
     payment = F.from_json(F.col("value").cast("string"), PAYMENT)
@@ -90,11 +90,11 @@ def watch(spark: SparkSession, bootstrap: str, paid: str, alerts: str, folder: P
 
 
 class Customer:
-    """Who pays, and waits for alerts."""
+    """Sends payments, and waits for alerts."""
 
     def __init__(self, bootstrap: str, paid: str, alerts: str, query: StreamingQuery) -> None:
         self.waited_ms: dict[str, float] = {}
-        """By the payment's id, in the order of the alerts."""
+        """Payment id -> latency, in the order of the alerts."""
         self._paid_at: dict[str, float] = {}
         self._topic = paid
         self._query = query
@@ -108,7 +108,8 @@ class Customer:
         self._producer.poll(0)
 
     def listen(self, seconds: float, count: int | None = None) -> None:
-        """Take alerts for that long; or until there are `count` in all, and then it is an error if there are not."""
+        """Receive alerts for `seconds`, or until there are `count` in all. Fails if `count` is given and not
+        reached."""
         if count is not None:
             self._producer.flush(seconds)
         end = time.perf_counter() + seconds
@@ -120,11 +121,11 @@ class Customer:
             elif error := self._query.exception():
                 raise error
         if count is not None and len(self.waited_ms) < count:
-            raise ConfigError(f"only {len(self.waited_ms)} of {count} alerts have come; what Spark said is above")
+            raise ConfigError(f"only {len(self.waited_ms)} of {count} alerts have arrived; see Spark's output above")
 
 
 def payments() -> Iterator[Payment]:
-    """COUNT of them, the same every time; one in ten is above the limit."""
+    """COUNT payments, the same in every run. One in ten is above the limit."""
     chance = random.Random(SEED)
     for number in range(COUNT):
         is_high = chance.random() < 0.1

@@ -1,15 +1,15 @@
-"""Payments that are refused are tried again, later each time, by way of retry topics; at the end a dead letter topic.
+"""Retries refused payments with growing delays through retry topics, and finally sends them to a dead letter topic.
 
     python -m spark_examples.retry_with_backoff [--bootstrap 127.0.0.1:9092] [--workdir DIR]
 
-One stage reads the payments, and one each retry topic. It waits until what it has read is due, tries, and writes each
-payment on: to `paid`, to the next retry topic, or after the last one to `dead`. Headers say how often it was tried
-(`retry.attempts`), when it is due (`retry.due`, in ms), and where it is from (`retry.topic`, `.partition`, `.offset`).
+One stage reads the payments, and one stage reads each retry topic. A stage waits until a payment is due, tries it, and
+forwards it: to `paid`, to the next retry topic, or after the last one to `dead`. Headers have the number of attempts
+(`retry.attempts`), the due time (`retry.due`, in ms), and the source (`retry.topic`, `.partition`, `.offset`).
 
-- A payment lands in one end, once, for readers of what is committed (`forwarding.py`). What was tried before a failure
-  is tried again: whoever is asked must bear that.
-- None is tried before it is due, and the delays grow.
-- Payments of an account that are tried equally often keep their order. Those that are tried again are overtaken.
+- A read_committed consumer sees each payment once, in `paid` or in `dead` (`forwarding.py`). An attempt may be repeated
+  after a failure, so the payment system must accept that.
+- No payment is tried before it is due, and the delays grow.
+- Payments of an account with the same number of attempts keep their order. Others overtake retried ones.
 """
 
 import json
@@ -40,26 +40,26 @@ NEW_EACH_TIME = ["retry.attempts", "retry.due"]
 
 class Topics(NamedTuple):
     stages: list[str]
-    """Where a payment comes from: first the topic that it is sent to, then the retry topics."""
+    """The sources of the stages: the topic of new payments, then the retry topics."""
     paid: str
     dead: str
 
 
 def main(bootstrap: str, workdir: Path) -> Topics:
-    """Feed, and run every stage until it has nothing left; the topics."""
+    """Feed, and run every stage until it has nothing left. Returns the topics."""
     spark = session(bootstrap, settings=QUICK_JVM)
     run = uuid.uuid4().hex[:6]
     stages = [f"payments-{run}", *(f"payments-retry-{number}-{run}" for number, _ in enumerate(DELAYS_MS, 1))]
     topics = Topics(stages, f"payments-paid-{run}", f"payments-dead-{run}")
     create_topics(bootstrap, *topics.stages, topics.paid, topics.dead, partitions=PARTITIONS)
     send(bootstrap, topics.stages[0], payments())
-    for attempts in range(len(topics.stages)):  # where payments come all the time, each runs all the time
+    for attempts in range(len(topics.stages)):  # with a continuous input, all stages run all the time
         run_stage(spark, bootstrap, topics, attempts, workdir)
     return topics
 
 
 def run_stage(spark: SparkSession, bootstrap: str, topics: Topics, attempts: int, workdir: Path) -> None:
-    """Deal with what was tried `attempts` times before."""
+    """Process the payments with `attempts` earlier attempts."""
     source = topics.stages[attempts]
     kafka = {"kafka.bootstrap.servers": bootstrap, "kafka.isolation.level": "read_committed", "includeHeaders": "true"}
     more = {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": MAX_BATCH}
@@ -67,7 +67,7 @@ def run_stage(spark: SparkSession, bootstrap: str, topics: Topics, attempts: int
 
     def settle(batch: DataFrame, _: int) -> None:
         due_ms = batch.agg(F.max(header("retry.due").cast("long"))).first()[0]
-        time.sleep(max(0, (due_ms or 0) / 1000 - time.time()))  # one topic has one delay: first come is first due
+        time.sleep(max(0, (due_ms or 0) / 1000 - time.time()))  # a topic has one delay: records are due in order
         tried = batch.withColumn("is_refused", is_refused(attempts)).orderBy("partition", "offset").collect()
         settled = forwarder.forward(tried, lambda row: onward(row, topics, attempts))
         print(f"{source}: {len(settled)} tried, {sum(row.is_refused for row in settled)} refused")
@@ -86,7 +86,7 @@ def run_stage(spark: SparkSession, bootstrap: str, topics: Topics, attempts: int
 
 
 def onward(row: Row, topics: Topics, attempts: int) -> tuple[str, Record]:
-    """The topic that is next for a payment, and its record there."""
+    """The next topic of a payment, and its record there."""
     headers = [(name, value) for name, value in row.headers or () if name not in NEW_EACH_TIME]
     if attempts == 0:
         headers += [(f"retry.{name}", str(row[name]).encode()) for name in ("topic", "partition", "offset")]
@@ -98,18 +98,19 @@ def onward(row: Row, topics: Topics, attempts: int) -> tuple[str, Record]:
 
 
 def header(name: str) -> Column:
-    """A record's header as text; null where it has none of that name."""
+    """A record's header as text; null if there is none of that name."""
     return F.get(F.filter("headers", lambda each: each["key"] == name), F.lit(0))["value"].cast("string")
 
 
 def is_refused(attempts: int) -> Column:
-    """What the bank says, played by a field that says how often it refuses; a UDF that asks it may stand here."""
+    """Whether the bank refuses, simulated by a field with the number of refusals. A UDF that asks the bank can replace
+    it."""
     refusals = F.from_json(F.col("value").cast("string"), "refusals int")["refusals"]
     return F.coalesce(refusals > attempts, F.lit(True))
 
 
 def payments() -> Iterator[Record]:
-    """COUNT records, the same every time; of ten, one is refused once or more, some of them for ever."""
+    """COUNT records, the same in every run. One in ten is refused at least once, and some of these always."""
     chance = random.Random(SEED)
     for number in range(COUNT):
         refusals = chance.choice([1, 1, 1, 2, 2, 3, 99]) if chance.random() < 0.1 else 0

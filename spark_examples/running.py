@@ -1,4 +1,4 @@
-"""The command line that every example has."""
+"""The common command line of the examples."""
 
 import argparse
 import os
@@ -22,12 +22,12 @@ from spark_examples.local_broker import local_broker
 
 
 def command_line(main: Callable[[str, Path], object], description: str | None) -> None:
-    """Run `main(bootstrap, workdir)`, print what it returns; without --bootstrap on a broker of its own."""
+    """Run `main(bootstrap, workdir)` and print its result. Without --bootstrap, starts a broker."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bootstrap", help="the broker to use, host:port; without it one is started")
-    parser.add_argument("--workdir", type=Path, help="a folder for checkpoints and results; without it a new one")
+    parser.add_argument("--bootstrap", help="the broker to use, host:port (default: start one)")
+    parser.add_argument("--workdir", type=Path, help="a folder for checkpoints and results (default: a new one)")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `with`, and nothing stays behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit every `with` block, so that all is cleaned up
     try:
         with ExitStack() as stack:
             workdir = folder_at(given.workdir) if given.workdir else Path(tempfile.mkdtemp(prefix="spark-example-"))
@@ -37,15 +37,15 @@ def command_line(main: Callable[[str, Path], object], description: str | None) -
             else:
                 data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-example-broker-")))
                 bootstrap = stack.enter_context(local_broker(data, workdir / "broker.log"))
-            stack.callback(_stop_session)  # before the broker, of which it would only complain
+            stack.callback(_stop_session)  # before the broker, as it would log errors about a stopped one
             print(main(bootstrap, workdir))
-            print(f"what it left is in {workdir}")
+            print(f"output is in {workdir}")
     except (ConfigError, CommandFailed) as error:
         sys.exit(str(error))
     except KafkaException as error:
-        sys.exit(f"the broker at {bootstrap} does not do what it was asked: {error.args[0].str()}")
+        sys.exit(f"the broker at {bootstrap} refused a request: {error.args[0].str()}")
     except TimeoutError:
-        sys.exit(f"the broker at {bootstrap} does not answer: is it one?")
+        sys.exit(f"{bootstrap} does not answer like a Kafka broker")
     except (PySparkException, Py4JJavaError) as error:
         sys.exit(explained(error))
     except KeyboardInterrupt:
@@ -55,16 +55,16 @@ def command_line(main: Callable[[str, Path], object], description: str | None) -
 def _stop_session() -> None:
     session = SparkSession.getActiveSession()
     if session is not None:
-        with suppress(Py4JError):  # its JVM may be what has failed
+        with suppress(Py4JError):  # the JVM itself may have failed
             session.stop()
 
 
 def folder_at(path: Path) -> Path:
-    """The folder, made where it is not there. Raises ConfigError where it cannot be used."""
+    """The folder, created if missing. Raises ConfigError if it cannot be used."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--workdir {path} cannot be made: {error.strerror}") from error
+        raise ConfigError(f"--workdir {path} cannot be created: {error.strerror}") from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise ConfigError(f"--workdir {path} may not be written to")
+        raise ConfigError(f"--workdir {path} is not writable")
     return path.resolve()

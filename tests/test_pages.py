@@ -202,5 +202,5 @@ def test_what_cannot_work_is_found(tmp_path: Path) -> None:
     page.write_text("```sh\ntrue\n```\n\n```sh\nkpybroker topics list --bootstrap 127.0.0.1:1\ntrue\n```\n")
     folder = tmp_path / "run"
     folder.mkdir()
-    with pytest.raises(AssertionError, match="nobody listens"):
+    with pytest.raises(AssertionError, match="nothing listens"):
         pages.run(str(page), folder)

@@ -1,4 +1,4 @@
-"""What a run asks the cluster itself: its id, the topics' ids, and the offsets that may be read."""
+"""What a run asks the cluster: its id, the topics' ids, and the readable offsets."""
 
 from __future__ import annotations
 

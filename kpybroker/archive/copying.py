@@ -1,4 +1,4 @@
-"""Rounds of a run: records of a range to Parquet, read back, and committed (the protocol is in `__init__.py`)."""
+"""Rounds of a run: write the records of a range to Parquet, read them back, commit (protocol in `__init__.py`)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 
 from kpybroker.archive import facts
 from kpybroker.archive.cluster import describe
-from kpybroker.archive.history import History, TopicPartition, commit, new_run
-from kpybroker.archive.manifest import File, Manifest, Span, TopicPart
+from kpybroker.archive.history import ArchiveHistory, TopicPartition, commit, new_run
+from kpybroker.archive.manifest import ArchivedFile, Manifest, Span, TopicPart
 from kpybroker.archive.planning import Ranges
 from kpybroker.client.client import CommandFailed
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Copier:
-    """Copies of one cluster's topics to one archive, a round at a time. `history` is the archive as it is by now."""
+    """Copies one cluster's topics to one archive, a round at a time. `history` is the current archive."""
 
     def __init__(
         self,
         spark: Callable[[], SparkSession],
         bootstrap: str,
         store: Store,
-        history: History,
+        history: ArchiveHistory,
         isolation: str,
         timeout_ms: int,
     ) -> None:
@@ -42,7 +42,8 @@ class Copier:
         self.history = history
 
     def copy(self, ranges: Ranges, cluster_id: str, topic_ids: dict[str, str]) -> Manifest:
-        """One round. Raises CommandFailed where another archiver was quicker, or the files are not what was read."""
+        """Run one round. Raises CommandFailed if another archiver committed first, or the files differ from the
+        topic."""
         number = self.history.next_number
         run = new_run(number)
         folder = f"data/run={run}"
@@ -66,19 +67,19 @@ class Copier:
         return manifest
 
     def _require_same(self, cluster_id: str, topic_ids: dict[str, str]) -> None:
-        """Raises CommandFailed where the topics are not those that were planned for: what was read may be of both."""
+        """Raises CommandFailed if topics were recreated since the plan, as the records may be from both."""
         now, found = describe(self._bootstrap, sorted(topic_ids), self._isolation, self._timeout_ms)
         changed = [topic.name for topic in found if topic.topic_id != topic_ids[topic.name]]
         if changed or now != cluster_id:
-            what = f"{changed[0]} was deleted and made again" if changed else "another cluster answers"
-            raise CommandFailed(f"{what} while it was archived: this round was given up, and nothing of it is kept")
+            what = f"{changed[0]} was deleted and recreated" if changed else "another cluster answered"
+            raise CommandFailed(f"{what} during the copy: this round was abandoned, and nothing of it is kept")
 
-    def _write(self, ranges: Ranges, folder: str) -> dict[TopicPartition, list[File]]:
-        """Write the records under a folder; give what was found there afterwards."""
+    def _write(self, ranges: Ranges, folder: str) -> dict[TopicPartition, list[ArchivedFile]]:
+        """Write the records to a folder. Returns the files as read back."""
         offsets = {place: (range_.start, range_.end) for place, range_ in ranges.items() if range_.start < range_.end}
         if not offsets:
             return {}
-        spark = self._spark()  # before any column is made
+        spark = self._spark()  # must exist before any Column is created
         seen = Observation()
         count, _, _, checksum = facts.summary()
         records = facts.read_topics(spark, self._bootstrap, offsets, self._isolation)
@@ -88,18 +89,18 @@ class Copier:
         sorted_ = dated.sortWithinPartitions(*order)
         sorted_.write.options(**facts.WRITING).partitionBy(*order[:-1]).parquet(f"{self._store.uri}/{folder}")
         found = self._look_at(folder)
-        told = seen.get
+        read = seen.get
         checksums = 0
         for file in found:
             checksums ^= file.records_hash
-        if (told["records"], told["checksum"] or 0) != (sum(file.records for file in found), checksums):
-            raise CommandFailed(f"what Spark wrote to {self._store.uri}/{folder} is not what it read; nothing is kept")
-        by_place: dict[TopicPartition, list[File]] = {}
+        if (read["records"], read["checksum"] or 0) != (sum(file.records for file in found), checksums):
+            raise CommandFailed(f"the files in {self._store.uri}/{folder} differ from the topic; nothing is kept")
+        by_place: dict[TopicPartition, list[ArchivedFile]] = {}
         for file in found:
             by_place.setdefault(place_of(file.path), []).append(file)
         return by_place
 
-    def _look_at(self, folder: str) -> list[File]:
+    def _look_at(self, folder: str) -> list[ArchivedFile]:
         sizes = self._store.files(folder)
         if not sizes:
             return []
@@ -107,19 +108,19 @@ class Copier:
         bytes_hashes = facts.bytes_of_files(self._spark(), uri, sizes)
         found = facts.records_of_files(self._spark(), uri, sizes)
         return [
-            File(path, sizes[path], bytes_hashes[path], row.records, row.first, row.last, row.records_hash)
+            ArchivedFile(path, sizes[path], bytes_hashes[path], row.records, row.first, row.last, row.records_hash)
             for path, row in sorted(found.items())
         ]
 
 
 def place_of(path: str) -> TopicPartition:
-    """The topic and partition that a file's folders name."""
+    """The topic and partition in the path of a file."""
     _, _, topic, partition, *_ = path.split("/")
     return topic.partition("=")[2], int(partition.partition("=")[2])
 
 
 def _topics(
-    ranges: Ranges, files: dict[TopicPartition, list[File]], topic_ids: dict[str, str]
+    ranges: Ranges, files: dict[TopicPartition, list[ArchivedFile]], topic_ids: dict[str, str]
 ) -> tuple[TopicPart, ...]:
     spans: dict[str, list[Span]] = {}
     for (topic, partition), range_ in sorted(ranges.items()):

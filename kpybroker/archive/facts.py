@@ -1,7 +1,7 @@
-"""What Spark finds out about records and files, in one pass each and with a row per file or partition for the driver.
+"""Facts about records and files, each computed by Spark in one pass, with one row per file or partition for the driver.
 
-Hashes are 64-bit xxHashes, joined by xor: the order does not matter, and each record's has its offset in it, so that no
-two records of a partition are taken for one another.
+Hashes are 64-bit xxHashes, combined by xor: the order does not matter. Each record's hash includes its offset, so that
+two records of a partition are never mistaken for each other.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ SCHEMA = (
     "key binary, value binary, offset bigint, timestamp timestamp, timestampType int, "
     "headers array<struct<key: string, value: binary>>, run string, topic string, partition int, day date"
 )
-"""Of a file, and of the folders it lies in."""
+"""The columns of a file, and those of the folders in its path."""
 WORD = 64
 FILE = r"(data/run=[^/]+/.*)$"
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # times before the year 1582 as they are
+    # keep times before the year 1582 unchanged
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     # a damaged statistic in a footer must not hide records
     "spark.sql.parquet.filterPushdown": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
-    # records of 3 MB fit into memory too, as many as go to Python at once
+    # limits the batches that go to Python, so that records of 3 MB fit into memory
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
 }
 RAW = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
-"""Local files without Hadoop's .crc beside them: a changed byte is to be found by us, and named, and ends no job."""
+"""Local files without Hadoop's .crc files: `verify` finds and names a changed byte, and no job fails because of it."""
 READING = {"datetimeRebaseMode": "CORRECTED", "ignoreCorruptFiles": "false", "ignoreMissingFiles": "false", **RAW}
-"""Whatever the session says."""
+"""Options of reads, whatever the settings of the session are."""
 WRITING = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
 def own(spark: SparkSession) -> SparkSession:
-    """A session on the same context with the settings above, so that the caller's keep theirs."""
+    """A new session on the same context with SETTINGS, so that the caller's session is unchanged."""
     ours = spark.newSession()
     for name, value in SETTINGS.items():
         ours.conf.set(name, value)
@@ -52,7 +52,7 @@ def own(spark: SparkSession) -> SparkSession:
 
 
 class RecordFacts(NamedTuple):
-    """Of the records of a file, or of some offsets of a partition."""
+    """Facts about the records of a file, or of a range of offsets."""
 
     records: int
     first: int
@@ -61,7 +61,7 @@ class RecordFacts(NamedTuple):
 
 
 def hash_of_record() -> Column:
-    """Everything of a record but its topic and partition; null and empty differ."""
+    """A hash of a record without its topic and partition. Null and empty give different hashes."""
     return F.xxhash64(
         "offset",
         "timestamp",
@@ -91,13 +91,13 @@ def read_files(spark: SparkSession, uri: str, paths: Iterable[str]) -> DataFrame
 
 
 def records_of_files(spark: SparkSession, uri: str, paths: Iterable[str]) -> dict[str, RecordFacts]:
-    """By path, what is in each file; a file without records is left out."""
+    """Facts about the records of each file, by path. Files without records are omitted."""
     by_file = read_files(spark, uri, paths).withColumn("file", _file())
     return {row[0]: RecordFacts(*row[1:]) for row in by_file.groupBy("file").agg(*summary()).collect()}
 
 
 def bytes_of_files(spark: SparkSession, uri: str, paths: Iterable[str]) -> dict[str, int]:
-    """By path, a hash of the file's bytes: of its lines, since Spark streams and splits those of any file."""
+    """A hash of each file's bytes, by path: the xor over its lines, which Spark can stream from any file."""
     lines = (
         spark.read.options(**RAW, lineSep="\n").text([f"{uri}/{path}" for path in paths]).withColumn("file", _file())
     )
@@ -109,9 +109,9 @@ def _file() -> Column:
 
 
 def repeated(records: DataFrame) -> dict[TopicPartition, int]:
-    """By partition, how many records have an offset that another one has; partitions without such are left out.
+    """By partition, how many records repeat the offset of another one; partitions without any are omitted.
 
-    A bit for each offset, 64 in a group: exact, in the memory that a 64th of the records take.
+    Exact: uses one bit per offset, 64 in a group, so that it needs the memory of a 64th of the records.
     """
     bit = F.expr(f"shiftleft(1L, cast(offset % {WORD} as int))")
     words = records.groupBy("topic", "partition", F.expr(f"offset div {WORD}").alias("word"))
@@ -123,7 +123,7 @@ def repeated(records: DataFrame) -> dict[TopicPartition, int]:
 def read_topics(
     spark: SparkSession, bootstrap: str, ranges: Mapping[TopicPartition, tuple[int, int]], isolation: str
 ) -> DataFrame:
-    """The records that the topics have now of [start, end) of each partition, as the connector shows them."""
+    """The current records in [start, end) of each partition, with the columns of Spark's Kafka source."""
     places: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}

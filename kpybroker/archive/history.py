@@ -1,4 +1,4 @@
-"""All manifests of an archive, read in order: what it holds, where it ends, and whether it hangs together."""
+"""All manifests of an archive, read in order: its content, its ends, and whether the manifests are consistent."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kpybroker.archive.manifest import MANIFESTS_MAX, File, Manifest, NotAManifest, Span, decode, encode
+from kpybroker.archive.manifest import MANIFESTS_MAX, ArchivedFile, Manifest, NotAManifest, Span, decode, encode
 from kpybroker.archive.store import Store
 from kpybroker.client.client import CommandFailed
 
 FOLDER = "_archive"
 DIGITS = 20
 RUN = re.compile(r"run=(\d{8})-[0-9a-f]{12}")
-"""The name of a folder with what one round wrote: the number of the manifest that was to name it, and chance."""
+"""The folder of one round: the number of the manifest that it tries to commit, and a random part."""
 TopicPartition = tuple[str, int]
 
 
 def new_run(number: int) -> str:
-    """A name that no round has had, for the one that is to commit manifest `number`."""
+    """A unique name for a round that tries to commit manifest `number`."""
     return f"{number:08}-{uuid.uuid4().hex[:12]}"
 
 
@@ -29,10 +29,9 @@ def name_of(number: int) -> str:
 
 
 @dataclass(slots=True, frozen=True)
-class History:
-    """What an archive holds. `digest` is that of the newest manifest, None for an empty folder.
-
-    topic_ids: of each topic, by name."""
+class ArchiveHistory:
+    """The content of an archive. `digest`: that of the newest manifest, None for an empty folder. `topic_ids`: by
+    name."""
 
     manifests: tuple[Manifest, ...] = ()
     digest: str | None = None
@@ -45,7 +44,7 @@ class History:
 
     @property
     def origin(self) -> Manifest | None:
-        """The first manifest with records, whose cluster and isolation level are those of the archive."""
+        """The first manifest with records, which determines the cluster and the isolation level of the archive."""
         return next((manifest for manifest in self.manifests if manifest.topics), None)
 
     @property
@@ -54,24 +53,24 @@ class History:
         return {manifest.run for manifest in self.manifests if manifest.topics}
 
     def lacks(self, folder: str) -> str | None:
-        """Of which manifests the folder of a round says that they are gone; None where none need be."""
+        """An error text if the folder of a round shows that manifests are missing, else None."""
         run = RUN.fullmatch(folder)
         if run is None or int(run[1]) <= self.next_number:
             return None
         return (
-            f"data/{folder} was written after manifest {int(run[1]) - 1}, and the newest in {FOLDER} is "
-            f"{len(self.manifests)}: bring back those that are missing"
+            f"data/{folder} was written after manifest {int(run[1]) - 1}, but the newest in {FOLDER} is "
+            f"{len(self.manifests)}: restore the missing ones"
         )
 
     def unfinished(self, store: Store) -> list[str]:
         """Folders in `data` of rounds that were never committed.
 
-        Raises CommandFailed where something else is there, or a round that comes after manifests which are gone.
+        Raises CommandFailed if there is anything else, or a round that shows that manifests are missing.
         """
         names = [name for name in store.names("data") if name.removeprefix("run=") not in self.runs]
         for name in names:
             if RUN.fullmatch(name) is None:
-                raise CommandFailed(f"{store.uri}/data/{name} is nothing that an archive writes: take it elsewhere")
+                raise CommandFailed(f"{store.uri}/data/{name} does not belong to an archive: move it elsewhere")
             if (gone := self.lacks(name)) is not None:
                 raise CommandFailed(f"{store.uri}/{gone}; nothing was written")
         return names
@@ -83,13 +82,13 @@ class History:
                 for span in topic.spans:
                     yield topic.name, span
 
-    def files(self) -> Iterator[tuple[TopicPartition, File]]:
+    def files(self) -> Iterator[tuple[TopicPartition, ArchivedFile]]:
         for topic, span in self.spans():
             for file in span.files:
                 yield (topic, span.partition), file
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Where the next span of each partition begins, unless the topic has deleted more by then."""
+        """Where the next span of each partition starts, unless the topic has deleted those offsets by then."""
         return dict(self._ends)
 
     def require(self, cluster_id: str, topic_ids: dict[str, str], isolation: str, where: str) -> None:
@@ -97,42 +96,42 @@ class History:
         origin = self.origin
         if origin is not None and origin.cluster_id != cluster_id:
             raise CommandFailed(
-                f"{where} is an archive of the cluster {origin.cluster_id}, and this is {cluster_id}: "
+                f"{where} is an archive of the cluster {origin.cluster_id}, but this is {cluster_id}: "
                 "name another folder"
             )
         if origin is not None and origin.isolation != isolation:
-            raise CommandFailed(f"{where} was written with {origin.isolation}, and so it must go on")
+            raise CommandFailed(f"{where} was written with {origin.isolation}, and can only be continued with it")
         for topic, known in self.topic_ids.items():
             wanted = topic_ids.get(topic)
             if wanted is not None and wanted != known:
                 raise CommandFailed(
-                    f"{where} holds another topic of the name {topic} (id {known}; this one has {wanted}, it was "
-                    "deleted and made again): name another folder"
+                    f"{where} has another topic named {topic} (id {known}; this one has id {wanted}, as it was deleted "
+                    "and recreated): name another folder"
                 )
 
-    def with_next(self, manifest: Manifest, digest: str) -> History:
-        """This, and one manifest more. Raises NotAManifest where it does not go on from the end of this one."""
+    def with_next(self, manifest: Manifest, digest: str) -> ArchiveHistory:
+        """This history plus one manifest. Raises NotAManifest if it does not continue at the end of this one."""
         if manifest.number != self.next_number:
-            raise NotAManifest(f"it says that it is number {manifest.number}")
+            raise NotAManifest(f"its number is {manifest.number}")
         if manifest.previous != self.digest:
-            raise NotAManifest("it follows another manifest than the one before it, which was replaced")
+            raise NotAManifest("it was written after another manifest than the one before it, which was replaced")
         ends, ids = self.ends(), dict(self.topic_ids)
         for topic in manifest.topics:
             if ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
-                raise NotAManifest(f"it is of another topic of the name {topic.name}")
+                raise NotAManifest(f"it has another topic named {topic.name}")
             for span in topic.spans:
                 before = ends.get((topic.name, span.partition), span.lost_from)
                 if span.lost_from != before:
                     what = "overlap" if span.lost_from < before else "leave a hole after"
                     raise NotAManifest(f"its offsets of {topic.name}-{span.partition} {what} those before it")
                 ends[topic.name, span.partition] = span.end
-        return History((*self.manifests, manifest), digest, ids, ends)
+        return ArchiveHistory((*self.manifests, manifest), digest, ids, ends)
 
 
-def load(store: Store) -> History:
-    """The archive in a folder; an empty History for a folder that is empty or not there.
+def load(store: Store) -> ArchiveHistory:
+    """Read the archive in a folder; an empty ArchiveHistory if the folder is empty or does not exist.
 
-    Raises CommandFailed where a manifest is missing, half-written or changed, or the folder holds something else.
+    Raises CommandFailed if a manifest is missing, incomplete or changed, or the folder has other content.
     """
     names = store.names(FOLDER)
     numbers = sorted(int(name[:DIGITS]) for name in names if _is_manifest(name))
@@ -140,18 +139,18 @@ def load(store: Store) -> History:
         strangers = [name for name in store.names("") if name not in (FOLDER, "data")]
         if strangers:
             raise CommandFailed(
-                f"{store.uri} is no archive, and holds {strangers[0]}: name an empty folder, or a new one"
+                f"{store.uri} is not an archive, as it has {strangers[0]}: name an empty folder, or a new one"
             )
-        return History()
+        return ArchiveHistory()
     if len(numbers) > MANIFESTS_MAX or numbers[0] == 0:
         stranger = name_of(numbers[-1] if numbers[0] else 0)
         raise CommandFailed(
-            f"{store.uri}/{stranger} is none of an archive's manifests, which are numbered from 1 to {MANIFESTS_MAX}; "
+            f"{store.uri}/{stranger} is not a manifest of an archive, which have numbers from 1 to {MANIFESTS_MAX}; "
             "nothing was written"
         )
     missing = set(range(1, numbers[-1] + 1)).difference(numbers)
     if missing:
-        raise CommandFailed(f"{store.uri}/{name_of(min(missing))} is missing: bring it back; nothing was written")
+        raise CommandFailed(f"{store.uri}/{name_of(min(missing))} is missing: restore it; nothing was written")
     return _read(store, numbers)
 
 
@@ -159,26 +158,25 @@ def _is_manifest(name: str) -> bool:
     return len(name) == DIGITS + len(".json") and name.endswith(".json") and name[:DIGITS].isdecimal()
 
 
-def _read(store: Store, numbers: Sequence[int]) -> History:
-    history = History()
+def _read(store: Store, numbers: Sequence[int]) -> ArchiveHistory:
+    history = ArchiveHistory()
     for number in numbers:
         try:
             history = history.with_next(*decode(store.read(name_of(number))))
         except NotAManifest as problem:
             raise CommandFailed(
-                f"{store.uri}/{name_of(number)} cannot be trusted: {problem}. Bring the right one back; "
-                "nothing was written"
+                f"{store.uri}/{name_of(number)} is invalid: {problem}. Restore the original; nothing was written"
             ) from problem
     return history
 
 
-def commit(store: Store, history: History, manifest: Manifest) -> History:
-    """Make `manifest` part of the archive, or raise CommandFailed because another archiver was quicker."""
+def commit(store: Store, history: ArchiveHistory, manifest: Manifest) -> ArchiveHistory:
+    """Add `manifest` to the archive. Raises CommandFailed if another archiver committed this number first."""
     data, digest = encode(manifest)
     after = history.with_next(manifest, digest)
     if not store.create(name_of(manifest.number), data):
         raise CommandFailed(
-            f"another archiver has written {name_of(manifest.number)} meanwhile: this round was given up, and nothing "
-            "of it is kept. Run one at a time; what the other wrote is whole"
+            f"another archiver has written {name_of(manifest.number)} meanwhile: this round was abandoned, and nothing "
+            "of it is kept. Run one at a time; the other's round is complete"
         )
     return after

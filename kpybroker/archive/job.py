@@ -1,6 +1,7 @@
-"""What one does with an archive: copy, verify, replay, clean. Each is told where the cluster and the folder are.
+"""The operations on an archive: copy, verify, replay, read, clean.
 
-`spark` is asked for a session when one is needed (`kpybroker.spark.session`); what is refused before needs no JVM.
+`spark` returns a session (`kpybroker.spark.session`), and is called only when one is needed, so that errors found
+before need no JVM.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kpybroker.archive import replaying, verifying
 from kpybroker.archive.cluster import describe
 from kpybroker.archive.copying import Copier
 from kpybroker.archive.facts import own, read_files
-from kpybroker.archive.history import History, commit, load, new_run
+from kpybroker.archive.history import ArchiveHistory, commit, load, new_run
 from kpybroker.archive.manifest import Manifest, Span
 from kpybroker.archive.planning import plan, rounds, without_deleted
 from kpybroker.archive.store import open_store
@@ -31,14 +32,14 @@ from kpybroker.spark.prerequisites import require_java
 
 Spark = Callable[[], SparkSession]
 Advance = Callable[[int, int], None]
-"""Told (done, total), in offsets or records, each time something is."""
+"""Called with (done, total) in offsets or records, to report progress."""
 ROUND = 1_000_000
 LOOK_S = 0.5
-"""Between two looks at how far a replay is."""
+"""Interval between reports of a replay's progress."""
 
 
 def _quiet(done: int, total: int) -> None:
-    """Nobody watches."""
+    """Reports nothing."""
 
 
 def copy(
@@ -52,9 +53,9 @@ def copy(
     advance: Advance = _quiet,
     timeout_ms: int = TIMEOUT_MS,
 ) -> list[tuple[str, Span]]:
-    """Copy what the topics have and the archive has not, in rounds of at most `round_offsets` offsets, each committed.
+    """Copy records that are not in the archive yet, in rounds of at most `round_offsets` offsets, each committed.
 
-    Gives the new spans, by topic. Raises CommandFailed, ConfigError; what was committed before stays.
+    Returns the new spans with their topics. Raises CommandFailed, ConfigError; committed rounds stay.
     """
     cluster_id, found = describe(bootstrap, sorted(set(topics)), isolation, timeout_ms)
     with plain_errors():
@@ -85,14 +86,14 @@ def copy(
 
 def verify(
     spark: Spark, bootstrap: str, where: str, *, with_topics: bool = True, timeout_ms: int = TIMEOUT_MS
-) -> tuple[History, verifying.Verdict]:
-    """Hold the archive against its manifests, and against the topics. Raises CommandFailed where it cannot be read."""
+) -> tuple[ArchiveHistory, verifying.Verdict]:
+    """Compare the archive with its manifests and with the topics. Raises CommandFailed if it cannot be read."""
     with plain_errors():
         store = open_store(where, spark)
         history = load(store)
         origin = history.origin
         if origin is None:
-            raise CommandFailed(f"{store.uri} holds no archive")
+            raise CommandFailed(f"{store.uri} has no archive")
         verdict = verifying.Verdict()
         files = verifying.look_at_folder(history, store.files("data"), verdict)
         ours = own(spark())
@@ -111,39 +112,39 @@ def replay(
     spark: Spark,
     bootstrap: str,
     where: str,
-    wanted: replaying.Wanted,
+    wanted: replaying.ReplayScope,
     target: str,
     *,
     name: str = "",
     advance: Advance = _quiet,
     timeout_ms: int = TIMEOUT_MS,
 ) -> dict[int, tuple[int, int]]:
-    """Write records back to a topic; by partition, how many were sent now and how many the replay has in all.
+    """Write records back to a topic. Returns by partition (records sent now, records of the whole replay).
 
-    Killed and started again with the same arguments it goes on where it was; done, it sends nothing. `name` makes it
-    another replay. Raises CommandFailed, ConfigError.
+    If killed and started again with the same arguments, it continues where it was; a complete replay sends nothing.
+    Another `name` makes it a separate replay. Raises CommandFailed, ConfigError.
     """
     with plain_errors():
         store = open_store(where, spark)
         history = load(store)
         if wanted.topic not in history.topic_ids:
             known = ", ".join(sorted(history.topic_ids)) or "nothing"
-            raise CommandFailed(f"{store.uri} does not hold {wanted.topic}; it holds {known}")
+            raise CommandFailed(f"{store.uri} does not have {wanted.topic}; it has {known}")
         _, (topic,) = describe(bootstrap, [target], "read_uncommitted", timeout_ms)
         group = replaying.name_of_replay(history, wanted, topic.topic_id, name)
         paths = replaying.files_of(history, wanted)
         if not paths:
-            raise CommandFailed(f"{store.uri} holds no such records of {wanted.topic}")
+            raise CommandFailed(f"{store.uri} has no such records of {wanted.topic}")
         records = replaying.select(own(spark()), store, paths, wanted)
         sizes = replaying.sizes_of(records)
         if not sizes:
-            raise CommandFailed(f"{store.uri} holds no such records of {wanted.topic}")
+            raise CommandFailed(f"{store.uri} has no such records of {wanted.topic}")
         if max(sizes) not in topic.offsets:
             raise CommandFailed(
-                f"{target} has {len(topic.offsets)} partitions, and the records are of {max(sizes) + 1}: "
+                f"{target} has {len(topic.offsets)} partitions, but the records need {max(sizes) + 1}: "
                 f"`kpybroker topics alter {target} --partitions {max(sizes) + 1}`"
             )
-        work = replaying.Replay(bootstrap, target, group, sizes)
+        work = replaying.TopicReplay(bootstrap, target, group, sizes)
         with ThreadPoolExecutor(1) as pool:
             sending = pool.submit(work.run, records)
             while not wait([sending], LOOK_S).done:
@@ -154,24 +155,24 @@ def replay(
 
 
 def read(spark: SparkSession, where: str, topics: Sequence[str] = ()) -> DataFrame:
-    """The archived records of some topics, or of all, with the columns of `facts.SCHEMA`, in no order.
+    """The archived records of some topics, or of all, with the columns of `facts.SCHEMA`, in no particular order.
 
-    Of what is in the folder only what manifests name: never twice, and nothing of a run that was killed.
+    Reads only files that manifests name: no record twice, and none of a run that was killed.
     """
     with plain_errors():
         store = open_store(where, lambda: spark)
         history = load(store)
         for topic in topics:
             if topic not in history.topic_ids:
-                raise CommandFailed(f"{store.uri} does not hold {topic}")
+                raise CommandFailed(f"{store.uri} does not have {topic}")
         paths = [file.path for (topic, _), file in history.files() if not topics or topic in topics]
         if not paths:
-            raise CommandFailed(f"{store.uri} holds no records")
+            raise CommandFailed(f"{store.uri} has no records")
         return read_files(spark, store.uri, paths)
 
 
 def clean(spark: Spark, where: str) -> int:
-    """Delete what unfinished runs left behind; how many files. A run that is on its way fails, and keeps nothing.
+    """Delete the files of unfinished runs, and return how many. A run in progress fails, and keeps nothing.
 
     Raises CommandFailed, ConfigError.
     """
@@ -179,7 +180,7 @@ def clean(spark: Spark, where: str) -> int:
         store = open_store(where, spark)
         history = load(store)
         if not history.manifests:
-            raise CommandFailed(f"{store.uri} holds no archive, and nothing says whose the files in it are")
+            raise CommandFailed(f"{store.uri} has no archive, so its files may belong to something else")
         runs = history.unfinished(store)
         if not runs:
             return 0
@@ -203,11 +204,11 @@ def clean(spark: Spark, where: str) -> int:
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """What Spark, its JVM and the operating system raise, as a line of ours."""
+    """Turn exceptions of Spark, its JVM and the operating system into CommandFailed with one line."""
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:
-        raise CommandFailed(f"Spark's JVM has ended in the middle: {error}") from error
+        raise CommandFailed(f"Spark's JVM ended during the job: {error}") from error
     except OSError as error:
         raise CommandFailed(f"the archive's folder cannot be used: {error}") from error
     except (Py4JJavaError, PySparkException) as error:

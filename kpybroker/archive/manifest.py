@@ -1,4 +1,4 @@
-"""A manifest: what one round added to an archive. Pure: bytes to values and back, every field checked."""
+"""Manifests: each lists what one round added to an archive. Pure: encodes and decodes them, and checks every field."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any
 
 FORMAT = 1
 MANIFESTS_MAX = 10**6
-"""A limit against a folder that is not an archive; a round of a million records each would be 10^12."""
+"""Guards against folders that are not archives. Rounds of a million records each would make 10^12 records."""
 
 
 class NotAManifest(Exception):
-    """Bytes that are no whole manifest; the text says what is wrong with them."""
+    """The bytes are not a complete manifest; the text says what is wrong."""
 
 
 @dataclass(slots=True, frozen=True)
-class File:
-    """A Parquet file with records of one partition and day. Hashes are 64 bits, signed (`facts.py` has what of)."""
+class ArchivedFile:
+    """A Parquet file with records of one partition and day. Hashes are signed 64-bit integers (see `facts.py`)."""
 
     path: str
-    """Below the archive's folder, with / between."""
+    """Path below the archive's folder, separated by /."""
     size_bytes: int
     bytes_hash: int
     records: int
     first: int
     last: int
-    """Offsets, both included."""
+    """First and last offset, both inclusive."""
     records_hash: int
 
 
 @dataclass(slots=True, frozen=True)
 class Span:
-    """Offsets [start, end) of a partition, with all its records there; gaps are offsets that no record has."""
+    """Offsets [start, end) of a partition, with all its records there; gaps are offsets without a record."""
 
     partition: int
     lost_from: int
-    """Where the span before this one ended: [lost_from, start) was deleted before it could be copied."""
+    """End of the previous span: the topic deleted [lost_from, start) before it was copied."""
     start: int
     end: int
-    files: tuple[File, ...]
+    files: tuple[ArchivedFile, ...]
 
     @property
     def records(self) -> int:
@@ -59,7 +59,7 @@ class Span:
 
 @dataclass(slots=True, frozen=True)
 class TopicPart:
-    """The spans of one topic, told by name and by id: a topic made again under its name is another one."""
+    """The spans of one topic, identified by name and id, as a recreated topic is a different one."""
 
     name: str
     topic_id: str
@@ -68,7 +68,7 @@ class TopicPart:
 
 @dataclass(slots=True, frozen=True)
 class Manifest:
-    """One round. `previous` is the digest of the manifest before it, `run` the folder with its files."""
+    """One round. `previous`: digest of the previous manifest. `run`: the folder with its files."""
 
     number: int
     previous: str | None
@@ -80,25 +80,25 @@ class Manifest:
 
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
-    """The bytes of a manifest, and the digest that is in them."""
+    """The bytes of a manifest, and the digest that they contain."""
     content = {"format": FORMAT, **asdict(manifest)}
     digest = _digest(content)
     return json.dumps({**content, "digest": digest}, indent=1).encode() + b"\n", digest
 
 
 def decode(data: bytes) -> tuple[Manifest, str]:
-    """The opposite of `encode`. Raises NotAManifest for anything but the whole and unchanged bytes."""
+    """The inverse of `encode`. Raises NotAManifest unless the bytes are complete and unchanged."""
     try:
         content = json.loads(data)
     except ValueError as error:
-        raise NotAManifest(f"it is half-written or not valid JSON ({error})") from error
+        raise NotAManifest(f"it is incomplete or not valid JSON ({error})") from error
     if not isinstance(content, dict) or "digest" not in content:
         raise NotAManifest("it has no digest")
     digest = content.pop("digest")
     if content.get("format") != FORMAT:
-        raise NotAManifest(f"its format is {content.get('format')!r}, and this kpybroker knows {FORMAT}")
+        raise NotAManifest(f"its format is {content.get('format')!r}, but this kpybroker supports only {FORMAT}")
     if digest != _digest(content):
-        raise NotAManifest("its content does not agree with its digest: it was changed")
+        raise NotAManifest("its content does not match its digest: it was changed")
     del content["format"]
     try:
         manifest = Manifest(**{**content, "topics": tuple(_topic(topic) for topic in content["topics"])})
@@ -114,17 +114,19 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def _topic(content: Mapping[str, Any]) -> TopicPart:
-    spans = (Span(**{**span, "files": tuple(File(**file) for file in span["files"])}) for span in content["spans"])
+    spans = (
+        Span(**{**span, "files": tuple(ArchivedFile(**file) for file in span["files"])}) for span in content["spans"]
+    )
     return TopicPart(**{**content, "spans": tuple(spans)})
 
 
 def _check(manifest: Manifest) -> None:
-    """What no writer of ours would say. Raises NotAManifest."""
+    """Check the consistency of the fields. Raises NotAManifest."""
     for topic in manifest.topics:
         for span in topic.spans:
             place = f"{topic.name}-{span.partition}"
             if not 0 <= span.lost_from <= span.start <= span.end:
-                raise NotAManifest(f"{place}: no range of offsets is {span.lost_from}, {span.start}, {span.end}")
+                raise NotAManifest(f"{place}: invalid range of offsets {span.lost_from}, {span.start}, {span.end}")
             if span.gaps < 0:
                 raise NotAManifest(f"{place}: {span.records} records in the offsets {span.start} to {span.end}")
             for file in span.files:

@@ -1,4 +1,4 @@
-"""Which offsets a run copies, and in which rounds. Pure."""
+"""Plans which offsets a run copies, and in which rounds. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.client.client import CommandFailed
 
 @dataclass(slots=True, frozen=True)
 class Topic:
-    """What the cluster says of a topic: of each partition, the offsets [start, end) that may be read now."""
+    """A topic of the cluster. `offsets`: partition -> readable offsets [start, end)."""
 
     name: str
     topic_id: str
@@ -20,7 +20,7 @@ class Topic:
 
 @dataclass(slots=True, frozen=True)
 class Range:
-    """Offsets [start, end) to copy, maybe none. [lost_from, start) the topic has deleted since the last run."""
+    """Offsets [start, end) to copy, possibly none. The topic deleted [lost_from, start) since the last run."""
 
     lost_from: int
     start: int
@@ -31,12 +31,12 @@ Ranges = dict[TopicPartition, Range]
 
 
 def plan(topics: list[Topic], ends: Mapping[TopicPartition, int]) -> Ranges:
-    """From where the archive ends to where each partition does; nothing for one that is known and has nothing new.
+    """Ranges from the end of the archive to the end of each partition, without archived ones that have nothing new.
 
-    One that is not known begins where the topic does now. If the topic was archived before, it begins at 0: the
-    partition was added since, and what it has deleted is lost.
+    A partition that is not in the archive starts at its log start. If its topic was archived before, it starts at 0:
+    the partition was added since, and offsets below its log start are lost.
 
-    Raises CommandFailed where the archive has more than the topic ever had.
+    Raises CommandFailed if the archive has offsets beyond the end of the topic.
     """
     known = {topic for topic, _ in ends}
     ranges: Ranges = {}
@@ -46,7 +46,7 @@ def plan(topics: list[Topic], ends: Mapping[TopicPartition, int]) -> Ranges:
             at = ends.get(place, 0 if topic.name in known else log_start)
             if at > log_end:
                 raise CommandFailed(
-                    f"{topic.name}-{partition} ends at {log_end}, and the archive holds it up to {at}: the topic has "
+                    f"{topic.name}-{partition} ends at {log_end}, but the archive has it up to {at}: the topic has "
                     "lost records, or it is not the one that was archived; nothing was written"
                 )
             if at < log_end or place not in ends:
@@ -55,7 +55,7 @@ def plan(topics: list[Topic], ends: Mapping[TopicPartition, int]) -> Ranges:
 
 
 def without_deleted(ranges: Ranges, now: list[Topic]) -> Ranges:
-    """The same ranges, and what the topics have deleted of them since they were planned is lost."""
+    """The same ranges, with offsets that the topics have deleted since the plan marked as lost."""
     starts = {(topic.name, partition): start for topic in now for partition, (start, _) in topic.offsets.items()}
     return {
         place: Range(range_.lost_from, min(max(range_.start, starts.get(place, 0)), range_.end), range_.end)
@@ -64,7 +64,7 @@ def without_deleted(ranges: Ranges, now: list[Topic]) -> Ranges:
 
 
 def rounds(ranges: Ranges, offsets_max: int) -> Iterator[Ranges]:
-    """The ranges in turns of at most so many offsets, each partition with its share of every turn."""
+    """Split the ranges into rounds of at most `offsets_max` offsets, with a share for each partition in every round."""
     left = dict(ranges)
     while left:
         total = sum(range_.end - range_.start for range_ in left.values())
@@ -73,7 +73,7 @@ def rounds(ranges: Ranges, offsets_max: int) -> Iterator[Ranges]:
         for place, range_ in sorted(left.items()):
             size = range_.end - range_.start
             share = size if total <= offsets_max else min(size, room, max(1, size * offsets_max // total))
-            # with nothing, too, that all be known from the first round on
+            # even an empty share, so that the first manifest has all partitions
             turn[place] = Range(range_.lost_from, range_.start, range_.start + share)
             room -= share
         yield turn

@@ -1,8 +1,8 @@
-"""Records of an archive back to a topic: in offset order in each partition, and each once however often it is killed.
+"""Writes records of an archive back to a topic: in offset order per partition, and exactly once even if killed.
 
-A task has one partition after the other and sends in transactions; each also commits, as offsets of a group that is the
-replay's own (KIP-98), how far in the archive it is. Who is started again asks for that offset, after its transactional
-id has ended what was open, and goes on from there.
+A Spark task sends one partition after the other in transactions. Each transaction also commits the position in the
+archive, as an offset of the replay's own group (KIP-98). After a restart InitProducerId aborts an open transaction, and
+the task continues from the committed offset.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from kpybroker.archive.history import History
-    from kpybroker.archive.manifest import File
+    from kpybroker.archive.history import ArchiveHistory
+    from kpybroker.archive.manifest import ArchivedFile
     from kpybroker.archive.store import Store
 
 RECORDS_MAX = 10_000
-"""In one transaction; one that is killed is sent again from its start."""
+"""The most records in one transaction; after a kill all of them are sent again."""
 BYTES_MAX = 4 << 20
-"""In one transaction, and a record more: what is sent within TRANSACTION_S at 14 KB/s."""
+"""The most bytes in one transaction, plus one record: 14 KB/s are enough to send them within TRANSACTION_S."""
 TRANSACTION_S = 300.0
-"""For so long a replay that was killed, and is not begun again, holds up readers of committed records."""
+"""How long a replay that was killed and not restarted blocks read_committed consumers."""
 Headers = list[tuple[str, str | bytes | None]]
 SENT = "partition int, records bigint"
 TIMEOUT_S = 60.0
@@ -43,12 +43,12 @@ COORDINATOR_IS_AWAY = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
 )
 MESSAGE_BYTES_MAX = 1_000_000_000
-"""librdkafka's own greatest: the topic's max.message.bytes decides."""
+"""The highest value that librdkafka allows, so that only the topic's max.message.bytes limits records."""
 BUFFER_KB = 65_536
 
 
 @dataclass(slots=True, frozen=True)
-class Wanted:
+class ReplayScope:
     """Which records of a topic: offsets [start, end), times in ms [start_ms, end_ms), partitions; None for all."""
 
     topic: str
@@ -58,8 +58,8 @@ class Wanted:
     end_ms: int | None = None
     partitions: tuple[int, ...] = ()
 
-    def has(self, partition: int, file: File) -> bool:
-        """Whether the file may hold some of them."""
+    def has(self, partition: int, file: ArchivedFile) -> bool:
+        """Whether the file may have some of these records."""
         return (
             (not self.partitions or partition in self.partitions)
             and (self.start is None or file.last >= self.start)
@@ -67,8 +67,8 @@ class Wanted:
         )
 
 
-def files_of(history: History, wanted: Wanted) -> list[str]:
-    """Paths of the files that may hold wanted records."""
+def files_of(history: ArchiveHistory, wanted: ReplayScope) -> list[str]:
+    """Paths of the files that may have selected records."""
     return [
         file.path
         for (topic, partition), file in history.files()
@@ -76,15 +76,15 @@ def files_of(history: History, wanted: Wanted) -> list[str]:
     ]
 
 
-def name_of_replay(history: History, wanted: Wanted, target_id: str, name: str) -> str:
-    """The group and prefix of transactional ids: the same for the same records to the same topic."""
+def name_of_replay(history: ArchiveHistory, wanted: ReplayScope, target_id: str, name: str) -> str:
+    """The replay's group and prefix of transactional ids: the same for the same records and the same target topic."""
     assert history.origin is not None, "the topic is in the archive"
     what = repr((history.origin.cluster_id, history.topic_ids[wanted.topic], wanted, target_id, name))
     return f"kpybroker-replay-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
 
 
-def select(spark: SparkSession, store: Store, paths: Iterable[str], wanted: Wanted) -> DataFrame:
-    """The wanted records, as `facts.read_files` gives them."""
+def select(spark: SparkSession, store: Store, paths: Iterable[str], wanted: ReplayScope) -> DataFrame:
+    """The selected records, as `facts.read_files` returns them."""
     millis = F.unix_millis("timestamp")
     conditions = [
         None if wanted.start is None else F.col("offset") >= wanted.start,
@@ -97,7 +97,7 @@ def select(spark: SparkSession, store: Store, paths: Iterable[str], wanted: Want
 
 
 class Size(NamedTuple):
-    """Of the wanted records of a partition; offsets first to last."""
+    """The number of selected records of a partition, and their first and last offset."""
 
     records: int
     first: int
@@ -105,13 +105,13 @@ class Size(NamedTuple):
 
 
 def sizes_of(records: DataFrame) -> dict[int, Size]:
-    """By partition; those without a record are left out."""
+    """Sizes by partition; partitions without selected records are omitted."""
     found = records.groupBy("partition").agg(F.count("*"), F.min("offset"), F.max("offset"))
     return {row[0]: Size(*row[1:]) for row in found.collect()}
 
 
 def committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-    """The group's offsets; unlike librdkafka, wait for a coordinator that moves or loads. Raises KafkaException."""
+    """The group's offsets. Unlike librdkafka, waits for a coordinator that moves or loads. Raises KafkaException."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
@@ -123,8 +123,8 @@ def committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPar
             time.sleep(0.1)
 
 
-class Replay:
-    """Records on their way to the topic `target`, each to the partition of its number; `group` keeps how far it is."""
+class TopicReplay:
+    """Sends records to their partitions in the topic `target`. `group` has the committed position of the replay."""
 
     def __init__(self, bootstrap: str, target: str, group: str, sizes: dict[int, Size]) -> None:
         self.total = sum(size.records for size in sizes.values())
@@ -134,7 +134,7 @@ class Replay:
         self._sizes = sizes
 
     def run(self, records: DataFrame) -> dict[int, int]:
-        """Send; how many were sent now, by partition."""
+        """Send the records. Returns by partition how many were sent now."""
         millis = F.unix_millis("timestamp").alias("ms")
         parted = records.select("partition", "offset", millis, "key", "value", "headers").repartition(
             len(self._sizes), "partition"
@@ -144,7 +144,7 @@ class Replay:
         return {row.partition: row.records for row in sent}
 
     def done(self) -> int:
-        """About how many records are committed, those of former runs too: offsets are taken to be even."""
+        """An estimate of committed records, including former runs: it assumes that records are spread evenly."""
         consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": self._group, "log_level": 0})
         try:
             places = [TopicPartition(self._target, partition) for partition in self._sizes]
@@ -158,7 +158,7 @@ class Replay:
 
 
 def _sender(bootstrap: str, target: str, group: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What an executor's Python runs; it needs kpybroker and confluent-kafka there."""
+    """The function that Spark's Python workers run; they need kpybroker and confluent-kafka."""
 
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -180,7 +180,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
 
 
 class _Sending:
-    """One partition of the target, by a producer whose transactional id fences the one of a killed run."""
+    """Sends one partition with a transactional producer, which fences that of a killed run."""
 
     def __init__(self, bootstrap: str, target: str, group: str, partition: int) -> None:
         self._target = target
@@ -202,7 +202,7 @@ class _Sending:
         self._from = committed(self._consumer, [TopicPartition(target, partition)])[0].offset
 
     def send(self, rows: Iterable[Row]) -> int:
-        """Send what was not sent before; how many records that were."""
+        """Send the records from the committed offset on. Returns how many were sent."""
         sent = in_transaction = size_bytes = 0
         last = -1
         for _, offset, ms, key, value, headers in rows:

@@ -1,4 +1,4 @@
-"""The folder of an archive: a local one without a JVM, or a URI of any Hadoop file system through Spark's."""
+"""The folder of an archive: a local one, without a JVM, or a URI of any Hadoop file system, through Spark's JVM."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RENAMES_ONCE = ("hdfs", "viewfs", "webhdfs", "swebhdfs", "ofs", "o3fs", "abfs", "abfss")
-"""File systems whose rename is one step that fails where the new name exists."""
+"""File systems with an atomic rename that fails if the new name exists."""
 CONDITIONAL = "fs.option.create.conditional.overwrite"
-"""A capability and option of Hadoop 3.4.2 and later: the store itself refuses to overwrite."""
+"""A capability and option of Hadoop 3.4.2 and later: the object store itself refuses to overwrite."""
 
 
 class Store(Protocol):
-    """Paths are relative to the folder, with / between."""
+    """A folder of an archive. Paths are relative to it, separated by /."""
 
     uri: str
-    """Absolute, without a / at the end; what Spark is given."""
+    """The absolute URI for Spark, without a trailing /."""
 
     def names(self, folder: str) -> list[str]:
-        """What is directly in a folder; nothing where there is none. Hidden files (.crc) are left out."""
+        """The names directly in a folder, without hidden files (.crc); empty if it does not exist."""
 
     def files(self, folder: str) -> dict[str, int]:
-        """Size in bytes of every file at any depth, those left out that Spark does not read either."""
+        """The size in bytes of every file at any depth, by path, without those that Spark does not read."""
 
     def read(self, path: str) -> bytes: ...
     def create(self, path: str, data: bytes) -> bool:
-        """Make the file with all of its bytes, or leave what is there as it is: False."""
+        """Create the file with all its bytes atomically. Returns False, and changes nothing, if it exists."""
 
     def require_writable(self) -> None:
-        """Raises OSError where it is known that nothing can be written."""
+        """Raises OSError if it is known that nothing can be written."""
 
     def sync(self, folder: str) -> None:
-        """What was written to a folder is on the disk."""
+        """Flush the files of a folder to the disk."""
 
     def delete(self, folder: str) -> None:
-        """A folder and what is in it; none is fine too. Raises OSError."""
+        """Delete a folder and its content, if it exists. Raises OSError."""
 
 
 GLOB = "*?[]{}\\"
-"""What Spark would take for a pattern."""
+"""Characters that Spark interprets as patterns."""
 
 
 def absolute(where: str) -> str:
-    """The URI of a folder, which may be given as a path; without escapes, as Hadoop has it. Raises ConfigError."""
+    """The URI of a folder given as a path or URI, without percent escapes, as in Hadoop. Raises ConfigError."""
     if not where:
         raise ConfigError("the archive's folder is empty; give a path or a URI, such as s3a://bucket/orders")
     if set(where) & set(GLOB):
-        raise ConfigError(f"{where!r} has one of {GLOB} in it, which Spark takes for a pattern: name another folder")
+        raise ConfigError(f"{where!r} contains one of {GLOB}, which are patterns for Spark: name another folder")
     scheme = urlsplit(where).scheme
     if len(scheme) < 2 or scheme == "file":
         return f"file://{Path(_path_of(where)).resolve()}"
@@ -67,19 +67,19 @@ def absolute(where: str) -> str:
 
 
 def _path_of(where: str) -> str:
-    """Of a path, file:/path or file:///path."""
+    """The path in a path, file:/path or file:///path."""
     path = where.removeprefix("file:")
     return path.removeprefix("//") if path != where else where
 
 
 def open_store(where: str, spark: Callable[[], SparkSession]) -> Store:
-    """The folder at a URI, which need not exist; Spark is asked for only where the folder is not a local one."""
+    """The folder at a URI, which need not exist. Calls `spark` only if it is not a local folder."""
     uri = absolute(where)
     return LocalStore(uri) if uri.startswith("file:") else HadoopStore(uri, spark())
 
 
 class LocalStore:
-    """A folder of this machine. Hadoop's own local file system replaces files when it renames; a hard link does not."""
+    """A local folder. Uses hard links to create files, as Hadoop's local file system replaces files in a rename."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -121,7 +121,7 @@ class LocalStore:
             written.unlink(missing_ok=True)
 
     def require_writable(self) -> None:
-        """Makes the folders, too."""
+        """Also creates the folders."""
         manifests = self._root / "_archive"
         manifests.mkdir(parents=True, exist_ok=True)
         if not os.access(manifests, os.W_OK):
@@ -149,7 +149,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 class HadoopStore:
-    """Any file system that the session's Hadoop knows; its JVM does the work."""
+    """A folder of any file system that the session's Hadoop supports, through the JVM."""
 
     def __init__(self, uri: str, spark: SparkSession) -> None:
         from py4j.protocol import Py4JJavaError
@@ -165,7 +165,7 @@ class HadoopStore:
             self._fs = self._root.getFileSystem(spark._jsc.hadoopConfiguration())
         except Py4JJavaError as error:
             raise CommandFailed(
-                f"Spark cannot open {uri}: {first_line(error)}; are the jars of its file system there?"
+                f"Spark cannot open {uri}: {first_line(error)}; are the jars of its file system installed?"
             ) from error
 
     def _path(self, path: str) -> Any:
@@ -217,26 +217,26 @@ class HadoopStore:
                 builder = builder.must(CONDITIONAL, True)
             stream = builder.build()
             stream.write(data)
-            stream.close()  # an object store shows a file from here on, and all of it
+            stream.close()  # an object store creates the whole file at this point
         except self._java_error as error:
-            # it may be ours all the same, where only the answer was lost
+            # the file may be ours, if only the answer was lost
             if self._fs.exists(final):
                 return self.read(path) == data
             raise CommandFailed(f"cannot write {self.uri}/{path}: {first_line(error)}") from error
-        return self.read(path) == data  # a store that looks and then writes may have been overtaken in between
+        return self.read(path) == data  # without a conditional request, another writer may have replaced it
 
     def require_writable(self) -> None:
-        """The first write says it, in one line."""
+        """Nothing to do: the first write fails with one line."""
 
     def sync(self, folder: str) -> None:
-        """These file systems keep what was closed."""
+        """Nothing to do: these file systems keep closed files."""
 
     def delete(self, folder: str) -> None:
         self._fs.delete(self._path(folder), True)
 
 
 def first_line(error: Any) -> str:
-    """What a Java exception says, without its stack."""
+    """The message of a Java exception's root cause, without the stack trace."""
     cause = error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()

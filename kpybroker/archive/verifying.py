@@ -1,4 +1,4 @@
-"""Does archive + topic hold every offset once? What is wrong is told in lines, each with its place."""
+"""Verifies that archive and topic together have every offset once. Reports faults as lines, each with its place."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from kpybroker.spark import explained
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from kpybroker.archive.history import History, TopicPartition
-    from kpybroker.archive.manifest import File
+    from kpybroker.archive.history import ArchiveHistory, TopicPartition
+    from kpybroker.archive.manifest import ArchivedFile
     from kpybroker.archive.planning import Topic
     from kpybroker.archive.store import Store
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What verify found. The archive is right if there are no faults; remarks are what one may want to know."""
+    """The result of verify. The archive is intact if there are no faults; remarks are for information."""
 
     faults: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     compared: dict[TopicPartition, int] = field(default_factory=dict)
-    """By partition, how many of the archive's records the topic still has, equal."""
+    """By partition, how many archived records the topic still has with the same content."""
 
 
-def look_at_folder(history: History, present: Mapping[str, int], verdict: Verdict) -> dict[str, File]:
-    """Hold the files that are there (size by path) against the manifests; the files worth opening, by path."""
-    whole: dict[str, File] = {}
+def look_at_folder(history: ArchiveHistory, present: Mapping[str, int], verdict: Verdict) -> dict[str, ArchivedFile]:
+    """Compare the existing files (size by path) with the manifests. Returns those of the right size, by path."""
+    whole: dict[str, ArchivedFile] = {}
     for _, file in history.files():
         size = present.get(file.path)
         if size is None:
@@ -45,7 +45,7 @@ def look_at_folder(history: History, present: Mapping[str, int], verdict: Verdic
                 f"{file.path} is missing: {file.records} records, offsets {file.first} to {file.last}"
             )
         elif size != file.size_bytes:
-            verdict.faults.append(f"{file.path} has {size} bytes, and had {file.size_bytes}")
+            verdict.faults.append(f"{file.path} has {size} bytes, but should have {file.size_bytes}")
         else:
             whole[file.path] = file
     named = {file.path for _, file in history.files()}
@@ -56,7 +56,7 @@ def look_at_folder(history: History, present: Mapping[str, int], verdict: Verdic
         if folder.removeprefix("run=") in history.runs:
             verdict.faults.append(f"{path} is in the folder of a run that did not write it: a copy of another file?")
         elif not RUN.fullmatch(folder):
-            verdict.remarks.append(f"{path} is nothing that an archive writes, and no reader sees it")
+            verdict.remarks.append(f"{path} does not belong to the archive, and no reader sees it")
         elif (lacks := history.lacks(folder)) is not None:
             gone.add(lacks)
         else:
@@ -67,33 +67,35 @@ def look_at_folder(history: History, present: Mapping[str, int], verdict: Verdic
     return whole
 
 
-def look_at_offsets(history: History, topics: list[Topic], verdict: Verdict) -> None:
-    """Hold the ranges of the archive against those of the topics: together they must leave out nothing."""
+def look_at_offsets(history: ArchiveHistory, topics: list[Topic], verdict: Verdict) -> None:
+    """Compare the ranges of the archive with those of the topics: together they must have every offset."""
     ends = history.ends()
     for topic in topics:
         for partition, (log_start, log_end) in sorted(topic.offsets.items()):
             place = f"{topic.name}-{partition}"
             end = ends.get((topic.name, partition))
-            if end is None:  # added since: the first round has all partitions that there were
+            if end is None:  # a new partition: the first round had all that existed then
                 end = 0
                 verdict.remarks.append(f"{place} is not archived yet; the topic has it from offset {log_start} on")
             if end < log_start:
                 verdict.faults.append(f"{place}: offsets {end} to {log_start - 1} are in neither archive nor topic")
             elif end > log_end:
-                verdict.faults.append(f"{place} ends at {log_end}, and the archive holds it up to {end}")
+                verdict.faults.append(f"{place} ends at {log_end}, but the archive has it up to {end}")
     for name, span in history.spans():
         if span.lost:
             verdict.remarks.append(
                 f"{name}-{span.partition}: offsets {span.lost_from} to {span.start - 1} were deleted from the topic "
-                "before they could be archived; the manifest says so"
+                "before they were archived; the manifest lists them"
             )
 
 
-def look_into_files(spark: SparkSession, store: Store, files: Mapping[str, File], verdict: Verdict) -> list[File]:
-    """Read the files, bytes first and then records; those that hold what the manifest says."""
+def look_into_files(
+    spark: SparkSession, store: Store, files: Mapping[str, ArchivedFile], verdict: Verdict
+) -> list[ArchivedFile]:
+    """Check the bytes of the files, then their records. Returns the files that match the manifest."""
     hashes = facts.bytes_of_files(spark, store.uri, files) if files else {}
     same = {path: file for path, file in files.items() if hashes.get(path) == file.bytes_hash}
-    verdict.faults += [f"{path} was changed: its bytes are not those that were written" for path in files.keys() - same]
+    verdict.faults += [f"{path} was changed: its bytes differ from those written" for path in files.keys() - same]
     if not same:
         return []
     found = _records(spark, store, same, verdict)
@@ -101,24 +103,24 @@ def look_into_files(spark: SparkSession, store: Store, files: Mapping[str, File]
     right = []
     for path in readable:
         file = same[path]
-        told = facts.RecordFacts(file.records, file.first, file.last, file.records_hash)
-        if found[path] == told:
+        expected = facts.RecordFacts(file.records, file.first, file.last, file.records_hash)
+        if found[path] == expected:
             right.append(file)
         else:
-            verdict.faults.append(f"{path} holds {found[path]}, and the manifest says {told}")
+            verdict.faults.append(f"{path} has {found[path]}, but the manifest has {expected}")
     if readable:
         for (topic, partition), more in facts.repeated(facts.read_files(spark, store.uri, readable)).items():
-            verdict.faults.append(f"{topic}-{partition}: {more} records have an offset that another one has")
+            verdict.faults.append(f"{topic}-{partition}: {more} records repeat the offset of another one")
     return right
 
 
 def _records(
-    spark: SparkSession, store: Store, files: Mapping[str, File], verdict: Verdict
+    spark: SparkSession, store: Store, files: Mapping[str, ArchivedFile], verdict: Verdict
 ) -> dict[str, facts.RecordFacts | None]:
-    """What is in each file that Spark can read; None where that is nothing."""
+    """Facts about the records of each readable file, by path; None for a file without records."""
     try:
         return {**dict.fromkeys(files), **facts.records_of_files(spark, store.uri, files)}
-    except (PySparkException, Py4JJavaError):  # which of them it is, is not always said
+    except (PySparkException, Py4JJavaError):  # the error does not always name the file
         found: dict[str, facts.RecordFacts | None] = {}
         for path in files:
             try:
@@ -129,18 +131,18 @@ def _records(
 
 
 class Comparison:
-    """Archive beside topic, where the topic still has what was archived."""
+    """Compares archive and topic in the offsets that both have."""
 
     def __init__(
         self,
         spark: SparkSession,
         bootstrap: str,
         store: Store,
-        history: History,
+        history: ArchiveHistory,
         topics: list[Topic],
         damaged: set[TopicPartition],
     ) -> None:
-        """`damaged` are the partitions that are left out, since their files cannot be read."""
+        """`damaged`: partitions to skip, as their files cannot be read."""
         assert history.origin is not None, "there is an archive"
         self._spark = spark
         self._store = store
@@ -163,7 +165,7 @@ class Comparison:
         self._isolation = history.origin.isolation
 
     def run(self, verdict: Verdict) -> None:
-        """Compare by sums; where those differ, record by record."""
+        """Compare checksums and, where they differ, record by record."""
         if not self._ranges:
             return
         found = self._of_topics()
@@ -172,9 +174,9 @@ class Comparison:
         in_archive = self._of_archive()
         differ = {}
         for place, range_ in self._ranges.items():
-            told = in_topic.get(place, (0, 0))
-            if told == in_archive[place]:
-                verdict.compared[place] = told[0]
+            topic_facts = in_topic.get(place, (0, 0))
+            if topic_facts == in_archive[place]:
+                verdict.compared[place] = topic_facts[0]
             else:
                 differ[place] = range_
         if differ:
@@ -184,7 +186,7 @@ class Comparison:
         return facts.read_topics(self._spark, self._bootstrap, self._ranges, self._isolation)
 
     def _of_archive(self) -> dict[TopicPartition, tuple[int, int]]:
-        """By partition, number and checksum of the records in the range; of whole files from the manifest."""
+        """By partition, the number and checksum of the records in the range; for whole files from the manifest."""
         whole: dict[TopicPartition, list[tuple[int, int]]] = {place: [] for place in self._ranges}
         parted = []
         for place, file in self._files:
@@ -203,7 +205,7 @@ class Comparison:
         }
 
     def _within(self, records: DataFrame) -> DataFrame:
-        """Those at or after the start of the range; all of an archive's are before its end."""
+        """The records from the start of the range on; all archived records are before its end."""
         starts = [
             (F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") >= start)
             for (topic, partition), (start, _) in self._ranges.items()
@@ -211,7 +213,7 @@ class Comparison:
         return records.where(reduce(lambda left, right: left | right, starts))
 
     def _name(self, differ: dict[TopicPartition, tuple[int, int]], verdict: Verdict) -> None:
-        """Say which offsets differ, and which the topic does not have any more (compaction), which is no fault."""
+        """Report records that differ, and those that the topic no longer has (compaction), which is no fault."""
         self._ranges = differ
         place = ["topic", "partition", "offset"]
         paths = [file.path for where, file in self._files if where in differ]
@@ -229,7 +231,7 @@ class Comparison:
         for row in kinds.agg(F.count("*").alias("n"), F.min("offset").alias("first")).collect():
             where = f"{row.topic}-{row.partition}"
             if row.kind == "gone":
-                verdict.remarks.append(f"{where}: {row.n} archived records are not in the topic any more (compaction)")
+                verdict.remarks.append(f"{where}: {row.n} archived records are no longer in the topic (compaction)")
             elif row.kind == "same":
                 verdict.compared[row.topic, row.partition] = row.n
             elif row.kind == "absent":

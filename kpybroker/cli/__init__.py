@@ -1,1 +1,1 @@
-"""The command line: serve a broker, and the daily needs of working with one."""
+"""The command line: run brokers and administer them."""

@@ -1,4 +1,4 @@
-"""`kpybroker api`: the APIs that are served."""
+"""`kpybroker api` and `version`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program `kpybroker`: what all its commands share. The commands themselves are in `command_table.py`."""
+"""The program `kpybroker` and its common options. The commands are in `command_table.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ app = typer.Typer(
     name="kpybroker",
     cls=Program,
     help="A Kafka broker in Python: the real protocol, a real log, no JVM.",
-    epilog="Each command has --help. To begin with: `kpybroker dev` in one window, `kpybroker produce greetings` and "
+    epilog="Each command has --help. To start: `kpybroker dev` in one window, `kpybroker produce greetings` and "
     "`kpybroker consume greetings --from-beginning` in another.",
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,

@@ -1,4 +1,4 @@
-"""`kpybroker archive`: topics to Parquet files by a Spark job, verified, and written back."""
+"""`kpybroker archive`: copy topics to Parquet files with Spark, verify the copy, and write it back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kpybroker.cli import options
-from kpybroker.cli.command_help import Family
+from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.cli.times import parse_time
 from kpybroker.client.client import CommandFailed
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
-class CopyByDefault(Family):
+class CopyByDefault(CommandGroup):
     """`archive TOPIC...` is `archive copy TOPIC...`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -55,7 +55,7 @@ Conf = Annotated[
 
 
 class Engine:
-    """Spark as the options describe it, started when it is first called."""
+    """A Spark session with the given options, started by the first call."""
 
     def __init__(self, master: str | None, memory: str, conf: list[str] | None) -> None:
         self._master = master
@@ -72,7 +72,7 @@ class Engine:
 
             ours = connector(spark_version()).get("spark.jars")
             if ours and "spark.jars" in self._settings:
-                self._settings["spark.jars"] += f",{ours}"  # the connector's, where they come from a folder
+                self._settings["spark.jars"] += f",{ours}"  # the connector's jars, if they are local
             self._session = session(
                 options.bootstrap(), master=self._master, memory=self._memory, log=self._log, settings=self._settings
             )
@@ -80,7 +80,7 @@ class Engine:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Stop it at the end. What it said is kept where something went wrong, and named."""
+        """Stop the session at the end. After a failure, keep Spark's log and name it in the error."""
         from kpybroker.spark.prerequisites import spark_version
 
         spark_version()
@@ -88,7 +88,7 @@ class Engine:
             yield
         except CommandFailed as failure:
             if self._log.exists():
-                raise CommandFailed(f"{failure} (Spark's own words: {self._log})") from failure
+                raise CommandFailed(f"{failure} (Spark's log: {self._log})") from failure
             raise
         else:
             self._log.unlink(missing_ok=True)
@@ -99,7 +99,7 @@ class Engine:
 
 @contextmanager
 def _bar(what: str, unit: str) -> Iterator[Any]:
-    """A function for (done, total); drawn on stderr, and only for people."""
+    """A progress bar on stderr, if that is a terminal. Yields a function of (done, total)."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -156,7 +156,7 @@ def copy(
         show_table([name.upper() for name in rows[0]], [tuple(row.values()) for row in rows])
     else:
         show_line("nothing new: the archive has all that the topics have")
-    _tell_losses(spans)
+    _check_losses(spans)
 
 
 def _by_partition(spans: list[tuple[str, Span]]) -> list[dict[str, Any]]:
@@ -184,13 +184,13 @@ def _by_partition(spans: list[tuple[str, Span]]) -> list[dict[str, Any]]:
     return [rows[place] for place in sorted(rows)]
 
 
-def _tell_losses(spans: list[tuple[str, Span]]) -> None:
-    """Exit with 1 where the topic had deleted records before they were copied: somebody should look."""
+def _check_losses(spans: list[tuple[str, Span]]) -> None:
+    """Fail if a topic had deleted records before they were copied."""
     lost = [f"{name}-{span.partition}: {span.lost_from} to {span.start - 1}" for name, span in spans if span.lost]
     if lost:
         raise CommandFailed(
-            f"all that was there is archived, but these offsets were deleted before: {', '.join(lost)}; the manifest "
-            "says so. Archive more often than retention deletes"
+            f"the archive is up to date, but these offsets were deleted before they were copied: {', '.join(lost)}; "
+            "the manifest lists them. Archive more often than retention deletes"
         )
 
 
@@ -227,7 +227,7 @@ def verify(
         for line in verdict.faults:
             remark(f"FAULT {line}")
     if verdict.faults:
-        raise CommandFailed(f"the archive is not right: {len(verdict.faults)} faults, the first: {verdict.faults[0]}")
+        raise CommandFailed(f"the archive has {len(verdict.faults)} faults; the first: {verdict.faults[0]}")
 
 
 @app.command()
@@ -265,9 +265,9 @@ def replay(
     engine = Engine(master, memory, conf)
     with engine.working(), _bar("replaying", "records") as advance:
         from kpybroker.archive import job
-        from kpybroker.archive.replaying import Wanted
+        from kpybroker.archive.replaying import ReplayScope
 
-        wanted = Wanted(topic, from_offset, to_offset, start_ms, end_ms, tuple(sorted(set(partition or ()))))
+        wanted = ReplayScope(topic, from_offset, to_offset, start_ms, end_ms, tuple(sorted(set(partition or ()))))
         sent = job.replay(
             engine,
             options.bootstrap(),

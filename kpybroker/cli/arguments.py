@@ -1,4 +1,4 @@
-"""The options of `dev` and `serve`, read by argparse: a broker is up before typer would have been imported."""
+"""The options of `dev` and `serve`, read by argparse: a broker starts in less time than the import of typer takes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from kpybroker.cli.help_page import Page, Row
+from kpybroker.cli.help_page import HelpPage, HelpRow
 from kpybroker.errors import ConfigError
 
 DEV = (
-    "Start a broker for this laptop, on 127.0.0.1, or several that are one cluster. It prints one line, `kpybroker "
+    "Start a broker for this laptop, on 127.0.0.1, or a cluster of several. It prints one line, `kpybroker "
     "ready bootstrap=HOST:PORT ...`, when clients can connect, and stops cleanly at Ctrl-C, SIGTERM, or when its "
     "terminal is closed (SIGHUP)."
 )
@@ -22,42 +22,42 @@ SERVE = (
 
 
 HELP = "-h, --help"
-HELP_ROW = Row(HELP, "Show this page.")
+HELP_ROW = HelpRow(HELP, "Show this page.")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Misuse is one line, and the help is a page, as for every other command."""
+    """Prints errors as one line and help as a HelpPage, like all other commands."""
 
     def format_help(self) -> str:
         rows = [
-            Row(", ".join(each.option_strings) + (f" {each.metavar}" if each.metavar else ""), each.help or "")
+            HelpRow(", ".join(each.option_strings) + (f" {each.metavar}" if each.metavar else ""), each.help or "")
             for each in self._actions
             if each.option_strings
         ]
         ours = [row for row in rows if row.name != HELP]
-        return Page(f"{self.prog} [OPTIONS]", self.description or "", (("Options", [*ours, HELP_ROW]),)).render()
+        return HelpPage(f"{self.prog} [OPTIONS]", self.description or "", (("Options", [*ours, HELP_ROW]),)).render()
 
     def error(self, message: str) -> NoReturn:
-        told = message.removeprefix("argument ").replace(": must be", " must be", 1)
-        self.exit(2, f"kpybroker: {told}; see `{self.prog} --help`\n")
+        text = message.removeprefix("argument ").replace(": must be", " must be", 1)
+        self.exit(2, f"kpybroker: {text}; see `{self.prog} --help`\n")
 
 
 def port_number(text: str) -> int:
-    """A TCP port, 0 for a free one."""
+    """Parse a TCP port; 0 is a free one."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: write a number from 0 to 65535, 0 for a free one")
     return int(text)
 
 
 def broker_count(text: str) -> int:
-    """How many brokers."""
+    """Parse the number of brokers."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 50:
         raise argparse.ArgumentTypeError(f"must be from 1 to 50, not {text!r}")
     return int(text)
 
 
 def run_serving(arguments: list[str]) -> None:
-    """Run `dev` or `serve`. Exits with 2 and one line for arguments that cannot be read. Raises ConfigError."""
+    """Run `dev` or `serve`. Exits with 2 and one line for invalid arguments. Raises ConfigError."""
     given = _read(arguments)
     from kpybroker.cli import local_cluster, serving
 
@@ -69,7 +69,7 @@ def run_serving(arguments: list[str]) -> None:
     lifetime = serving.Lifetime(given.ready_file, until_stdin_closes=given.until_stdin_closes)
     if given.command == "dev":
         settings = serving.parse_settings(given.settings)
-        wanted = local_cluster.Wanted(given.brokers, given.port, given.http_port, settings)
+        wanted = local_cluster.LocalClusterOptions(given.brokers, given.port, given.http_port, settings)
         serving.dev(wanted, given.data_dir, ephemeral=given.ephemeral, lifetime=lifetime)
     elif given.config is None and not given.settings and not given.from_env:
         raise ConfigError(
@@ -88,7 +88,7 @@ def help_of(command: str) -> str:
 
 
 def _parsers() -> tuple[_Parser, _Parser, _Parser]:
-    """Of the program, `dev` and `serve`."""
+    """The parsers of the program, of `dev` and of `serve`."""
     parser = _Parser(prog="kpybroker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     dev = commands.add_parser("dev", description=DEV, allow_abbrev=False)

@@ -61,7 +61,7 @@ def wait(
 
 def stop(
     data_dir: Annotated[
-        Path, typer.Option("--data-dir", metavar="DIR", help="Its data directory (./kpybroker-data).")
+        Path, typer.Option("--data-dir", metavar="DIR", help="The broker's data directory (./kpybroker-data).")
     ] = DEV_DATA_DIR,
     timeout: options.Timeout = None,
     as_json: options.Json = False,

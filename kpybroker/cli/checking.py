@@ -1,4 +1,4 @@
-"""`kpybroker storage check` and `repair`: what is wrong in a stopped broker's directory, and what mends it."""
+"""`kpybroker storage check` and `repair`: find and repair damage in a stopped broker's directory."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from kpybroker.world import World
 from kpybroker.world.real import real_world
 
 
-class Wanted(NamedTuple):
-    """What to look at."""
+class CheckScope(NamedTuple):
+    """What to check."""
 
     path: str
     topic: str | None = None
@@ -42,20 +42,20 @@ class Wanted(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What was found: in the directory itself, and in each partition that is not as it should be."""
+    """The findings in the directory itself, and in each damaged partition."""
 
     directory: Checked
     marks: Marks
     partitions: dict[TopicPartition, Checked]
 
     def findings(self) -> list[Finding]:
-        """All of them."""
+        """All findings."""
         return [*self.directory.findings, *(one for each in self.partitions.values() for one in each.findings)]
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[tuple[World, str]]:
-    """Nobody else is at the directory. Raises CommandFailed."""
+    """Hold the lock of a data directory. Raises CommandFailed."""
     path = str(directory.absolute())
     world = real_world()
     if not os.path.isdir(path) or not any(os.path.exists(f"{path}/{name}") for name in (META_PROPERTIES, LOCK)):
@@ -69,13 +69,13 @@ def locked(directory: Path) -> Iterator[tuple[World, str]]:
     try:
         yield world, path
     except OSError as error:
-        raise CommandFailed(f"cannot go on: {error}") from error
+        raise CommandFailed(f"cannot continue: {error}") from error
     finally:
         world.disk.close(lock)
 
 
-def look(world: World, wanted: Wanted) -> Report:
-    """Read all files that are asked for. Raises OSError."""
+def look(world: World, wanted: CheckScope) -> Report:
+    """Check all files of the requested partitions. Raises OSError."""
     directory, marks = check_directory(world, wanted.path)
     keys = partitions_of(world, wanted.path, wanted.topic, wanted.partition)
     total = sum(_log_bytes(f"{wanted.path}/{topic}-{index}") for topic, index in keys)
@@ -95,7 +95,7 @@ def _log_bytes(directory: str) -> int:
 
 
 def show(report: Report, path: str, *, as_json: bool) -> None:
-    """The findings, as a table or as JSON."""
+    """Print the findings as a table or as JSON."""
     findings = report.findings()
     if as_json:
         show_json([one._asdict() for one in findings])
@@ -112,29 +112,29 @@ def show(report: Report, path: str, *, as_json: bool) -> None:
     if rows:
         show_table(("FILE", "POSITION", "OFFSET", "FINDING"), rows, folds=3)
     else:
-        show_line(f"{path}: nothing is wrong")
+        show_line(f"{path}: no problems found")
 
 
 def check(directory: Path, topic: str | None, partition: int | None, *, as_json: bool) -> bool:
-    """Show what is wrong; True where something is. Raises CommandFailed."""
+    """Print the findings. Returns whether there are any. Raises CommandFailed."""
     with locked(directory) as (world, path):
-        report = look(world, Wanted(path, topic, partition))
+        report = look(world, CheckScope(path, topic, partition))
         show(report, path, as_json=as_json)
         return bool(report.findings())
 
 
 def repair(directory: Path, topic: str | None, partition: int | None, *, does: bool) -> bool:
-    """Say what mends it, and do it if asked; True where something is left to do by hand. Raises CommandFailed."""
+    """Print the plan of the repair, and do it if `does`. Returns whether problems are left. Raises CommandFailed."""
     with locked(directory) as (world, path):
-        report = look(world, Wanted(path, topic, partition))
+        report = look(world, CheckScope(path, topic, partition))
         if not report.findings():
-            show_line(f"{path}: nothing is wrong")
+            show_line(f"{path}: no problems found")
             return False
         aside = f"{path}.set-aside/{time.strftime('%Y%m%dT%H%M%S', time.gmtime(world.wall_ms() / 1000))}"
         left = [one for one in report.directory.findings if one.path not in report.directory.unreadable]
         by_hand = [f"{one.path}: {one.text}" for one in left]
         for file in report.directory.unreadable:
-            show_line(f"set {file} aside: what it says is made anew")
+            show_line(f"set {file} aside; it is created again")
         mendable = {}
         for key, checked in report.partitions.items():
             why = repairing.way_out(checked, key)
@@ -147,10 +147,10 @@ def repair(directory: Path, topic: str | None, partition: int | None, *, does: b
         for line in by_hand:
             remark(f"by hand: {line}")
         if not does:
-            remark(f"nothing was done; --yes does it, with copies of what is replaced in {aside}")
+            remark(f"nothing was changed; --yes repairs it, and keeps replaced files in {aside}")
             return True
         _mend(world, path, report, mendable, aside)
-        show_line(f"done; what was replaced is in {aside}")
+        show_line(f"done; replaced files are in {aside}")
         return bool(by_hand)
 
 
@@ -161,6 +161,6 @@ def _mend(world: World, path: str, report: Report, mendable: dict[TopicPartition
         try:
             ends[key] = repairing.repair_partition(world, path, key, checked, report.marks, aside)
         except Damage as damage:
-            raise CommandFailed(f"{checked.path} could not be mended: {damage}") from damage
+            raise CommandFailed(f"{checked.path} could not be repaired: {damage}") from damage
         finally:
             repairing.note_ends(world, path, report.marks, ends)

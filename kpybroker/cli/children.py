@@ -1,7 +1,7 @@
-"""Several nodes as child processes of this one, which does nothing but start, watch and stop them.
+"""Several nodes as child processes of this one, which only starts, watches and stops them.
 
-The children are forked when the broker's modules are imported: that is most of what a start costs, and is paid once.
-A child cannot outlive its parent: its standard input ends when the parent does, by whatever signal.
+The children are forked after the broker's modules are imported, as imports are most of the cost of a start. A child
+cannot outlive its parent: its standard input closes when the parent ends, even by SIGKILL.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ HAND_OVER_PATIENCE_S = 15.0
 STOP_PATIENCE_S = 30.0
 """A child that has not stopped by then is killed: more than a stop takes on a slow disk (`storage/dirs/closing.py`)."""
 HAND_OVER = b"hand over\n"
-"""What a child is told before all of them stop."""
+"""Sent to each child before all of them stop."""
 TOLD_BYTES = 2000
-"""Of the log of a child that died."""
+"""How much of the end of a dead child's log is read."""
 USED_AT_START = (
     "api_versions",
     "begin_quorum_epoch",
@@ -40,9 +40,9 @@ USED_AT_START = (
 
 
 class Child:
-    """One node's process: it says a line when it serves, and one when it has handed over what it led.
+    """One node's process. It prints one line when it serves, and one when it has handed over its leaderships.
 
-    `ended` resolves with its exit code; a negative one is a signal.
+    `ended` resolves with its exit code, negative for a signal.
     """
 
     def __init__(self, node: LocalNode, pid: int, stdin: int, stdout: int) -> None:
@@ -69,11 +69,11 @@ class Child:
             return
         asyncio.get_running_loop().remove_reader(self._stdout)
         os.close(self._stdout)
-        _, status = os.waitpid(self.pid, 0)  # its stdout has ended: so has the process, or is about to
+        _, status = os.waitpid(self.pid, 0)  # its stdout is closed: the process has ended or is about to
         self.ended.set_result(os.waitstatus_to_exitcode(status))
 
     async def hand_over(self) -> None:
-        """Let others lead what it leads, while it goes on serving; until it has, or it takes too long."""
+        """Have it hand over its leaderships while it still serves. Waits for the end, or HAND_OVER_PATIENCE_S."""
         if self.ended.done() or not self.ready.is_set():
             return
         with contextlib.suppress(BrokenPipeError, TimeoutError):
@@ -82,7 +82,7 @@ class Child:
                 await self._left.wait()
 
     async def stop(self) -> None:
-        """Ask it to stop, as a signal would; kill it where it does not. Returns when it has ended."""
+        """Close its stdin, which stops it; kill it if it does not stop in time. Returns when it has ended."""
         if self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = -1
@@ -92,14 +92,14 @@ class Child:
             os.kill(self.pid, 9)
             await self.ended
 
-    def obituary(self) -> str:
-        """How it ended, and where to read why."""
+    def death_report(self) -> str:
+        """How it ended, and the name of its log."""
         code = self.ended.result()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         return f"broker {self.node.node_id} {how}; its log is {self.node.log_file}"
 
-    def last_words(self) -> str:
-        """The end of its log."""
+    def last_log_line(self) -> str:
+        """The last line of its log."""
         try:
             said = self.node.log_file.read_bytes()[-TOLD_BYTES:].decode(errors="replace").strip()
         except OSError:
@@ -108,14 +108,14 @@ class Child:
 
 
 def fork_all(nodes: Iterable[LocalNode], run: Callable[[LocalNode], int]) -> list[tuple[LocalNode, int, int, int]]:
-    """Start a process for each node; `run` is what it does, and gives its exit code. No thread may run yet.
+    """Start a process for each node, which calls `run` and exits with its result. No thread may run yet.
 
-    Gives node, process id, and our ends of its stdin and stdout.
+    Returns node, process id, and our ends of its stdin and stdout.
     """
     for name in USED_AT_START:
         importlib.import_module(f"kpybroker.handlers.{name}")
     gc.collect()
-    gc.freeze()  # what is shared stays shared: the collector would write into it
+    gc.freeze()  # memory pages stay shared: the collector would write to them
     sys.stdout.flush()
     sys.stderr.flush()
     started: list[tuple[LocalNode, int, int, int]] = []
@@ -134,10 +134,10 @@ def fork_all(nodes: Iterable[LocalNode], run: Callable[[LocalNode], int]) -> lis
 
 
 def _be_a_child(node: LocalNode, stdin: int, stdout: int, run: Callable[[LocalNode], int]) -> NoReturn:
-    """Nothing of the parent's is cleaned up here: it is the parent's."""
+    """Run a node in the child. Ends with os._exit, so that no cleanup of the parent runs here."""
     code = 1
     try:
-        os.setsid()  # Ctrl-C is for the parent, which stops its children in their order
+        os.setsid()  # Ctrl-C goes only to the parent, which stops its children in order
         log = os.open(node.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for fd, standard in ((stdin, 0), (stdout, 1), (log, 2)):
             os.dup2(fd, standard)
@@ -159,7 +159,7 @@ def _be_a_child(node: LocalNode, stdin: int, stdout: int, run: Callable[[LocalNo
 
 
 async def all_ready(children: list[Child], wish: asyncio.Future[Any]) -> bool:
-    """Until all serve; False where it was wished to stop before. Raises ConfigError where one has ended instead."""
+    """Wait until all serve. Returns False if a stop was requested first. Raises ConfigError if a child has ended."""
     ready = asyncio.ensure_future(_all_are_ready(children))
     waits: list[asyncio.Future[Any]] = [ready, wish, *(child.ended for child in children)]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -167,7 +167,7 @@ async def all_ready(children: list[Child], wish: asyncio.Future[Any]) -> bool:
     ready.cancel()
     for child in children:
         if child.ended.done():
-            raise ConfigError(f"{child.obituary()}: {child.last_words()}")
+            raise ConfigError(f"{child.death_report()}: {child.last_log_line()}")
     return serve and not wish.done()
 
 
@@ -177,20 +177,20 @@ async def _all_are_ready(children: list[Child]) -> None:
 
 
 async def watch(children: list[Child], wish: asyncio.Future[Any]) -> str | None:
-    """Until it is wished to stop (None) or nobody is left (the reason). Who dies meanwhile is told of."""
+    """Wait for a request to stop (returns None) or the end of all children (returns the reason). Prints each death."""
     alive = list(children)
     while alive and not wish.done():
         waits: list[asyncio.Future[Any]] = [wish, *(child.ended for child in alive)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for child in [child for child in alive if child.ended.done()]:
             alive.remove(child)
-            left = f"{len(alive)} of {len(children)} serve on" if alive else "nobody is left"
-            _say(f"{child.obituary()}; {left}")
+            left = f"{len(alive)} of {len(children)} still run" if alive else "none is left"
+            _say(f"{child.death_report()}; {left}")
     return None if wish.done() else "all brokers have ended"
 
 
 async def stop_all(children: list[Child]) -> None:
-    """Everybody hands over in turn, as long as all voters still vote on it; then all stop at once."""
+    """Have each child hand over in turn, while all voters still run; then stop all at once."""
     for child in children:
         await child.hand_over()
     await asyncio.gather(*(child.stop() for child in children))

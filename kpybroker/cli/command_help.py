@@ -1,4 +1,4 @@
-"""The help pages of commands that typer reads."""
+"""Help pages of the commands that are declared with typer."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from kpybroker.cli.help_page import Page, Row
+from kpybroker.cli.help_page import HelpPage, HelpRow
 
 
-def page_of(command: Any, path: str) -> Page:
-    """The page of a command or a family of commands, called by `path`."""
+def page_of(command: Any, path: str) -> HelpPage:
+    """The help page of a command or a group of commands. `path`: the command line that calls it."""
     arguments = [(_metavar(each), each) for each in command.params if each.param_type_name == "argument"]
     shown = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
-    options = [Row(_option_name(each), each.help or "") for each in shown]
-    options.append(Row("-h, --help", "Show this page."))
+    options = [HelpRow(_option_name(each), each.help or "") for each in shown]
+    options.append(HelpRow("-h, --help", "Show this page."))
     commands = getattr(command, "commands", {})
     usage = " ".join([path, "[OPTIONS]", *(name for name, _ in arguments)] + ["COMMAND ..."] * bool(commands))
-    return Page(
+    return HelpPage(
         usage,
         command.help or "",
         (
-            ("Arguments", [Row(name, each.help or "") for name, each in arguments]),
+            ("Arguments", [HelpRow(name, each.help or "") for name, each in arguments]),
             ("Commands", command_rows(commands)),
             ("Options", options),
         ),
@@ -29,12 +29,12 @@ def page_of(command: Any, path: str) -> Page:
     )
 
 
-def command_rows(commands: Any) -> list[Row]:
-    """The commands of a family, with the first paragraph of their help."""
+def command_rows(commands: Any) -> list[HelpRow]:
+    """The commands of a group, with the first paragraph of their help."""
     summaries: dict[str, str] | None = getattr(commands, "summaries", None)
     if summaries is None:
         summaries = {name: command.help or "" for name, command in commands.items()}
-    return [Row(name, told.split("\n\n")[0]) for name, told in summaries.items()]
+    return [HelpRow(name, summary.split("\n\n")[0]) for name, summary in summaries.items()]
 
 
 def _metavar(argument: Any) -> str:
@@ -49,14 +49,14 @@ def _option_name(option: Any) -> str:
 
 
 class Command(TyperCommand):
-    """A command whose help is a Page."""
+    """A command whose help is a HelpPage."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(page_of(self, ctx.command_path).render())
 
 
-class Family(TyperGroup):
-    """Commands of one family, whose help is a Page."""
+class CommandGroup(TyperGroup):
+    """A group of commands whose help is a HelpPage."""
 
     command_class = Command
 

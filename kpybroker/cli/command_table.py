@@ -1,4 +1,4 @@
-"""All commands by name. A command's module is imported when that command runs, not when another does."""
+"""All commands by name. The module of a command is imported only when that command runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import typer
 import typer.main
 
-from kpybroker.cli.command_help import Command, Family
+from kpybroker.cli.command_help import Command, CommandGroup
 
 COMMANDS = {
     "dev": ("serving_commands:dev", "Start a broker for this laptop: on 127.0.0.1:9092, its data in ./kpybroker-data."),
@@ -49,11 +49,11 @@ COMMANDS = {
 
 
 class Commands(MutableMapping[str, Any]):
-    """The commands as typer wants them, each made when it is first looked up."""
+    """The commands as typer needs them, each created on first use."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
-        self.summaries = {name: told for name, (_, told) in COMMANDS.items()}
+        self.summaries = {name: summary for name, (_, summary) in COMMANDS.items()}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
@@ -75,7 +75,7 @@ class Commands(MutableMapping[str, Any]):
 
 
 def _built(name: str, declared: Any) -> Any:
-    """A function becomes a Command, a typer app a Family."""
+    """Turn a function into a Command, and a typer app into a CommandGroup."""
     if isinstance(declared, typer.Typer):
         for info in declared.registered_commands:
             info.cls = Command
@@ -85,7 +85,7 @@ def _built(name: str, declared: Any) -> Any:
     return typer.main.get_command(single)
 
 
-class Program(Family):
+class Program(CommandGroup):
     """`kpybroker` itself."""
 
     def __init__(self, **given: Any) -> None:

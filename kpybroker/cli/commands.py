@@ -1,4 +1,4 @@
-"""How a command that asks a broker ends: an exit code, and one line on stderr where it failed."""
+"""Runs a command and turns its end into an exit code, with one line on stderr if it failed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run one command; returns its exit code. Raises ConfigError for settings that cannot be used."""
+    """Run one command and return its exit code. Raises ConfigError for invalid settings."""
     options.forget()
     try:
         ended = tree()(list(arguments), prog_name="kpybroker", standalone_mode=False)
@@ -37,7 +37,7 @@ def run_command(arguments: Sequence[str]) -> int:
         print(f"kpybroker: {unwritten or failure}", file=sys.stderr)
         return FAILED
     except SystemExit as ended_by_typer:
-        if isinstance(ended_by_typer.__context__, BrokenPipeError):  # typer's own way to take a closed pipe
+        if isinstance(ended_by_typer.__context__, BrokenPipeError):  # typer turns a closed pipe into SystemExit
             return _reader_has_seen_enough()
         raise
     except (KeyboardInterrupt, typer.Abort):
@@ -46,14 +46,14 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _reader_has_seen_enough() -> int:
-    """What is left must not be written again at exit."""
+    """The reader has closed stdout: redirect it, so that Python does not write the rest again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return DONE
 
 
 @cache
 def tree() -> Callable[..., Any]:
-    """The program as typer lays it out; each command is made when it is first looked up."""
+    """The program as typer builds it; each command is created on first use."""
     return typer.main.get_command(app)
 
 

@@ -1,4 +1,4 @@
-"""`kpybroker completion`: a script for the shell, made from the commands, which asks nobody at each Tab."""
+"""`kpybroker completion`: a shell script with all commands and options, which does not call kpybroker at each Tab."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def completion(
 
 
 def words(program: Any) -> Words:
-    """Everything that may be completed."""
+    """All words that can be completed."""
     found: Words = {}
 
     def walk(command: Any, path: str) -> None:
         commands = getattr(command, "commands", {})
         long = [name for each in command.params for name in each.opts if name.startswith("--")]
-        if path.removeprefix("/") in ("dev", "serve"):  # which typer does not read
+        if path.removeprefix("/") in ("dev", "serve"):  # argparse reads their options
             long = re.findall(r"--[a-z-]+", arguments.help_of(path.removeprefix("/")))
         found[path] = [*commands, *dict.fromkeys([*long, "--help"])]
         for name, one in commands.items():

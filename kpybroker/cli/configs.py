@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from kpybroker.cli import options
-from kpybroker.cli.command_help import Family
+from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.client.client import Client, CommandFailed, check
 from kpybroker.errors import ConfigError
@@ -26,12 +26,15 @@ SOURCES = {
     7: "client metrics",
     8: "group",
 }
-"""Where a value comes from (ConfigSource of the protocol)."""
+"""Names of ConfigSource values."""
 OWN = {TOPIC: {1}, BROKER: {2, 3, 4}, GROUP: {8}}
-"""Sources that are shown without --all: a topic's list leaves out what its brokers say."""
+"""Sources that are shown without --all. For topics, these are not the settings of brokers."""
 
 app = typer.Typer(
-    name="configs", cls=Family, help="Show and change settings of topics, brokers and groups.", no_args_is_help=True
+    name="configs",
+    cls=CommandGroup,
+    help="Show and change settings of topics, brokers and groups.",
+    no_args_is_help=True,
 )
 OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Settings of this topic.")]
 OfBroker = Annotated[int | None, typer.Option("--broker", metavar="ID", min=0, help="Settings of this broker alone.")]
@@ -40,7 +43,7 @@ OfGroup = Annotated[str | None, typer.Option("--group", metavar="GROUP", help="S
 
 
 class Resource(NamedTuple):
-    """What has settings. An empty name of kind BROKER means all brokers."""
+    """A topic, broker or group. An empty name with kind BROKER means all brokers."""
 
     kind: int
     name: str
@@ -63,7 +66,7 @@ def chosen(topic: str | None, broker: int | None, all_brokers: bool, group: str 
     found += [Resource(BROKER, "")] if all_brokers else []
     found += [Resource(GROUP, group)] if group is not None else []
     if len(found) != 1:
-        raise ConfigError("say whose settings: one of --topic NAME, --broker ID, --all-brokers or --group NAME")
+        raise ConfigError("give exactly one of --topic NAME, --broker ID, --all-brokers and --group NAME")
     return found[0]
 
 
@@ -120,7 +123,7 @@ def set_(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change settings; brokers apply them at once."""
+    """Change settings. Brokers apply them at once."""
     changes = [
         incremental_alter_configs.AlterableConfig(name=name, config_operation=SET, value=value)
         for name, value in (options.parse_pair(text, "setting") for text in _only_settings(settings))
@@ -129,11 +132,11 @@ def set_(
 
 
 def _only_settings(texts: list[str]) -> list[str]:
-    """Refuse a name among the settings: whose they are is an option here. Raises ConfigError."""
+    """Refuse arguments without `=`, such as a topic's name. Raises ConfigError."""
     for text in texts:
         if "=" not in text:
             raise ConfigError(
-                f"{text!r} is no NAME=VALUE; if it is a topic, write --topic {text}: "
+                f"{text!r} is not NAME=VALUE; if it is a topic, write --topic {text}: "
                 "`kpybroker configs set --topic TOPIC NAME=VALUE`"
             )
     return texts
@@ -180,26 +183,26 @@ async def _must_exist(client: Client, resource: Resource) -> None:
         await client.metadata([])
         if resource.node is not None and resource.node not in client.brokers:
             there = ", ".join(map(str, sorted(client.brokers)))
-            raise CommandFailed(f"there is no broker {resource.node} now; there are {there}")
+            raise CommandFailed(f"there is no broker {resource.node} now; the brokers are {there}")
 
 
 async def described(client: Client, resource: Resource, names: Sequence[str] | None) -> list[Any]:
-    """Settings by name, all where `names` is None. Raises KafkaError."""
+    """Settings in order of their names; all if `names` is None. Raises KafkaError."""
     asked = describe_configs.DescribeConfigsResource(
         resource_type=resource.kind,
         resource_name=resource.name,
         configuration_keys=None if names is None else list(names),
     )
-    told = await client.ask("DescribeConfigs", describe_configs.Request(resources=[asked]), node=resource.node)
-    for row in told.results:
+    response = await client.ask("DescribeConfigs", describe_configs.Request(resources=[asked]), node=resource.node)
+    for row in response.results:
         check(row.error_code, row.error_message)
-    return sorted((setting for row in told.results for setting in row.configs), key=lambda setting: setting.name)
+    return sorted((setting for row in response.results for setting in row.configs), key=lambda setting: setting.name)
 
 
 async def alter(
     client: Client, resource: Resource, changes: Sequence[incremental_alter_configs.AlterableConfig]
 ) -> None:
-    """Apply all changes, or none. Raises KafkaError."""
+    """Apply all changes or none. Raises KafkaError."""
     asked = incremental_alter_configs.AlterConfigsResource(
         resource_type=resource.kind, resource_name=resource.name, configs=list(changes)
     )

@@ -1,4 +1,4 @@
-"""`kpybroker consume`: records out."""
+"""`kpybroker consume`: options and printing; `consuming.py` reads the records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kpybroker.wire.records.batch import Record
 
 
 class _Printer:
-    """Writes the records that match, `count_max` of them at most."""
+    """Prints the records that match, at most `count_max` of them."""
 
     def __init__(self, show: record_format.Show, grep: re.Pattern[bytes] | None, count_max: int | None) -> None:
         self._show = show
@@ -27,7 +27,7 @@ class _Printer:
         self._is_terminal = sys.stdout.isatty()
 
     def write(self, page: list[tuple[int, Record]]) -> int:
-        """Print a page; how many of its records were looked at before the maximum was reached."""
+        """Print a page. Returns how many of its records were examined before the maximum was reached."""
         out = sys.stdout.buffer
         lines: list[bytes] = []
         looked_at = 0
@@ -58,8 +58,8 @@ class _Printer:
         return any(part is not None and self._grep.search(part) for part in (record.key, record.value))
 
 
-class _Wish(NamedTuple):
-    """Where to begin and when to stop. `offset` and `tail` are None where they were not asked for."""
+class _ReadOptions(NamedTuple):
+    """Where to start and when to stop. `offset` and `tail` are None if not given."""
 
     time_ms: int
     offset: int | None
@@ -133,17 +133,17 @@ def consume(
     if format_ is not None:
         show = record_format.template(topic, format_)
     printer = _Printer(show, None if grep is None else _pattern(grep), count_max)
-    wish = _Wish(time_ms, offset, tail, partition, group, follow or not chosen)
+    wanted = _ReadOptions(time_ms, offset, tail, partition, group, follow or not chosen)
 
     async def read(client: Client) -> None:
-        await _consume(client, topic, wish, printer)
+        await _consume(client, topic, wanted, printer)
 
     try:
         options.run(read, ends_with_reader=True)
     except KeyboardInterrupt:
-        if not wish.goes_on:
+        if not wanted.goes_on:
             raise
-        # the usual end of following
+        # Ctrl-C is the normal end of following
 
 
 def _check(starts: list[str], *, has_group: bool, has_two_forms: bool) -> None:
@@ -151,7 +151,7 @@ def _check(starts: list[str], *, has_group: bool, has_two_forms: bool) -> None:
     if len(starts) > 1:
         raise ConfigError(f"{' and '.join(starts)} cannot be used together; give one of them")
     if has_group and starts not in ([], ["--from-beginning"]):
-        raise ConfigError(f"--group goes on where the group is; leave out {starts[0]}, or use `kpybroker groups reset`")
+        raise ConfigError(f"--group starts at committed offsets; omit {starts[0]}, or use `kpybroker groups reset`")
     if has_two_forms:
         raise ConfigError("--json and --format cannot be used together; give one of them")
 
@@ -163,41 +163,41 @@ def _pattern(text: str) -> re.Pattern[bytes]:
         raise ConfigError(f"--grep {text!r} is not a regular expression: {error}") from None
 
 
-async def _consume(client: Client, topic: str, wish: _Wish, printer: _Printer) -> None:
-    waited = await client.wait_until_created(topic, remark, patient=wish.goes_on)
-    partitions = await _partitions(client, topic, wish.partition, needs_one=wish.offset is not None)
-    # what was sent since the topic was created is not passed over
-    begin_ms = EARLIEST if waited and wish.time_ms == LATEST else wish.time_ms
-    ends = None if wish.goes_on else await consuming.find_ends(client, topic, partitions, until_some=waited)
-    if wish.tail is not None:
-        found, positions = await consuming.last_records(client, topic, partitions, wish.tail)
+async def _consume(client: Client, topic: str, wanted: _ReadOptions, printer: _Printer) -> None:
+    waited = await client.wait_until_created(topic, remark, patient=wanted.goes_on)
+    partitions = await _partitions(client, topic, wanted.partition, needs_one=wanted.offset is not None)
+    # after a wait for the topic, records sent since its creation are not skipped
+    begin_ms = EARLIEST if waited and wanted.time_ms == LATEST else wanted.time_ms
+    ends = None if wanted.goes_on else await consuming.find_ends(client, topic, partitions, until_some=waited)
+    if wanted.tail is not None:
+        found, positions = await consuming.last_records(client, topic, partitions, wanted.tail)
         printer.write(found)
         if ends is not None:
             return
     else:
-        positions = await consuming.find_start(client, topic, partitions, wish.offset, begin_ms)
-    if wish.group is not None:
-        positions |= await _committed(client, wish.group, topic, positions)
-    reader = consuming.Reader(client, topic, dict(positions), ends)
+        positions = await consuming.find_start(client, topic, partitions, wanted.offset, begin_ms)
+    if wanted.group is not None:
+        positions |= await _committed(client, wanted.group, topic, positions)
+    reader = consuming.TopicReader(client, topic, dict(positions), ends)
     if printer.is_done:
         return
-    is_waiting_told = not (wish.goes_on and sys.stderr.isatty())
+    is_waiting_told = not (wanted.goes_on and sys.stderr.isatty())
     async for page in reader.pages():
         if not page and not is_waiting_told:
-            remark(f"waiting for records of {topic}; Ctrl-C ends it")
+            remark(f"waiting for records of {topic}; Ctrl-C ends")
             is_waiting_told = True
         looked_at = printer.write(page)
-        if wish.group is not None and reader.positions != positions:
+        if wanted.group is not None and reader.positions != positions:
             positions = dict(reader.positions)
             for at, record in page[looked_at:][::-1]:
                 positions[at] = record.offset  # not printed: the first such record of its partition
-            await group_facts.commit(client, wish.group, {(topic, at): offset for at, offset in positions.items()})
+            await group_facts.commit(client, wanted.group, {(topic, at): offset for at, offset in positions.items()})
         if printer.is_done:
             return
 
 
 async def _committed(client: Client, group: str, topic: str, positions: dict[int, int]) -> dict[int, int]:
-    """Where the group is in those partitions that it has committed. Raises CommandFailed where it has members."""
+    """The committed offsets of the group in these partitions. Raises CommandFailed if the group has members."""
     group_facts.must_be_idle(await group_facts.find(client, group))
     offsets = await group_facts.committed(client, group)
     return {index: at for (name, index), at in offsets.items() if name == topic and index in positions}
@@ -210,13 +210,11 @@ async def _partitions(client: Client, topic: str, chosen: int | None, *, needs_o
             raise CommandFailed(f"{topic} has no partition {chosen}: there are {found[0]} to {found[-1]}")
         return [chosen]
     if needs_one and len(found) > 1:
-        raise ConfigError(
-            f"--offset counts within one partition; say which with --partition ({found[0]} to {found[-1]})"
-        )
+        raise ConfigError(f"--offset is for one partition; name it with --partition ({found[0]} to {found[-1]})")
     return found
 
 
 def _visible(line: bytes) -> bytes:
-    """What a terminal may be given: bytes that mean something to it are for pipes only."""
+    """Escape control characters for a terminal; pipes get the bytes unchanged."""
     text = line.decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text).encode()

@@ -1,4 +1,4 @@
-"""Reading records: from where, and up to where."""
+"""Reads records of a topic: start positions, ends, and fetching."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kpybroker.wire.records.batch import PREFIX_BYTES, Batch, Record, header_at,
 from kpybroker.wire.rpc import fetch
 
 FETCH_BYTES = 1 << 20
-"""Per partition and request; a larger batch comes whole all the same."""
+"""Per partition and request. A larger batch is still returned whole."""
 REPLY_BYTES = 16 << 20
 WAIT_MS = 500
 TAIL_MAX = 10_000
@@ -24,7 +24,7 @@ TAIL_STEP = 4
 async def find_start(
     client: Client, topic: str, partitions: list[int], place: int | None, time_ms: int
 ) -> dict[int, int]:
-    """By partition, where to begin: at an offset (checked against the log), or at EARLIEST, LATEST or a time.
+    """Start offsets by partition: `place` (checked against the log), or the offset for EARLIEST, LATEST or a time.
 
     Raises CommandFailed, KafkaError.
     """
@@ -48,7 +48,7 @@ async def find_start(
 async def find_ends(client: Client, topic: str, partitions: list[int], *, until_some: bool = False) -> dict[int, int]:
     """By partition, the offset after the last readable record.
 
-    `until_some`: the topic is new, and its first record is waited for, as long as the client's timeout lasts.
+    `until_some`: the topic is new; wait for its first record until the client's timeout.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + client.timeout_ms / 1000
@@ -60,7 +60,7 @@ async def find_ends(client: Client, topic: str, partitions: list[int], *, until_
 
 
 def whole_batches(records: memoryview | bytes | None) -> list[Batch]:
-    """The batches of a Fetch's answer; brokers may cut the last one short, and it is left out. Raises KafkaError."""
+    """The batches of a Fetch response, without a last one that the broker has truncated. Raises KafkaError."""
     data = memoryview(records or b"")
     end = 0
     while len(data) - end >= PREFIX_BYTES:
@@ -71,8 +71,8 @@ def whole_batches(records: memoryview | bytes | None) -> list[Batch]:
     return split(data[:end]) if end else []
 
 
-class Reader:
-    """Records of one topic from `positions` on, as they are stored; up to `ends` where that is given, else for ever."""
+class TopicReader:
+    """Reads records of one topic from `positions` on, up to `ends`, or forever if that is None."""
 
     def __init__(self, client: Client, topic: str, positions: dict[int, int], ends: dict[int, int] | None) -> None:
         self._client = client
@@ -85,7 +85,7 @@ class Reader:
         return sorted(p for p, at in self.positions.items() if ends is None or at < ends[p])
 
     async def pages(self) -> AsyncIterator[list[tuple[int, Record]]]:
-        """What each round of requests found, as (partition, record), in order within a partition; [] for nothing new.
+        """(partition, record) pairs of each round of requests, in order within a partition; [] for nothing new.
 
         Raises CommandFailed, KafkaError, OSError.
         """
@@ -102,9 +102,9 @@ class Reader:
             *(self._client.ask("Fetch", self._request(topic.topic_id, led), node=node) for node, led in leaders.items())
         )
         found: list[tuple[int, Record]] = []
-        for told in answers:
-            check(told.error_code)
-            for row in (row for answered in told.responses for row in answered.partitions):
+        for response in answers:
+            check(response.error_code)
+            for row in (row for answered in response.responses for row in answered.partitions):
                 found.extend(self._take(row))
         return found
 
@@ -131,13 +131,13 @@ class Reader:
         )
 
     def _take(self, row: fetch.PartitionData) -> list[tuple[int, Record]]:
-        """The records of one partition's answer, and its position moved behind them."""
+        """The records of one partition's answer; advances its position."""
         partition = row.partition_index
         at = self.positions[partition]
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise CommandFailed(
-                f"offset {at} of {self._topic}-{partition} is gone (retention or a deletion); begin again later, "
-                "or with --from-beginning"
+                f"offset {at} of {self._topic}-{partition} is gone (retention or DeleteRecords); start at a later "
+                "offset, or with --from-beginning"
             )
         check(row.error_code, f"reading {self._topic}-{partition} at {at}")
         found: list[tuple[int, Record]] = []
@@ -158,7 +158,7 @@ async def last_records(
 ) -> tuple[list[tuple[int, Record]], dict[int, int]]:
     """The last `count` records of all partitions together, by timestamp, and the positions after them.
 
-    Offsets may have gaps (compaction, markers of transactions): where too few were found, it looks further back.
+    Offsets may have gaps (compaction, transaction markers): if too few records are found, it reads from further back.
     """
     ends = await find_ends(client, topic, partitions)
     starts = await client.list_offsets({(topic, partition): EARLIEST for partition in partitions})
@@ -170,12 +170,13 @@ async def last_records(
         for each in todo:
             found[each] = deque(maxlen=count)
         begun = dict(positions)
-        async for page in Reader(client, topic, positions, {each: ends[each] for each in todo}).pages():
+        async for page in TopicReader(client, topic, positions, {each: ends[each] for each in todo}).pages():
             for partition, record in page:
                 found[partition].append(record)
         todo = [each for each in todo if len(found[each]) < count and begun[each] > starts[topic, each]]
         for each in todo:
             back[each] *= TAIL_STEP
     every = [(partition, record) for partition in partitions for record in found[partition]]
-    every.sort(key=lambda each: each[1].timestamp)  # stable: in order within a partition, as far as timestamps are
+    # a stable sort: records of a partition with equal timestamps stay in order
+    every.sort(key=lambda each: each[1].timestamp)
     return every[-count:], ends

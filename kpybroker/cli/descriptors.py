@@ -1,6 +1,6 @@
-"""What a broker may have open at once, reckoned from the limit of its process (`ulimit -n`) before it starts.
+"""Limits of open segments and connections, computed from the process's limit (`ulimit -n`) before the broker starts.
 
-One budget is shared out: segments of all log.dirs together, connections, and what is kept back for all else.
+The budget of file descriptors is divided into segments of all log.dirs, connections, and a reserve for the rest.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from kpybroker.errors import ConfigError
 log = logging.getLogger(__name__)
 
 KEPT_BACK = 128
-"""For listeners, other brokers that are not counted, the metadata log, indexes, checkpoints, and Python's libraries."""
+"""Reserve for listeners, connections of other brokers, the metadata log, indexes, checkpoints, and Python's
+libraries."""
 CONTROLLERS = 48
-"""What comes to the listener of a controller without being counted: of nodes, and of those that may be one."""
+"""Reserve for connections of nodes to a controller listener, to which max.connections does not apply."""
 HTTP_CONNECTIONS = 64
 DIRECTORY = 2
-"""The lock of each further log directory, and its syncs."""
+"""Reserve for each further log directory: its lock and its syncs."""
 FILES, FILES_MIN = "kpybroker.max.open.files", 16
 CONNECTIONS = "max.connections"
 NO_LIMIT = 2147483647
 OPEN_MAX = 10_240
-"""What macOS allows a process at most, whose hard limit says that there is none."""
+"""The most that macOS allows a process, although it reports an unlimited hard limit."""
 FEW = 1000
-"""Fewer connections than this are worth a warning."""
+"""A limit of fewer connections than this is logged as a warning."""
 
 
-class Shares(NamedTuple):
-    """How many segments may be open, and how many connections there may be."""
+class DescriptorLimits(NamedTuple):
+    """The limits of open segments and of connections."""
 
     files: int
     connections: int
 
 
-def keep_some_back(config: BrokerConfig) -> BrokerConfig:
-    """Take all descriptors that the system allows, and share them out where the settings do not say how.
+def set_descriptor_limits(config: BrokerConfig) -> BrokerConfig:
+    """Raise the process's limit as far as allowed, and set the limits that the settings leave open.
 
-    Raises ConfigError where they ask for more than there are.
+    Raises ConfigError if the settings need more descriptors than there are.
     """
     allowed = _take_all()
     if allowed is None:
@@ -53,19 +54,19 @@ def keep_some_back(config: BrokerConfig) -> BrokerConfig:
     return parse_config({**config.static, FILES: str(found.files), CONNECTIONS: str(found.connections)})
 
 
-def kept_back(config: BrokerConfig) -> int:
-    """What is neither a segment nor a client's connection."""
+def reserved_descriptors(config: BrokerConfig) -> int:
+    """Descriptors that are reserved for other uses than segments and connections of clients."""
     http = HTTP_CONNECTIONS if config.http_port is not None else 0
     controllers = CONTROLLERS if config.controller_listeners else 0
     return KEPT_BACK + controllers + http + DIRECTORY * (len(config.log_dirs) - 1)
 
 
-def shares(descriptors: int, config: BrokerConfig) -> Shares:
-    """What is set stands. Else segments get as many as they are good for, and connections a quarter at least.
+def shares(descriptors: int, config: BrokerConfig) -> DescriptorLimits:
+    """Limits from the settings. Unset, segments get at most their default, and connections at least a quarter.
 
-    Raises ConfigError where that is more than there are.
+    Raises ConfigError if there are not enough descriptors.
     """
-    left = descriptors - kept_back(config)
+    left = descriptors - reserved_descriptors(config)
     connections = config.max_connections if CONNECTIONS in config.static else NO_LIMIT
     if connections == NO_LIMIT:
         connections = left - config.max_open_files
@@ -77,14 +78,14 @@ def shares(descriptors: int, config: BrokerConfig) -> Shares:
     if files < FILES_MIN or connections < 0 or files + connections > left:
         raise ConfigError(
             f"{descriptors} file descriptors are too few for {CONNECTIONS}={max(connections, 0)} and "
-            f"{FILES}={max(files, FILES_MIN)}: {kept_back(config)} are kept for the rest, and {max(left, 0)} remain "
-            "for both; raise `ulimit -n`, or lower these"
+            f"{FILES}={max(files, FILES_MIN)}: {reserved_descriptors(config)} are kept for the rest, and "
+            f"{max(left, 0)} remain for both; raise `ulimit -n`, or lower these"
         )
-    return Shares(files, connections)
+    return DescriptorLimits(files, connections)
 
 
 def _take_all() -> int | None:
-    """Raise the soft limit to the hard one, as a JVM does; None where there is no limit."""
+    """Raise the soft limit to the hard one, as a JVM does, and return it; None if there is no limit."""
     if sys.platform == "win32":
         return None
     import resource

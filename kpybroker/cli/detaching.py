@@ -1,6 +1,6 @@
-"""`dev --detach` and `kpybroker stop`: a broker that runs on in the background, for CI.
+"""`dev --detach` and `kpybroker stop`: a broker in the background, for CI.
 
-Beside its data directory DIR stand DIR.ready, the facts of its ready line as JSON, and DIR.log, what it says.
+Beside its data directory DIR are DIR.ready, which has the ready line as JSON, and DIR.log, which has its output.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SHOWN_BYTES = 4000
 
 
 def ready_file(directory: Path) -> Path:
-    """Where a broker that was started with --detach says where it is."""
+    """The ready file of a broker that was started with --detach."""
     return directory.with_name(directory.name + ".ready")
 
 
 def log_file(directory: Path) -> Path:
-    """Where what it says is kept."""
+    """The file with the output of a broker that was started with --detach."""
     return directory.with_name(directory.name + ".log")
 
 
 def start(arguments: Sequence[str], directory: Path) -> None:
-    """Start `kpybroker dev` with these arguments, and return when clients may come. Exits with its code if it ends.
+    """Start `kpybroker dev` with these arguments, and return when clients can connect. If it ends, exits with its code.
 
     Raises ConfigError.
     """
@@ -52,7 +52,7 @@ def start(arguments: Sequence[str], directory: Path) -> None:
         said = log.open("wb")
     except OSError as error:
         raise ConfigError(f"cannot write {log}: {error.strerror}; choose another --data-dir") from error
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited: it runs on when the terminal is closed
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited, so that the broker survives the terminal
     with said:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -74,7 +74,7 @@ def start(arguments: Sequence[str], directory: Path) -> None:
 
 
 def stop(directory: Path, timeout_s: float) -> str | None:
-    """Stop the broker whose data is in `directory`, and wait for its end; None, or why it cannot be stopped."""
+    """Stop the broker on `directory` and wait for its end. Returns None, or why it cannot be stopped."""
     directory = directory.absolute()
     if not is_in_use(directory):
         return f"no broker runs on {directory}; name another with --data-dir"
@@ -84,7 +84,7 @@ def stop(directory: Path, timeout_s: float) -> str | None:
     with contextlib.suppress(ProcessLookupError):  # it has just ended
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
-    # the file goes last; a process that was killed leaves it, and then the lock alone says that it has ended
+    # the broker removes its ready file last; a killed one leaves it, and then only the lock shows that it has ended
     while is_in_use(directory) or _read(ready_file(directory)).get("pid") == pid:
         if time.monotonic() > deadline:
             if not is_in_use(directory):
@@ -95,7 +95,7 @@ def stop(directory: Path, timeout_s: float) -> str | None:
 
 
 def is_in_use(directory: Path) -> bool:
-    """Whether a running broker has its lock on this directory."""
+    """Whether a running broker holds the lock on this directory."""
     path = directory / LOCK
     if not path.exists():
         return False

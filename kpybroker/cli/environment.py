@@ -1,6 +1,7 @@
 """Settings from environment variables, as the image apache/kafka reads them (KIP-975).
 
-`KAFKA_` and the name in capitals, with `_` for `.`, `__` for `_` and `___` for `-`; CLUSTER_ID is the cluster's id.
+A variable is `KAFKA_` and the setting's name in capitals, with `_` for `.`, `__` for `_` and `___` for `-`. CLUSTER_ID
+is the cluster's id.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ log = logging.getLogger(__name__)
 PREFIX, OWN = "KAFKA_", "kpybroker."
 CLUSTER_ID = "CLUSTER_ID"
 MOUNTED = Path("/mnt/shared/config/server.properties")
-"""Where that image looks for a file; variables win over it."""
+"""Where that image looks for a properties file; variables win over it."""
 DATA = "/var/lib/kafka/data"
-"""The volume of that image, and the directory of this one where none is named."""
+"""The volume of that image, and the default data directory of ours."""
 NO_SETTINGS = frozenset(
     {
         "KAFKA_GC_LOG_OPTS",
@@ -37,9 +38,9 @@ NO_SETTINGS = frozenset(
         "KAFKA_VERSION",
     }
 )
-"""Variables that speak to the JVM, its logging and the scripts around it; there is no JVM here."""
+"""Variables for the JVM, its logging and its start scripts, which do not apply here."""
 SERVICE_LINK = re.compile(r"KAFKA_(SERVICE|PORT)(_[A-Z0-9_]+)?")
-"""What Kubernetes tells every pod about a service that is named `kafka`."""
+"""Variables that Kubernetes sets in every pod for a service named `kafka`."""
 UNCONFIGURED = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -55,7 +56,7 @@ UNCONFIGURED = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
 }
-"""What that image does where it is told nothing."""
+"""The settings of that image without any variables."""
 
 
 def setting_name(variable: str) -> str:
@@ -65,16 +66,17 @@ def setting_name(variable: str) -> str:
 
 
 def read_environment(environment: Mapping[str, str], file: Path | None = None) -> dict[str, str]:
-    """Settings by name: variables over `file`, or over the one that is mounted where that image has it.
+    """Settings by name. Variables win over `file`, or over the file that is mounted where that image expects it.
 
-    Without either the node is one for clients on this host. Raises ConfigError: a file or a value that cannot be read.
+    Without variables and file, the node serves clients on this host. Raises ConfigError for an unreadable file or
+    value.
     """
-    told = [name for name in environment if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name)]
-    without_use = sorted(name for name in told if name in NO_SETTINGS)
+    variables = [name for name in environment if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name)]
+    without_use = sorted(name for name in variables if name in NO_SETTINGS)
     if without_use:
-        log.warning("%s: there is no JVM here; it is passed over", ", ".join(without_use))
-    # through a property file's text, so that backslashes mean what they do there
-    lines = [f"{setting_name(name)}={environment[name]}" for name in told if name not in NO_SETTINGS]
+        log.warning("%s: ignored, as there is no JVM", ", ".join(without_use))
+    # parsed as the text of a properties file, so that backslashes have the same meaning
+    lines = [f"{setting_name(name)}={environment[name]}" for name in variables if name not in NO_SETTINGS]
     settings = parse_properties("\n".join(lines), "the environment")
     if settings.get("advertised.listeners") == "":
         del settings["advertised.listeners"]
@@ -93,7 +95,7 @@ def read_environment(environment: Mapping[str, str], file: Path | None = None) -
 
 
 def _listen_on_all(settings: dict[str, str]) -> None:
-    """Without `listeners` a broker listens where it is said to be, on all addresses of the container."""
+    """Without `listeners`, listen on the ports of advertised.listeners, on all addresses of the container."""
     advertised = settings.get("advertised.listeners")
     if advertised and not settings.get("listeners") and "broker" in settings.get("process.roles", "broker"):
         settings["listeners"] = ",".join(

@@ -1,4 +1,4 @@
-"""`kpybroker storage format` and `info`: the answers of kafka-storage, Apache Kafka 4.3.1, as measured."""
+"""`kpybroker storage format` and `info`, with the output of kafka-storage of Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ RELEASES = ("4.3-IV0", "4.3")
 METADATA_VERSION = "metadata.version"
 INITIAL, CLUSTER = "kpybroker.initial.controllers", "kpybroker.cluster.id"
 NOT_SERVED = ("share.version", "streams.version")
-"""Features of Apache Kafka 4.3 that are not served here: level 0 of them is what a directory has without a word."""
+"""Features of Apache Kafka 4.3 that are not supported here. Only level 0 is allowed, which needs no record."""
 
 
-class Wishes(NamedTuple):
-    """What the options of `format` say."""
+class FormatOptions(NamedTuple):
+    """The options of `format`."""
 
     cluster_id: str
     standalone: bool = False
@@ -35,20 +35,19 @@ class Wishes(NamedTuple):
     ignores_formatted: bool = False
 
 
-def format_directories(properties: Mapping[str, str], source: str, wishes: Wishes) -> Iterator[str]:
-    """Format what is empty; says what it does, line by line.
+def format_directories(properties: Mapping[str, str], source: str, options: FormatOptions) -> Iterator[str]:
+    """Format the empty directories; yields the lines to print.
 
-    Raises CommandFailed, and then nothing was formatted: ConfigError where the settings cannot be used.
+    Raises CommandFailed, or ConfigError for invalid settings. In both cases nothing was formatted.
     """
-    config = _configured(properties, source, wishes)
-    wanted = wanted_format(config)._replace(features=_levels(wishes, is_dynamic=not config.controller_quorum_voters))
+    config = _configured(properties, source, options)
+    wanted = wanted_format(config)._replace(features=_levels(options, is_dynamic=not config.controller_quorum_voters))
     world = real_world()
     paths = list(dict.fromkeys((config.metadata_log_dir, *config.log_dirs)))
     formatted = [path for path in paths if world.disk.exists(f"{path}/{META_PROPERTIES}")]
-    if formatted and not wishes.ignores_formatted:
+    if formatted and not options.ignores_formatted:
         raise CommandFailed(
-            f"log directory {formatted[0]} is already formatted; --ignore-formatted passes over it and formats the "
-            "others"
+            f"log directory {formatted[0]} is already formatted; --ignore-formatted skips it and formats the others"
         )
     try:
         opened = open_directories(world, paths, config.node_id, wanted)
@@ -70,38 +69,38 @@ def _kind(config: BrokerConfig, wanted: Format) -> str:
     return "dynamic metadata directory" if wanted.voters else "metadata directory"
 
 
-def _configured(properties: Mapping[str, str], source: str, wishes: Wishes) -> BrokerConfig:
-    """The node's settings, with who votes at first as the options say."""
-    if wishes.standalone + wishes.none + (wishes.initial is not None) > 1:
+def _configured(properties: Mapping[str, str], source: str, options: FormatOptions) -> BrokerConfig:
+    """The node's settings, with the initial voters that the options name."""
+    if options.standalone + options.none + (options.initial is not None) > 1:
         raise CommandFailed("--standalone, --no-initial-controllers and --initial-controllers cannot be used together")
-    settings = {**properties, CLUSTER: wishes.cluster_id}
-    told = "standalone" if wishes.standalone else "none" if wishes.none else wishes.initial
+    settings = {**properties, CLUSTER: options.cluster_id}
+    initial = "standalone" if options.standalone else "none" if options.none else options.initial
     config = parse_config(settings, source)
     is_controller = "controller" in config.process_roles
     if config.controller_quorum_voters:
-        if wishes.standalone or wishes.initial is not None:
+        if options.standalone or options.initial is not None:
             raise CommandFailed(
-                "controller.quorum.voters and --standalone or --initial-controllers both say who votes; remove the "
-                "setting and name controller.quorum.bootstrap.servers where the quorum may change its voters"
+                "controller.quorum.voters and --standalone or --initial-controllers both name the voters; remove the "
+                "setting and set controller.quorum.bootstrap.servers if the quorum is to change its voters"
             )
         return config
-    if is_controller and told is None and INITIAL not in properties:
+    if is_controller and initial is None and INITIAL not in properties:
         raise CommandFailed(
-            "controller.quorum.voters is not set on this controller; say who votes at first with --standalone, "
+            "controller.quorum.voters is not set on this controller; name the initial voters with --standalone, "
             "--initial-controllers or --no-initial-controllers"
         )
-    if wishes.standalone and not is_controller:
-        raise CommandFailed("--standalone is for controllers, and process.roles lacks controller")
-    return config if told is None else parse_config({**settings, INITIAL: told}, source)
+    if options.standalone and not is_controller:
+        raise CommandFailed("--standalone is for controllers, but process.roles has no controller")
+    return config if initial is None else parse_config({**settings, INITIAL: initial}, source)
 
 
-def _levels(wishes: Wishes, *, is_dynamic: bool) -> dict[str, int]:
-    """The features that a new cluster begins with."""
-    if wishes.release is not None and wishes.release not in RELEASES:
-        raise CommandFailed(f"--release-version {wishes.release}: {RELEASES[0]} is the one that is served")
+def _levels(options: FormatOptions, *, is_dynamic: bool) -> dict[str, int]:
+    """The initial feature levels of a new cluster."""
+    if options.release is not None and options.release not in RELEASES:
+        raise CommandFailed(f"--release-version {options.release}: only {RELEASES[0]} is supported")
     known = {**SUPPORTED_FEATURES, **dict.fromkeys(NOT_SERVED, (0, 0))}
     levels = dict(FINALIZED_AT_FORMAT)
-    for text in wishes.features:
+    for text in options.features:
         name, equals, level = text.partition("=")
         if not equals or not level.isdecimal():
             raise CommandFailed(f"--feature {text}: write NAME=LEVEL, such as group.version=1")
@@ -109,11 +108,11 @@ def _levels(wishes: Wishes, *, is_dynamic: bool) -> dict[str, int]:
             raise CommandFailed(f"--feature {text}: there is no such feature; known are {', '.join(sorted(known))}")
         low, high = known[name]
         if not low <= int(level) <= high:
-            raise CommandFailed(f"--feature {text}: {name} is served {_span(low, high)}")
+            raise CommandFailed(f"--feature {text}: {name} is supported {_span(low, high)}")
         if name == OF_THE_QUORUM:
             if int(level) != is_dynamic:
                 raise CommandFailed(
-                    f"--feature {text}: it is 0 with controller.quorum.voters, else 1; leave the option out"
+                    f"--feature {text}: the level is 0 with controller.quorum.voters, else 1; omit the option"
                 )
             continue
         levels[name] = int(level)
@@ -125,7 +124,7 @@ def _span(low: int, high: int) -> str:
 
 
 def describe(properties: Mapping[str, str], source: str) -> tuple[list[str], list[str]]:
-    """What kafka-storage info prints: the lines, and the problems among them."""
+    """The output of kafka-storage info: all lines, and the problems among them."""
     config = parse_config(properties, source)
     world = real_world()
     found: list[str] = []

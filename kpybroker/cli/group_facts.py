@@ -1,4 +1,4 @@
-"""What the brokers tell about groups: who coordinates them, their members, how far they have read."""
+"""Facts about groups from the brokers: coordinators, members, committed offsets, lag."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from kpybroker.wire.rpc import (
 NAMES_NOT_IDS = 9
 """The last version of OffsetFetch and OffsetCommit with topic names, which offsets of deleted topics still have."""
 OF_GROUPS, OF_TRANSACTIONS = 0, 1
-"""Kinds of coordinators."""
+"""Coordinator types of FindCoordinator."""
 WITHOUT_MEMBERS = ("Empty", "Dead")
 _COUNT = Struct(">i")
 _LENGTH = Struct(">h")
 
 
 @dataclass(slots=True, frozen=True)
-class Member:
-    """A member of a group and the partitions it was given."""
+class GroupMember:
+    """A member of a group and its assigned partitions."""
 
     member_id: str
     client_id: str
@@ -40,14 +40,14 @@ class Member:
 
 
 @dataclass(slots=True, frozen=True)
-class Standing:
-    """How far a group is in one partition. committed, end and lag are None where they are not known."""
+class PartitionProgress:
+    """The progress of a group in one partition. `committed`, `end` and `lag` are None if unknown."""
 
     topic: str
     partition: int
     committed: int | None
     end: int | None
-    member: Member | None
+    member: GroupMember | None
 
     @property
     def lag(self) -> int | None:
@@ -57,12 +57,12 @@ class Standing:
 
 
 async def coordinator(client: Client, name: str, kind: int = OF_GROUPS) -> int:
-    """The node that keeps a group or a transactional id; its address is then known to the client. Raises KafkaError."""
+    """The coordinator of a group or transactional id. Adds its address to the client. Raises KafkaError."""
 
     async def attempt() -> int:
         request = find_coordinator.Request(key=name, key_type=kind, coordinator_keys=[name])
-        told = await client.ask("FindCoordinator", request)
-        found = told.coordinators[0] if told.coordinators else told
+        response = await client.ask("FindCoordinator", request)
+        found = response.coordinators[0] if response.coordinators else response
         check(found.error_code, found.error_message or f"the coordinator of {name}")
         client.brokers[found.node_id] = (found.host, found.port)
         return int(found.node_id)
@@ -71,14 +71,14 @@ async def coordinator(client: Client, name: str, kind: int = OF_GROUPS) -> int:
 
 
 async def list_all(client: Client) -> list[list_groups.ListedGroup]:
-    """The groups of all brokers, by name. Raises KafkaError."""
+    """The groups of all brokers in order of their names. Raises KafkaError."""
     await client.metadata([])
     found: list[list_groups.ListedGroup] = []
 
     async def attempt(node: int) -> list[list_groups.ListedGroup]:
-        told = await client.ask("ListGroups", list_groups.Request(), node=node)
-        check(told.error_code)
-        groups: list[list_groups.ListedGroup] = told.groups
+        response = await client.ask("ListGroups", list_groups.Request(), node=node)
+        check(response.error_code)
+        groups: list[list_groups.ListedGroup] = response.groups
         return groups
 
     for node in sorted(client.brokers):
@@ -87,12 +87,12 @@ async def list_all(client: Client) -> list[list_groups.ListedGroup]:
 
 
 async def find(client: Client, group: str) -> describe_groups.DescribedGroup:
-    """One existing group. Raises CommandFailed, KafkaError."""
+    """Describe one group; its state is Dead if it does not exist. Raises CommandFailed, KafkaError."""
 
     async def attempt() -> describe_groups.DescribedGroup:
         node = await coordinator(client, group)
-        told = await client.ask("DescribeGroups", describe_groups.Request(groups=[group]), node=node)
-        found: describe_groups.DescribedGroup = told.groups[0]
+        response = await client.ask("DescribeGroups", describe_groups.Request(groups=[group]), node=node)
+        found: describe_groups.DescribedGroup = response.groups[0]
         if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
             check(found.error_code, found.error_message)
             return found
@@ -102,13 +102,15 @@ async def find(client: Client, group: str) -> describe_groups.DescribedGroup:
 
 
 async def _of_the_consumer_protocol(client: Client, group: str, node: int) -> describe_groups.DescribedGroup:
-    """A group of the other protocol (KIP-848) in the words of this one; Dead where there is none."""
+    """Describe a consumer group (KIP-848) in the form of a classic one; Dead if it does not exist."""
     nobody = describe_groups.DescribedGroup(group_id=group, group_state="Dead")
     try:
-        told = await client.ask("ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=[group]), node=node)
-    except MalformedFrame:  # a broker that does not serve it
+        response = await client.ask(
+            "ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=[group]), node=node
+        )
+    except MalformedFrame:  # the broker does not serve this API
         return nobody
-    found = told.groups[0]
+    found = response.groups[0]
     if found.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
         return nobody
     check(found.error_code, found.error_message)
@@ -132,17 +134,17 @@ async def _of_the_consumer_protocol(client: Client, group: str, node: int) -> de
 
 
 async def must_exist(client: Client, group: str) -> describe_groups.DescribedGroup:
-    """Like `find`, for those who cannot use a group that is not there. Raises CommandFailed."""
+    """Like `find`, but raises CommandFailed if the group does not exist."""
     found = await find(client, group)
     if found.group_state == "Dead":
         near = nearest_name(group, [known.group_id for known in await list_all(client)])
-        meant = f"did you mean {near}?" if near is not None else "`kpybroker groups list` shows those there are"
+        meant = f"did you mean {near}?" if near is not None else "`kpybroker groups list` lists all"
         raise CommandFailed(f"there is no group {group}; {meant}")
     return found
 
 
 def must_be_idle(found: describe_groups.DescribedGroup) -> None:
-    """Raise CommandFailed where members would overwrite what we write."""
+    """Raise CommandFailed if the group has members, which would overwrite new offsets."""
     if found.group_state in WITHOUT_MEMBERS:
         return
     who = sorted({f"{member.client_id} at {member.client_host.lstrip('/')}" for member in found.members})
@@ -161,8 +163,8 @@ async def committed(client: Client, group: str) -> dict[TopicPartition, int]:
             groups=[offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=None)],
         )
         node = await coordinator(client, group)
-        told = await client.ask("OffsetFetch", request, node=node, at_most=NAMES_NOT_IDS)
-        answer = told.groups[0] if told.groups else told
+        response = await client.ask("OffsetFetch", request, node=node, at_most=NAMES_NOT_IDS)
+        answer = response.groups[0] if response.groups else response
         check(answer.error_code, f"the offsets of {group}")
         found: dict[TopicPartition, int] = {}
         for topic in answer.topics:
@@ -188,8 +190,10 @@ async def commit(client: Client, group: str, offsets: dict[TopicPartition, int])
             ]
             topics.append(offset_commit.OffsetCommitRequestTopic(name=name, partitions=partitions))
         request = offset_commit.Request(group_id=group, topics=topics)
-        told = await client.ask("OffsetCommit", request, node=await coordinator(client, group), at_most=NAMES_NOT_IDS)
-        for topic in told.topics:
+        response = await client.ask(
+            "OffsetCommit", request, node=await coordinator(client, group), at_most=NAMES_NOT_IDS
+        )
+        for topic in response.topics:
             for row in topic.partitions:
                 if row.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
                     raise CommandFailed(f"members joined {group} meanwhile; stop them and reset again")
@@ -198,11 +202,11 @@ async def commit(client: Client, group: str, offsets: dict[TopicPartition, int])
     await client.patiently(attempt)
 
 
-def members_of(found: describe_groups.DescribedGroup) -> list[Member]:
-    """The members with their partitions, as far as the group speaks the consumers' protocol."""
+def members_of(found: describe_groups.DescribedGroup) -> list[GroupMember]:
+    """The members, with their partitions if the group's protocol type is `consumer`."""
     is_consumers = found.protocol_type == "consumer"
     return [
-        Member(
+        GroupMember(
             member.member_id,
             member.client_id,
             member.client_host.lstrip("/"),
@@ -212,8 +216,8 @@ def members_of(found: describe_groups.DescribedGroup) -> list[Member]:
     ]
 
 
-async def standings(client: Client, group: str, members: Sequence[Member]) -> list[Standing]:
-    """How far the group is, for every partition it has committed or is assigned. Raises KafkaError."""
+async def standings(client: Client, group: str, members: Sequence[GroupMember]) -> list[PartitionProgress]:
+    """The progress in every partition that the group has committed or is assigned. Raises KafkaError."""
     offsets = await committed(client, group)
     holders = {place: member for member in members for place in member.partitions}
     known = await client.metadata(sorted({topic for topic, _ in (*offsets, *holders)}))
@@ -225,11 +229,11 @@ async def standings(client: Client, group: str, members: Sequence[Member]) -> li
     }
     places = sorted({*offsets, *holders})
     ends = await client.list_offsets({place: LATEST for place in places if place in alive})
-    return [Standing(*place, offsets.get(place), ends.get(place), holders.get(place)) for place in places]
+    return [PartitionProgress(*place, offsets.get(place), ends.get(place), holders.get(place)) for place in places]
 
 
 def parse_assignment(data: bytes) -> list[TopicPartition]:
-    """The partitions in a ConsumerProtocolAssignment; [] for bytes that are none.
+    """The partitions in a ConsumerProtocolAssignment; [] for other bytes.
 
     Its first fields are the same in every version: an int16 version, an array of (string, array of int32), user data.
     """
@@ -260,8 +264,8 @@ async def delete(client: Client, group: str) -> None:
 
     async def attempt() -> None:
         node = await coordinator(client, group)
-        told = await client.ask("DeleteGroups", delete_groups.Request(groups_names=[group]), node=node)
-        for row in told.results:
+        response = await client.ask("DeleteGroups", delete_groups.Request(groups_names=[group]), node=node)
+        for row in response.results:
             if row.error_code == ErrorCode.NON_EMPTY_GROUP:
                 raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group} has members; stop them first")
             check(row.error_code, f"group {group}")

@@ -17,7 +17,7 @@ GROUPS_PER_REQUEST = 100
 
 @dataclass(slots=True)
 class Overview:
-    """A group as a list shows it. `members` and `lag` are None where they are not known."""
+    """A group in `groups list`. `members` and `lag` are None if unknown."""
 
     group: str
     state: str
@@ -28,7 +28,7 @@ class Overview:
 
     @property
     def facts(self) -> dict[str, str | int | None]:
-        """As JSON shows it."""
+        """The fields of the JSON output."""
         return {
             "group": self.group,
             "state": self.state,
@@ -46,9 +46,9 @@ async def overviews(client: Client) -> list[Overview]:
     offsets: dict[str, dict[TopicPartition, int]] = {}
 
     async def attempt(node: int) -> list[Overview]:
-        told = await client.ask("ListGroups", list_groups.Request(), node=node)
-        check(told.error_code)
-        return [Overview(row.group_id, row.group_state, row.group_type, row.protocol_type) for row in told.groups]
+        response = await client.ask("ListGroups", list_groups.Request(), node=node)
+        check(response.error_code)
+        return [Overview(row.group_id, row.group_state, row.group_type, row.protocol_type) for row in response.groups]
 
     for node in sorted(client.brokers):
         here = await client.patiently(partial(attempt, node))
@@ -70,23 +70,23 @@ def _in_parts(groups: Sequence[Overview]) -> Iterator[Sequence[Overview]]:
 
 
 async def _count_members(client: Client, node: int, groups: Sequence[Overview]) -> None:
-    """A group that came, went or moved since it was listed keeps None."""
+    """Set `members`. It stays None for a group that was created, deleted or moved since it was listed."""
     by_name = {each.group: each for each in groups}
     consumer = [each.group for each in groups if each.kind.lower() == "consumer"]
     classic = [each.group for each in groups if each.group not in consumer]
     if classic:
-        told = await client.ask("DescribeGroups", describe_groups.Request(groups=classic), node=node)
-        for row in told.groups:
+        response = await client.ask("DescribeGroups", describe_groups.Request(groups=classic), node=node)
+        for row in response.groups:
             if not row.error_code:
                 by_name[row.group_id].members = len(row.members)
     if consumer:
         try:
-            told = await client.ask(
-                "ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=consumer), node=node
+            response = await client.ask(
+                "ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=modern), node=node
             )
-        except MalformedFrame:  # a broker that does not serve it
+        except MalformedFrame:  # the broker does not serve this API
             return
-        for row in told.groups:
+        for row in response.groups:
             if not row.error_code:
                 by_name[row.group_id].members = len(row.members)
 
@@ -95,7 +95,7 @@ async def _committed(client: Client, node: int, names: Sequence[str]) -> dict[st
     request = offset_fetch.Request(
         groups=[offset_fetch.OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
     )
-    told = await client.ask("OffsetFetch", request, node=node, at_most=NAMES_NOT_IDS)
+    response = await client.ask("OffsetFetch", request, node=node, at_most=NAMES_NOT_IDS)
     return {
         group.group_id: {
             (topic.name, row.partition_index): row.committed_offset
@@ -103,13 +103,13 @@ async def _committed(client: Client, node: int, names: Sequence[str]) -> dict[st
             for row in topic.partitions
             if not row.error_code and row.committed_offset >= 0
         }
-        for group in told.groups
+        for group in response.groups
         if not group.error_code
     }
 
 
 async def _ends(client: Client, places: set[TopicPartition]) -> dict[TopicPartition, int]:
-    """The ends of the partitions that have a leader to ask."""
+    """The end offsets of the partitions that have a leader."""
     if not places:
         return {}
     known = await client.metadata(sorted({topic for topic, _ in places}))
@@ -121,5 +121,5 @@ async def _ends(client: Client, places: set[TopicPartition]) -> dict[TopicPartit
     }
     try:
         return await client.list_offsets({place: LATEST for place in places if place in alive})
-    except KafkaError:  # a leader that has changed meanwhile: the next look finds the new one
+    except KafkaError:  # a leader has changed meanwhile; the next call finds the new one
         return {}

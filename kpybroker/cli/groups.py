@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kpybroker.cli import group_facts, options, resetting
-from kpybroker.cli.command_help import Family
+from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.group_lag import Overview, overviews
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.cli.times import TIME_HELP, parse_time
@@ -19,9 +19,9 @@ from kpybroker.errors import ConfigError
 WATCH_S = 2.0
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 app = typer.Typer(
-    name="groups", cls=Family, help="List, describe, reset and delete consumer groups.", no_args_is_help=True
+    name="groups", cls=CommandGroup, help="List, describe, reset and delete consumer groups.", no_args_is_help=True
 )
-Name = Annotated[str, typer.Argument(metavar="GROUP", help="Its name: a consumer's group.id.")]
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name, a consumer's group.id.")]
 
 
 @app.command("list")
@@ -47,7 +47,7 @@ def list_(
     except KeyboardInterrupt:
         if not watch:
             raise
-        # the usual end of watching
+        # Ctrl-C is the normal end of watching
 
 
 def _show_groups(found: list[Overview], *, as_json: bool) -> None:
@@ -91,7 +91,11 @@ def describe(
 
 
 def _as_json(
-    name: str, state: str, protocol: str, members: list[group_facts.Member], standings: list[group_facts.Standing]
+    name: str,
+    state: str,
+    protocol: str,
+    members: list[group_facts.GroupMember],
+    standings: list[group_facts.PartitionProgress],
 ) -> dict[str, Any]:
     return {
         "group": name,
@@ -126,11 +130,11 @@ def reset(
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", metavar="TOPIC[:0,1]", help="In this topic, or these partitions of it; may be repeated."
+            "--topic", metavar="TOPIC[:0,1]", help="Reset this topic, or these partitions of it; may be repeated."
         ),
     ] = None,
     all_topics: Annotated[
-        bool, options.flag("--all-topics", "In every topic the group has committed offsets of.")
+        bool, options.flag("--all-topics", "Reset all topics that the group has committed offsets for.")
     ] = False,
     to_earliest: Annotated[
         bool, options.flag("--to-earliest", "To the first record, so that everything is read again.")
@@ -153,7 +157,7 @@ def reset(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change a group's committed offsets: name the topics, and one of --to-... or --shift-by.
+    """Change a group's committed offsets. Give the topics, and one of --to-... or --shift-by.
 
     The group must have no members. Without --execute, only the plan is shown.
     """
@@ -163,7 +167,7 @@ def reset(
         to_earliest, to_latest, to_offset, None if to_time is None else parse_time(to_time), shift_by
     )
     if bool(topic) == all_topics:
-        raise ConfigError("say which topics: --topic NAME, or --all-topics for those the group has committed")
+        raise ConfigError("give --topic NAME, or --all-topics for the topics that the group has committed")
     scopes = [resetting.parse_scope(text) for text in topic or []]
 
     async def move(client: Client) -> None:
@@ -172,7 +176,7 @@ def reset(
         offsets = await group_facts.committed(client, name)
         places = await resetting.scope_of(client, scopes, offsets)
         if not places:
-            raise CommandFailed(f"group {name} has committed nothing; name topics with --topic")
+            raise CommandFailed(f"group {name} has no committed offsets; name topics with --topic")
         moves = await resetting.plan(client, places, offsets, target)
         if execute:
             await group_facts.commit(client, name, {(move.topic, move.partition): move.new for move in moves})
@@ -181,7 +185,7 @@ def reset(
     options.run(move)
 
 
-def _show_moves(moves: list[resetting.Move], *, executed: bool, as_json: bool) -> None:
+def _show_moves(moves: list[resetting.PlannedReset], *, executed: bool, as_json: bool) -> None:
     rows = [(move.topic, move.partition, move.old, move.new, move.end - move.new) for move in moves]
     if as_json:
         names = ("topic", "partition", "old", "new", "lag")
@@ -190,7 +194,7 @@ def _show_moves(moves: list[resetting.Move], *, executed: bool, as_json: bool) -
     show_table(("TOPIC", "PARTITION", "OLD", "NEW", "LAG"), rows)
     bounded = sum(move.bounded for move in moves)
     if bounded:
-        remark(f"{bounded} of {len(moves)} offsets lie outside their logs; the nearest ones are taken")
+        remark(f"{bounded} of {len(moves)} offsets are outside their logs; the nearest ones are used")
     if not executed:
         remark("nothing was changed; add --execute to do it")
 

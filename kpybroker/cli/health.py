@@ -1,6 +1,6 @@
-"""`python -m kpybroker.cli.health [PATH]`: exit code 0 where the node of this container answers PATH with 200, else 1.
+"""`python -m kpybroker.cli.health [PATH]`: exits with 0 if the node in this container answers PATH with 200, else 1.
 
-PATH is /readyz (clients are served) or /healthz (the process answers). The port is that of the environment.
+PATH is /readyz (clients are served) or /healthz (the process answers). The environment has the port.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PORT = "KAFKA_KPYBROKER_HTTP_PORT"
 
 
 def main() -> int:
-    """Ask, and say in one line what is wrong."""
+    """Send the request, and print the answer or what is wrong in one line."""
     path = sys.argv[1] if len(sys.argv) > 1 else "/readyz"
     port = os.environ.get(PORT, "8080")
     if not port.isdecimal():

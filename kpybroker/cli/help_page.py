@@ -1,4 +1,4 @@
-"""How every help page looks: usage, what the command does, its arguments, commands and options."""
+"""The layout of all help pages: usage, description, arguments, commands and options."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import NamedTuple
 WIDTH_MAX = 110
 WIDTH_MIN = 40
 NAMES_WIDTH_MAX = 34
-"""A longer name stands on a line of its own."""
+"""A longer name gets its own line."""
 
 
-class Row(NamedTuple):
-    """An argument, option or command, and what it is for."""
+class HelpRow(NamedTuple):
+    """An argument, option or command, and its description."""
 
     name: str
-    told: str
+    description: str
 
 
-class Page(NamedTuple):
-    """A help page. `sections`: title and rows; those without rows are left out."""
+class HelpPage(NamedTuple):
+    """A help page. `sections`: titles and rows; sections without rows are omitted."""
 
     usage: str
     about: str
-    sections: tuple[tuple[str, list[Row]], ...]
+    sections: tuple[tuple[str, list[HelpRow]], ...]
     epilog: str = ""
 
     def render(self) -> str:
-        """The page, as wide as the terminal, and never wider than WIDTH_MAX."""
+        """The page as text, as wide as the terminal but at most WIDTH_MAX."""
         width = max(WIDTH_MIN, min(WIDTH_MAX, shutil.get_terminal_size().columns))
         lines = [f"Usage: {self.usage}", "", *_paragraphs(self.about, width)]
         for title, rows in self.sections:
@@ -46,15 +46,17 @@ def _paragraphs(text: str, width: int) -> list[str]:
     return lines[1:]
 
 
-def _rows(rows: list[Row], width: int) -> list[str]:
+def _rows(rows: list[HelpRow], width: int) -> list[str]:
     names = max((len(row.name) for row in rows if len(row.name) <= NAMES_WIDTH_MAX), default=NAMES_WIDTH_MAX)
     start = names + 4
     lines: list[str] = []
     for row in rows:
-        told = textwrap.wrap(" ".join(row.told.split()), max(20, width - start), break_on_hyphens=False) or [""]
+        wrapped = textwrap.wrap(" ".join(row.description.split()), max(20, width - start), break_on_hyphens=False) or [
+            ""
+        ]
         if len(row.name) > names:
             lines.append(f"  {row.name}")
         else:
-            lines.append(f"  {row.name:<{names}}  {told.pop(0)}".rstrip())
-        lines += [" " * start + more for more in told]
+            lines.append(f"  {row.name:<{names}}  {wrapped.pop(0)}".rstrip())
+        lines += [" " * start + more for more in wrapped]
     return lines

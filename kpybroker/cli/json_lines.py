@@ -1,4 +1,4 @@
-"""Records as JSON, one object a line: `consume --json` writes them, `produce --json-lines` reads them."""
+"""Records as JSON, one object per line: `consume --json` writes them, `produce --json-lines` reads them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADERS_MAX = 1000
 
 
 class Outgoing(NamedTuple):
-    """A record to send. `partition` and `timestamp` (ms) are None where the input does not say."""
+    """A record to send. `partition` and `timestamp` (ms) are None if the input has none."""
 
     key: bytes | None
     value: bytes | None
@@ -32,7 +32,7 @@ class Outgoing(NamedTuple):
 
 
 def json_line(topic: str, partition: int, record: Record) -> str:
-    """Bytes that are not UTF-8 come as `..._base64`."""
+    """One record as a line of JSON; bytes that are not UTF-8 are in fields named `..._base64`."""
     shown: dict[str, Any] = {
         "topic": topic,
         "partition": partition,
@@ -53,7 +53,7 @@ def _text(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def parse_json_line(line: bytes, number: int) -> Outgoing:
-    """What `json_line` wrote. `topic` and `offset` are passed over: the command says where to send to.
+    """Parse a line as `json_line` writes it. Ignores `topic` and `offset`, as the command names the topic.
 
     Raises CommandFailed, which names the line.
     """
@@ -91,7 +91,7 @@ def _outgoing(found: Mapping[str, Any]) -> Outgoing:
 
 
 def _bytes(found: Mapping[str, Any], name: str) -> bytes | None:
-    """A string is text, null is null, and anything else is sent as the JSON that it is."""
+    """The bytes of a field: text for a string, None for null, and JSON text for any other value."""
     encoded = found.get(f"{name}_base64")
     if encoded is not None:
         if name in found:
@@ -111,7 +111,7 @@ def _bytes(found: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def _headers(found: Any) -> Iterator[tuple[str, bytes | None]]:
-    """A list as `consume --json` writes it, or an object of names and values."""
+    """Headers from a list as `consume --json` writes it, or from an object of names and values."""
     if isinstance(found, dict):
         found = [{"key": name, "value": value} for name, value in found.items()]
     if not isinstance(found, list):

@@ -1,7 +1,7 @@
-"""The plan of `dev --brokers N`: which nodes there are, where they listen, and the property file of each.
+"""The plan of `dev --brokers N`: the nodes, their ports, and the properties file of each.
 
-The files stand beside the data: `node-2.properties` starts node 2 by itself (`kpybroker serve --config`), and they say
-at the next start whose data this is. What a node logs is in `node-2.log`, its data in `node-2`.
+The files are beside the data. `node-2.properties` can start node 2 alone (`kpybroker serve --config`), and at the next
+start the files show which cluster the data belongs to. `node-2.log` is the log of node 2, `node-2` its data directory.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ HOST = "127.0.0.1"
 BROKERS_MAX = 50
 VOTERS_MAX = 5
 CONTROLLERS_FROM = 100
-"""Controller listeners stand so far above the first port for clients: brokers that are added later have room."""
+"""Distance of the first controller port from the first client port, which leaves room for more brokers."""
 OURS = ("node.id", "process.roles", "listeners", "log.dirs", "controller.quorum.voters", "kpybroker.http.port")
-"""What differs from node to node, or must not."""
+"""Settings that the plan determines; --set cannot change them."""
 
 
 class LocalNode(NamedTuple):
-    """One node of the plan. Its files are made by `write`, its ports are held by `Ports`."""
+    """One node of the plan. `write` creates its properties file; `Ports` holds its ports."""
 
     node_id: int
     directory: Path
-    """Of the whole cluster."""
+    """The directory of the whole cluster."""
     properties: Mapping[str, str]
 
     @property
@@ -45,29 +45,29 @@ class LocalNode(NamedTuple):
 
     @property
     def ready_file(self) -> Path:
-        """While the node serves: its bootstrap, data and process id as JSON."""
+        """The node's bootstrap, data and process id as JSON; exists while it serves."""
         return self.directory / f"node-{self.node_id}.ready"
 
     def write(self) -> None:
-        """Make the property file. Raises OSError."""
+        """Write the properties file. Raises OSError."""
         lines = [f"{name}={_escaped(value)}\n" for name, value in self.properties.items()]
         text = "# written by `kpybroker dev --brokers` at every start\n" + "".join(lines)
         _properties_file(self.directory, self.node_id).write_text(text, encoding="utf-8")
 
 
 class Ports:
-    """Ports that are held for the nodes: bound and not listened on, so that the nodes can and nobody else does.
+    """Reserves ports for the nodes: binds them without listening, so that the nodes can listen but no other process.
 
-    Linux lets a socket listen where another is merely bound, if both allow the address to be used again, and gives a
-    bound port to nobody who asks for any. A node that ends keeps its port, as long as the others run. macOS does not:
-    there they are let go just before the nodes start.
+    On Linux a socket may listen on a port that another socket has only bound, if both set SO_REUSEADDR, and the kernel
+    does not pick a bound port as a free one. So a node that ends keeps its port while the others run. macOS does not
+    allow this: there the ports are released just before the nodes start.
     """
 
     def __init__(self) -> None:
         self._held: list[socket.socket] = []
 
     def hold(self, port: int) -> int:
-        """A port of this machine, 0 for a free one. Raises ConfigError: somebody listens there."""
+        """Reserve a port, or a free one for 0, and return it. Raises ConfigError if it is in use."""
         if port and port in {each.getsockname()[1] for each in self._held}:
             raise ConfigError(
                 f"port {port} is needed twice: brokers listen from --port on, controllers {CONTROLLERS_FROM} above, "
@@ -87,7 +87,7 @@ class Ports:
         return found
 
     def let_nodes_listen(self) -> None:
-        """Let go what keeps the nodes from listening: where one node could not, none can."""
+        """Release the ports if a node cannot listen on a reserved one (macOS)."""
         if not self._held:
             return
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trying:
@@ -98,13 +98,13 @@ class Ports:
                 self.close()
 
     def close(self) -> None:
-        """Give them back."""
+        """Release all ports."""
         for holding in self._held:
             holding.close()
 
 
-class Wanted(NamedTuple):
-    """What the command line asks for. http_port: of the first node, None for none."""
+class LocalClusterOptions(NamedTuple):
+    """The options of `dev`. `http_port`: that of the first node, or None."""
 
     brokers: int
     port: int
@@ -112,12 +112,12 @@ class Wanted(NamedTuple):
     settings: Mapping[str, str]
 
 
-def plan(directory: Path, wanted: Wanted, defaults: Mapping[str, str], ports: Ports) -> list[LocalNode]:
-    """The nodes of a cluster whose data is, or will be, below `directory`. Raises ConfigError."""
+def plan(directory: Path, wanted: LocalClusterOptions, defaults: Mapping[str, str], ports: Ports) -> list[LocalNode]:
+    """The nodes of a cluster with its data below `directory`. Raises ConfigError."""
     count = wanted.brokers
     for name in OURS:
         if name in wanted.settings:
-            raise ConfigError(f"--set {name} is not for all of {count} brokers; use `kpybroker serve` for a single one")
+            raise ConfigError(f"--set {name} cannot be the same for {count} brokers; use `kpybroker serve` for one")
     known = existing_nodes(directory)
     _check_directory(directory, count, known)
     before = _read(directory, known[0]) if known else {}
@@ -130,7 +130,7 @@ def plan(directory: Path, wanted: Wanted, defaults: Mapping[str, str], ports: Po
     clients = [ports.hold(wanted.port + place if wanted.port else 0) for place in range(count)]
     controllers = [ports.hold(_controller_port(wanted.port, place)) for place in range(votes)]
     every = {
-        "controller.listener.names": "CONTROLLER",  # the default here, and what Apache Kafka wants to be told
+        "controller.listener.names": "CONTROLLER",  # the default here, but Apache Kafka requires it
         **defaults,
         **replication(count),
         **wanted.settings,
@@ -151,12 +151,12 @@ def plan(directory: Path, wanted: Wanted, defaults: Mapping[str, str], ports: Po
 
 
 def voters_among(brokers: int) -> int:
-    """How many vote: an odd number, for one more voter of an even number bears no more failures."""
+    """The number of voters: an odd number, as one more voter would not tolerate more failures."""
     return min(brokers - 1 | 1, VOTERS_MAX) if brokers > 1 else 1
 
 
 def replication(brokers: int) -> dict[str, str]:
-    """What one expects of so many brokers: each record on up to three, acknowledged by two of three."""
+    """Usual replication settings for this many brokers: up to three replicas, two of three in sync."""
     replicas, in_sync = str(min(brokers, 3)), "2" if brokers >= 3 else "1"
     return {
         "default.replication.factor": replicas,
@@ -170,13 +170,13 @@ def replication(brokers: int) -> dict[str, str]:
 
 
 def existing_nodes(directory: Path) -> list[int]:
-    """The ids of nodes whose property files are there, in order."""
+    """The ids of nodes that have a properties file, in order."""
     names = (re.fullmatch(r"node-([1-9][0-9]{0,8})\.properties", path.name) for path in directory.glob("node-*"))
     return sorted(int(name[1]) for name in names if name)
 
 
 def check_alone(directory: Path) -> None:
-    """Before one broker starts: this is not the data of several. Raises ConfigError."""
+    """Check that a directory for a single broker does not have the data of several. Raises ConfigError."""
     known = existing_nodes(directory)
     if known:
         raise ConfigError(
@@ -198,14 +198,14 @@ def _check_directory(directory: Path, count: int, known: list[int]) -> None:
 
 
 def _read(directory: Path, node_id: int) -> Mapping[str, str]:
-    """The property file of a node that was here before. Raises ConfigError."""
+    """Read the properties file of an existing node. Raises ConfigError."""
     path = _properties_file(directory, node_id)
     try:
         found = parse_properties(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}; it says whose data {directory} is") from error
+        raise ConfigError(f"cannot read {path}: {error}; it names the cluster of {directory}") from error
     if not found.get("controller.quorum.voters"):
-        raise ConfigError(f"{path} names no controller.quorum.voters; restore it, or choose another --data-dir")
+        raise ConfigError(f"{path} has no controller.quorum.voters; restore it, or choose another --data-dir")
     return found
 
 
@@ -221,6 +221,6 @@ def _properties_file(directory: Path, node_id: int) -> Path:
 
 
 def _escaped(value: str) -> str:
-    """For a property file: a backslash is one, and what would be lost at the front is not."""
+    """A value for a properties file, with backslashes, newlines and leading spaces escaped."""
     shown = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     return "\\" + shown if shown[:1] in (" ", "\t", "\f") else shown

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: MurmurHash2, as Kafka's default partitioner has it, so that all clients agree.
+"""The partition of a key by MurmurHash2, as in Kafka's default partitioner, so that all clients agree.
 
 Source: Austin Appleby's MurmurHash2 (public domain) with Kafka's seed. Keys are hashed as bytes;
 the sign bit is dropped.

@@ -1,4 +1,4 @@
-"""What every command that asks a broker shares: where the broker is, how to answer, and how a command ends."""
+"""What all commands that talk to a broker share: common options, and running a scenario on a connection."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from kpybroker.errors import ConfigError
 
 TIMEOUT_S_MAX = 3600.0
 BOOTSTRAP_VARIABLE = "KPYBROKER_BOOTSTRAP"
-"""Read when no option says it; as typer's own, the command's would win over an option given before the command."""
+"""Read if --bootstrap is not given. Not typer's `envvar`, which would win over an option before the command's name."""
 
 
 _given: dict[str, Any] = {}
-"""What --bootstrap and --timeout said, before the command's name or after it (which wins). One command a process."""
+"""Values of --bootstrap and --timeout, given before or after the command's name (the latter wins)."""
 
 
 def forget() -> None:
-    """Begin another command."""
+    """Forget the options of the previous command in this process."""
     _given.clear()
 
 
@@ -58,9 +58,9 @@ Timeout = Annotated[
 ]
 
 
-def flag(name: str, told: str) -> Any:
-    """An option without a value: typer would call that value <bool>."""
-    return typer.Option(name, metavar="", help=told)
+def flag(name: str, summary: str) -> Any:
+    """An option without a value, for which typer would show <bool>."""
+    return typer.Option(name, metavar="", help=summary)
 
 
 Json = Annotated[bool, flag("--json", "Answer in JSON, for programs.")]
@@ -68,13 +68,13 @@ OFFSET_MAX = 2**63 - 1
 
 
 def check_offset(option: str, value: int | None) -> None:
-    """Refuse what no offset can be, or be moved by. Raises ConfigError."""
+    """Check the range of an offset, or of a number to shift one by. Raises ConfigError."""
     if value is not None and abs(value) > OFFSET_MAX:
         raise ConfigError(f"{option} {value}: offsets go up to {OFFSET_MAX}")
 
 
 def parse_pair(text: str, what: str) -> tuple[str, str]:
-    """`NAME=VALUE`, the value as it stands. Raises ConfigError."""
+    """Split `NAME=VALUE`; the value keeps its spaces. Raises ConfigError."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ConfigError(f"cannot read the {what} {text!r}: write NAME=VALUE")
@@ -82,22 +82,22 @@ def parse_pair(text: str, what: str) -> tuple[str, str]:
 
 
 def timeout_ms() -> int:
-    """The patience that was asked for."""
+    """The value of --timeout in ms, or the default."""
     return int(1000 * _given["timeout"]) if "timeout" in _given else session.TIMEOUT_MS
 
 
 def bootstrap() -> str:
-    """The brokers that were named, `host:port[,host:port...]`."""
+    """The bootstrap servers, `host:port[,host:port...]`."""
     return _given.get("bootstrap") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
 
 
 def run(
     scenario: Callable[[Client], Awaitable[None]], where: str | None = None, *, ends_with_reader: bool = False
 ) -> None:
-    """Connect, run the scenario, disconnect. Refusals and lost connections become CommandFailed: one line.
+    """Connect, run the scenario, disconnect. Raises CommandFailed for refusals and lost connections.
 
-    `where`: another bootstrap than the one that was named. `ends_with_reader`: stop when nobody reads stdout any more,
-    with BrokenPipeError, and not only when something is printed next.
+    `where`: bootstrap servers, instead of those of the options. `ends_with_reader`: raise BrokenPipeError as soon as
+    the reader of stdout is gone, and not only when something is printed next.
     """
     around = _reader_of_stdout if ends_with_reader else contextlib.nullcontext
     session.run(scenario, where or bootstrap(), timeout_ms(), around=around)
@@ -105,7 +105,7 @@ def run(
 
 @contextlib.contextmanager
 def _reader_of_stdout() -> Iterator[None]:
-    """Cancel the task when the other end of stdout, a pipe, is closed; that becomes BrokenPipeError."""
+    """Raise BrokenPipeError in the current task when stdout is a pipe and its reader closes it."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
     has_gone = False
@@ -122,7 +122,7 @@ def _reader_of_stdout() -> Iterator[None]:
     except (OSError, ValueError):  # closed, or not a file
         is_pipe = False
     if is_pipe:
-        loop.add_reader(stdout, on_closed)  # the writing end of a pipe is "readable" only when its reader is gone
+        loop.add_reader(stdout, on_closed)  # the write end of a pipe becomes "readable" only when its reader is gone
     try:
         yield
     except asyncio.CancelledError:

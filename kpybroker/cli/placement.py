@@ -1,4 +1,4 @@
-"""Where the replicas of a topic's partitions go: evenly over brokers, with as few moves as that takes."""
+"""Places the replicas of a topic's partitions evenly over brokers, with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def place(
 ) -> dict[int, list[int]]:
     """New replicas by partition, the preferred leader first.
 
-    `current`: replicas by partition. `brokers`: which of them may hold any. `replicas`: how many of each partition,
-    as many as it has where None. `racks`: by broker; replicas of one partition go to different racks where they can.
+    `current`: replicas by partition. `brokers`: the brokers that may hold replicas. `replicas`: how many each partition
+    gets (None: as many as now). `racks`: by broker; replicas of a partition go to different racks if possible.
     Raises ValueError for more replicas than brokers.
     """
     racks = racks or {}
@@ -42,7 +42,7 @@ def _shares_rack(broker: int, held: Sequence[int], racks: Mapping[int, str | Non
 
 
 def _move_one(placed: dict[int, list[int]], load: Counter[int], racks: Mapping[int, str | None]) -> bool:
-    """Move one replica from a broker to one that has two less, or more; whether there was one to move."""
+    """Move one replica to a broker that has at least two fewer. Returns False if no such move is left."""
     by_load = sorted(load, key=lambda each: (load[each], each))
     for high in reversed(by_load):
         for low in by_load:
@@ -60,7 +60,7 @@ def _move_one(placed: dict[int, list[int]], load: Counter[int], racks: Mapping[i
 
 
 def _with_leaders(placed: dict[int, list[int]]) -> dict[int, list[int]]:
-    """Each partition's replicas in an order that spreads the leaders; the first one stays where it may."""
+    """Order each partition's replicas so that leaders are spread evenly. The first replica stays first if possible."""
     leads: Counter[int] = Counter()
     most = -(-len(placed) // len({broker for held in placed.values() for broker in held} or {0}))
     for index in sorted(placed):

@@ -1,4 +1,4 @@
-"""How the process of a broker has its memory managed: the collector of cycles, and glibc's allocator."""
+"""Memory settings of a broker's process: the garbage collector, and glibc's allocator."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import gc
 import sys
 
 GC_THRESHOLDS = (10_000, 5, 200)
-"""A collection of what is young looks at 60,000 objects at most, some 15 ms; a full one comes after 1,000 of them."""
+"""A young collection scans at most 60,000 objects, some 15 ms; a full one comes after 1,000 young ones."""
 PUT_OFF = 20
-"""Full collections come so many times as late while long requests are under way."""
+"""The factor by which full collections become rarer while long requests are in progress."""
 MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt."""
 KEPT_BYTES = 64 << 20
 
 
-def calm_collector() -> None:
-    """What start-up made stays to the end: it need not be looked at again and again."""
+def freeze_startup_objects() -> None:
+    """Exempt the objects of start-up from collections, as they live to the end."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
 
 def put_off_full_collections(is_busy: bool) -> None:
-    """What long requests are read into is alive until they are answered: to look through all of it takes seconds."""
+    """Make full collections rarer during long requests: their objects live until the answer, and scanning them takes
+    seconds."""
     young, middle, old = GC_THRESHOLDS
     gc.set_threshold(young, middle, old * PUT_OFF if is_busy else old)
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep what large replies free: else each gets its pages anew, which costs more than to copy them."""
+    """Have glibc keep the memory that large replies free: new pages for each cost more than copying the reply."""
     if not sys.platform.startswith("linux"):
         return
     import ctypes

@@ -1,4 +1,4 @@
-"""`kpybroker produce`: lines in."""
+"""`kpybroker produce`: options, input and progress; `producing.py` sends the records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from kpybroker.cli import options
-from kpybroker.cli.producing import HowToSend, Lines, Sender
+from kpybroker.cli.producing import Lines, RecordSender, SendOptions
 from kpybroker.cli.show import remark, show_json
 from kpybroker.client.client import Client, CommandFailed
 from kpybroker.errors import ConfigError
@@ -24,10 +24,10 @@ from kpybroker.wire.records.compression import CODEC_BY_NAME
 
 READ_BYTES = 1 << 20
 LINGER_S = 0.005
-"""What has been read is sent when the input pauses for so long, or a batch is full."""
+"""Records are sent when the input pauses for this long, or a batch is full."""
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 HEADERS_MAX = 1000
-TYPE_HERE = "type records, one a line; Ctrl-D ends"
+TYPE_HERE = "type records, one per line; Ctrl-D ends"
 TOPIC_HELP = "Name of the topic."
 
 File = Annotated[
@@ -36,7 +36,7 @@ File = Annotated[
 KeySeparator = Annotated[
     str | None,
     typer.Option(
-        "--key-separator", metavar="TEXT", help="Separates key and value in a line; without it, records have no key."
+        "--key-separator", metavar="TEXT", help="Separates key and value in a line. Without it, records have no key."
     ),
 ]
 Partition = Annotated[
@@ -48,7 +48,7 @@ Acks = Annotated[
     typer.Option(
         "--acks",
         metavar="all|1|0",
-        help="Who must have a record before it counts as sent: all in-sync replicas, the leader, or nobody.",
+        help="Replicas that acknowledge a record: all in sync, the leader, or none.",
     ),
 ]
 Compression = Annotated[str, typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")]
@@ -56,7 +56,7 @@ Header = Annotated[
     list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header of every record; may be repeated.")
 ]
 NullMarker = Annotated[
-    str | None, typer.Option("--null-marker", metavar="TEXT", help="Send a null value where the value is this text.")
+    str | None, typer.Option("--null-marker", metavar="TEXT", help="Send a null value if the value is this text.")
 ]
 JsonLines = Annotated[
     bool,
@@ -83,14 +83,14 @@ def produce(
 ) -> None:
     """Send lines of a file or of standard input, one record each."""
     if json_lines and (key_separator is not None or null_marker is not None):
-        raise ConfigError("--json-lines says key and null itself; leave out --key-separator and --null-marker")
+        raise ConfigError("JSON lines have their own keys and nulls; omit --key-separator and --null-marker")
     if acks not in ACKS:
         raise ConfigError(f"--acks {acks!r}: write all, 1 or 0")
     if compression not in CODEC_BY_NAME:
         raise ConfigError(f"--compression {compression!r}: write one of {', '.join(CODEC_BY_NAME)}")
     if key_separator == "":
-        raise ConfigError("--key-separator is empty; give the text that parts key and value")
-    how = HowToSend(
+        raise ConfigError("--key-separator is empty; give the text that separates key and value")
+    how = SendOptions(
         partition=partition,
         acks=ACKS[acks],
         codec=CODEC_BY_NAME[compression],
@@ -104,7 +104,7 @@ def produce(
         remark(TYPE_HERE)
 
     async def send(client: Client) -> None:
-        sender = Sender(client, topic, how)
+        sender = RecordSender(client, topic, how)
         began = time.monotonic()
         if await sender.start():
             remark(f"created topic {topic}")
@@ -115,7 +115,7 @@ def produce(
 
 
 def _open(file: Path | None) -> tuple[BinaryIO, int | None]:
-    """The input and its size, where it has one."""
+    """The input, and its size if known."""
     if file is None:
         if sys.stdin is None:
             raise ConfigError("standard input is closed; give --file")
@@ -134,13 +134,13 @@ def _headers(texts: list[str]) -> Headers:
     return tuple((name, os.fsencode(value)) for name, value in pairs)
 
 
-async def _send_all(sender: Sender, how: HowToSend, source: BinaryIO, size: int | None) -> None:
-    """Read and send at once: what a pipe gives is sent when it comes, not when it ends."""
+async def _send_all(sender: RecordSender, how: SendOptions, source: BinaryIO, size: int | None) -> None:
+    """Read and send concurrently: lines from a pipe are sent as they arrive, not when it ends."""
     lines = Lines(how)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     more = () if size is None else (TimeRemainingColumn(),)
     console = Console(stderr=True)
-    # beside a terminal as stdin, a bar would write over what is being typed
+    # with a terminal as stdin, a bar would overwrite what is being typed
     is_hidden = not console.is_terminal or source.isatty()
     with Progress(*columns, *more, console=console, transient=True, disable=is_hidden) as progress:
         bar = progress.add_task("sending", total=size)
@@ -164,7 +164,7 @@ async def _send_all(sender: Sender, how: HowToSend, source: BinaryIO, size: int 
 
 
 async def _read(source: BinaryIO) -> bytes:
-    """What is there, waiting for at least one byte; b"" at the end. A thread that Ctrl-C need not wait for."""
+    """Read at least one byte; b"" at the end. Reads in a daemon thread, so that Ctrl-C need not wait for it."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[bytes] = loop.create_future()
 
@@ -188,7 +188,7 @@ async def _read(source: BinaryIO) -> bytes:
     return await found
 
 
-def _report(sender: Sender, topic: str, took_s: float, *, as_json: bool) -> None:
+def _report(sender: RecordSender, topic: str, took_s: float, *, as_json: bool) -> None:
     count = sum(sender.sent.values())
     if as_json:
         partitions = {str(partition): sender.sent[partition] for partition in sorted(sender.sent)}

@@ -1,4 +1,4 @@
-"""Sending lines: each to its partition, in batches, idempotent where acks allow it."""
+"""Sends lines as records, in batches per partition, idempotently with acks=all."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ BATCH_BYTES = 256 * 1024
 """A batch is closed at this size; a single record may be larger."""
 BATCH_RECORDS_MAX = 20_000
 OPEN_BYTES_MAX = 16 * 1024 * 1024
-"""What all partitions together hold back: one request, however many partitions there are."""
+"""The most bytes that all partitions together hold back."""
 RECORD_OVERHEAD_BYTES = 16
 LINE_BYTES_MAX = 64 * 1024 * 1024
 TOO_LARGE = {ErrorCode.MESSAGE_TOO_LARGE: "max.message.bytes", ErrorCode.RECORD_LIST_TOO_LARGE: "segment.bytes"}
-"""The setting of the topic that a batch is larger than."""
+"""The topic setting that limits the size of the batch."""
 
 
 @dataclass(slots=True)
-class HowToSend:
-    """What the command's options say. `separator` parts key and value; a value equal to `null_marker` is null.
+class SendOptions:
+    """The command's options. `separator` separates key and value; a value equal to `null_marker` is null.
 
     `is_json`: each line is a JSON object instead.
     """
@@ -43,23 +43,24 @@ class HowToSend:
 
 
 @dataclass(slots=True)
-class Open:
-    """What waits for its partition's next batch."""
+class OpenBatch:
+    """The records that wait for their partition's next batch."""
 
     records: list[Record | Keyed] = field(default_factory=list)
     size_bytes: int = 0
 
 
 class Lines:
-    """Bytes in, the record of each whole line out. A last line without its newline counts."""
+    """Turns bytes into records, one per line. The last line needs no newline."""
 
-    def __init__(self, how: HowToSend) -> None:
+    def __init__(self, how: SendOptions) -> None:
         self._how = how
         self._rest = b""
         self._count = 0
 
     def feed(self, data: bytes) -> Iterator[Outgoing]:
-        """The lines that are whole now; those before a bad one come out before CommandFailed is raised."""
+        """The records of all complete lines. Raises CommandFailed at an invalid line, after yielding those before
+        it."""
         whole, newline, rest = data.rpartition(b"\n")
         if not newline:
             self._rest += data
@@ -72,7 +73,7 @@ class Lines:
         return map(self._parse, lines)
 
     def end(self) -> Iterator[Outgoing]:
-        """What came after the last newline."""
+        """The record after the last newline."""
         rest, self._rest = self._rest, b""
         return map(self._parse, [rest] if rest else [])
 
@@ -89,31 +90,31 @@ class Lines:
             if not found:
                 separator = self._how.separator.decode()
                 raise CommandFailed(
-                    f"line {self._count} has no {separator!r} between key and value; those before were sent"
+                    f"line {self._count} has no {separator!r} between key and value; the lines before it were sent"
                 )
         return Outgoing(key, None if value == self._how.null_marker and value is not None else value)
 
 
-class Sender:
-    """Records to one topic. `add` and `flush`; `sent` counts what the brokers have acknowledged."""
+class RecordSender:
+    """Sends records to one topic. `sent` counts those that the brokers have acknowledged."""
 
-    def __init__(self, client: Client, topic: str, how: HowToSend) -> None:
+    def __init__(self, client: Client, topic: str, how: SendOptions) -> None:
         self._client = client
         self._topic = topic
         self._how = how
         self._known: metadata.MetadataResponseTopic | None = None
-        self._open: dict[int, Open] = {}
+        self._open: dict[int, OpenBatch] = {}
         self._open_bytes = 0
         self._count = 0
         self._keyless = 0
         self._producer = (-1, -1)
         self._sequences: dict[int, int] = {}
         self.sent: dict[int, int] = {}
-        """By partition, the records acknowledged (with acks=0: written to the socket)."""
+        """Partition -> records acknowledged (with acks=0: written to the socket)."""
         self.sent_bytes = 0
 
     async def start(self) -> bool:
-        """Find the topic, which the broker may create now (then True); with acks=all be an idempotent producer.
+        """Find or create the topic, and with acks=all get a producer id. Returns whether the topic was created.
 
         Raises CommandFailed, KafkaError.
         """
@@ -129,25 +130,25 @@ class Sender:
         return created
 
     async def _begin(self) -> tuple[int, int]:
-        """A producer id and its epoch. Apache Kafka has none ready just after it started, and is asked again."""
+        """A producer id and its epoch. Apache Kafka has none just after its start, so this is retried."""
         request = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=60_000)
-        told = await self._client.ask("InitProducerId", request, at_most=5)
-        check(told.error_code)
-        return told.producer_id, told.producer_epoch
+        response = await self._client.ask("InitProducerId", request, at_most=5)
+        check(response.error_code)
+        return response.producer_id, response.producer_epoch
 
     async def add(self, records: Iterable[Outgoing]) -> None:
-        """Take records; full batches are sent on the way."""
+        """Add records, and send when a batch is full."""
         for record in records:
             headers = record.headers + self._how.headers
             partition = self._partition(record)
             waiting = self._open.get(partition)
             if waiting is None:
-                waiting = self._open[partition] = Open()
+                waiting = self._open[partition] = OpenBatch()
             size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
             size += sum(len(name) + len(content or b"") for name, content in record.headers)
             if waiting.records and waiting.size_bytes + size > BATCH_BYTES:
                 await self.flush()
-                waiting = self._open[partition] = Open()
+                waiting = self._open[partition] = OpenBatch()
             if record.timestamp is None:
                 waiting.records.append((record.key, record.value, headers))
             else:
@@ -165,13 +166,13 @@ class Sender:
             if record.partition >= self._count:
                 raise CommandFailed(
                     f"{self._topic} has no partition {record.partition}, which a line names: there are 0 to "
-                    f"{self._count - 1}; give it more, or send all to one with --partition"
+                    f"{self._count - 1}; add partitions, or send all records to one with --partition"
                 )
             return record.partition
         return self._keyless if record.key is None else partition_of(record.key, self._count)
 
     async def flush(self) -> None:
-        """Send everything that waits, one batch per partition. Raises CommandFailed, KafkaError, OSError."""
+        """Send all waiting records, one batch per partition. Raises CommandFailed, KafkaError, OSError."""
         waiting, self._open, self._open_bytes = self._open, {}, 0
         now_ms = time.time_ns() // 1_000_000
         todo: dict[int, memoryview] = {}
@@ -198,9 +199,9 @@ class Sender:
             self._keyless = (self._keyless + 1) % self._count
 
     async def _send(self, todo: dict[int, memoryview]) -> None:
-        """Send what is left in `todo` to its leaders and strike out what was stored."""
+        """Send the batches in `todo` to their leaders, and remove those that were stored."""
         topic = self._known or await self._client.topic(self._topic)
-        self._known = None  # a failure below asks anew who leads
+        self._known = None  # after a failure below, the next attempt fetches metadata again
         leaders = {partition.partition_index: partition.leader_id for partition in topic.partitions}
         refused: KafkaError | CommandFailed | None = None
         for node in sorted({leaders[partition] for partition in todo}):
@@ -224,8 +225,8 @@ class Sender:
                 for partition in mine:
                     del todo[partition]
                 continue
-            told = await self._client.ask("Produce", request, node=node)
-            for row in told.responses[0].partition_responses:
+            response = await self._client.ask("Produce", request, node=node)
+            for row in response.responses[0].partition_responses:
                 if row.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                     todo.pop(row.index, None)
                     continue
@@ -236,13 +237,13 @@ class Sender:
 
 
 def _refusal(row: produce.PartitionProduceResponse, topic: str, size_bytes: int) -> KafkaError | CommandFailed:
-    """Why a batch of this size was not stored; where a setting is in the way, with the value that lets it through."""
+    """Why a batch of this size was not stored. If a size limit is the cause, names the value that allows the batch."""
     try:
         check(row.error_code, row.error_message or f"a batch for {topic}-{row.index}")
     except KafkaError as refusal:
         setting = TOO_LARGE.get(refusal.code)
         if setting is None:
             return refusal
-        way_out = f"`kpybroker topics alter {topic} --set {setting}={size_bytes}` lets it through"
+        way_out = f"`kpybroker topics alter {topic} --set {setting}={size_bytes}` allows it"
         return CommandFailed(f"{refusal_text(refusal)}; {way_out}")
-    raise AssertionError("asked about a batch that was stored")
+    raise AssertionError("the batch was stored")

@@ -1,4 +1,4 @@
-"""A server.properties as Apache Kafka reads it, from a file."""
+"""Reads a server.properties file as Apache Kafka does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kpybroker quotas`: hold clients back by user, client id or address."""
+"""`kpybroker quotas`: throttle clients by user, client id or address."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from kpybroker.cli import options
-from kpybroker.cli.command_help import Family
+from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.client.client import Client, check, nearest_name
 from kpybroker.errors import ConfigError
 from kpybroker.wire.rpc import alter_client_quotas, describe_client_quotas
 
 Entity = tuple[tuple[str, str | None], ...]
-"""(entity type, name) pairs; the name None is the default for all that have none of their own."""
+"""(entity type, name) pairs; the name None is the default entity."""
 
 UNITS = {
     "producer_byte_rate": "bytes per second",
@@ -24,9 +24,11 @@ UNITS = {
     "controller_mutation_rate": "partitions per second",
     "connection_creation_rate": "connections per second",
 }
-"""Of each quota that can be set."""
+"""All quotas that can be set, and their units."""
 
-app = typer.Typer(name="quotas", cls=Family, help="List, set and remove the quotas of clients.", no_args_is_help=True)
+app = typer.Typer(
+    name="quotas", cls=CommandGroup, help="List, set and remove the quotas of clients.", no_args_is_help=True
+)
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Quotas of this user.")]
 DefaultUser = Annotated[bool, options.flag("--default-user", "Quotas of every user without a quota of its own.")]
 ClientId = Annotated[str | None, typer.Option("--client", metavar="ID", help="Quotas of this client id.")]
@@ -42,11 +44,11 @@ def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, 
     """List all quotas."""
 
     async def show(client: Client) -> None:
-        told = await client.ask("DescribeClientQuotas", describe_client_quotas.Request())
-        check(told.error_code, told.error_message)
+        response = await client.ask("DescribeClientQuotas", describe_client_quotas.Request())
+        check(response.error_code, response.error_message)
         rows = [
             (tuple((part.entity_type, part.entity_name) for part in entry.entity), value.key, value.value)
-            for entry in told.entries or []
+            for entry in response.entries or []
             for value in entry.values
         ]
         rows.sort(key=lambda row: (_named(row[0]), row[1]))
@@ -125,8 +127,8 @@ def _known(name: str) -> str:
     """The name of a quota. Raises ConfigError."""
     if name not in UNITS:
         near = nearest_name(name, UNITS)
-        told = f"there are {', '.join(UNITS)}" if near is None else f"did you mean {near}?"
-        raise ConfigError(f"there is no quota {name}; {told}")
+        hint = f"the quotas are {', '.join(UNITS)}" if near is None else f"did you mean {near}?"
+        raise ConfigError(f"there is no quota {name}; {hint}")
     return name
 
 
@@ -139,7 +141,7 @@ def _entity(*given: tuple[str, str | None, bool]) -> Entity:
             found.append((kind, name))
     kinds = {kind for kind, _ in found}
     if not found or ("ip" in kinds and len(kinds) > 1):
-        raise ConfigError("say whose quotas: --user, --client or both, or --ip; --default-user and so on for the rest")
+        raise ConfigError("give --user, --client or both, or --ip, or --default-user, --default-client or --default-ip")
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from kpybroker.cli import cluster_facts, options
-from kpybroker.cli.command_help import Family
+from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.configs import BROKER, DELETE, OWN, SET, TOPIC, Resource, alter, described
 from kpybroker.cli.placement import place
 from kpybroker.cli.show import remark, show_json, show_line, show_table
@@ -24,12 +24,12 @@ RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.ra
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 ROWS_SHOWN = 100
 
-app = typer.Typer(name="reassign", cls=Family, help="Move replicas to other brokers.", no_args_is_help=True)
+app = typer.Typer(name="reassign", cls=CommandGroup, help="Move replicas to other brokers.", no_args_is_help=True)
 WaitFor = Annotated[bool, options.flag("--wait", "Show progress until the moves are complete.")]
 
 
-class Move(NamedTuple):
-    """One partition that is to be on other brokers, or is on its way."""
+class PlannedMove(NamedTuple):
+    """A planned or ongoing reassignment of one partition."""
 
     topic: str
     partition: int
@@ -42,9 +42,7 @@ def start(
     topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="One or more names.")] = None,
     brokers: Annotated[
         str,
-        typer.Option(
-            "--brokers", metavar="ID,ID...", help="The brokers that get the replicas, evenly; none stays elsewhere."
-        ),
+        typer.Option("--brokers", metavar="ID,ID...", help="The brokers that get all replicas, spread evenly."),
     ] = "",
     all_topics: Annotated[bool, options.flag("--all-topics", "All topics, internal ones too.")] = False,
     replication: Annotated[
@@ -72,7 +70,7 @@ def start(
 ) -> None:
     """Spread topics over brokers, with as few moves as possible. Without --execute only the plan is shown."""
     if bool(topics) == all_topics:
-        raise ConfigError("say which topics: names, or --all-topics")
+        raise ConfigError("give the names of topics, or --all-topics")
     wanted = _broker_ids(brokers)
 
     async def move(client: Client) -> None:
@@ -83,12 +81,12 @@ def start(
         if execute and wait_for:
             await _wait(client, as_json=as_json)
         elif execute and throttle is not None:
-            remark("the throttle stays until `kpybroker reassign wait` has seen the end")
+            remark("the throttle stays until `kpybroker reassign wait` removes it")
 
     options.run(move)
 
 
-async def _begin(client: Client, moves: list[Move], throttle: int | None) -> None:
+async def _begin(client: Client, moves: list[PlannedMove], throttle: int | None) -> None:
     if throttle is not None:
         await _throttle(client, moves, throttle)
     try:
@@ -106,28 +104,28 @@ def _broker_ids(text: str) -> list[int]:
     return sorted({int(part) for part in parts})
 
 
-async def _plan(client: Client, topics: list[str], brokers: list[int], replication: int | None) -> list[Move]:
+async def _plan(client: Client, topics: list[str], brokers: list[int], replication: int | None) -> list[PlannedMove]:
     """Raises CommandFailed, KafkaError."""
     nodes = {node.node_id: node for node in await cluster_facts.nodes(client)}
     for broker in brokers:
         if broker not in nodes or nodes[broker].is_fenced:
             there = ", ".join(str(node.node_id) for node in nodes.values() if not node.is_fenced)
-            raise CommandFailed(f"broker {broker} is not up, and can be given nothing; there are {there}")
+            raise CommandFailed(f"broker {broker} is not up; the brokers that are up are {there}")
     found = await (client.existing(topics) if topics else client.metadata())
-    moves: list[Move] = []
+    moves: list[PlannedMove] = []
     for name, topic in sorted(found.items()):
         current = {row.partition_index: row.replica_nodes for row in topic.partitions}
         try:
             new = place(current, brokers, replication, {broker: nodes[broker].rack for broker in brokers})
         except ValueError as error:
-            raise CommandFailed(
-                f"topic {name}: {error}; name more with --brokers, or less with --replication"
-            ) from None
-        moves += [Move(name, at, tuple(current[at]), tuple(new[at])) for at in sorted(new) if new[at] != current[at]]
+            raise CommandFailed(f"topic {name}: {error}; name more --brokers, or a lower --replication") from None
+        moves += [
+            PlannedMove(name, at, tuple(current[at]), tuple(new[at])) for at in sorted(new) if new[at] != current[at]
+        ]
     return moves
 
 
-def _show_moves(moves: list[Move], *, executed: bool, as_json: bool) -> None:
+def _show_moves(moves: list[PlannedMove], *, executed: bool, as_json: bool) -> None:
     if as_json:
         show_json({"executed": executed, "moves": [move._asdict() for move in moves]})
         return
@@ -195,13 +193,13 @@ def cancel(
         if as_json:
             show_json([{"topic": move.topic, "partition": move.partition} for move in moves])
         else:
-            show_line(f"called off {len(moves)} move{'' if len(moves) == 1 else 's'}")
+            show_line(f"cancelled {len(moves)} move{'' if len(moves) == 1 else 's'}")
 
     options.run(end)
 
 
 async def _change(client: Client, wanted: Mapping[TopicPartition, list[int] | None]) -> None:
-    """Begin moves, or call them off (None). Raises KafkaError."""
+    """Start reassignments, or cancel them (None). Raises KafkaError."""
     topics: dict[str, list[alter_partition_reassignments.ReassignablePartition]] = {}
     for (name, index), replicas in wanted.items():
         row = alter_partition_reassignments.ReassignablePartition(partition_index=index, replicas=replicas)
@@ -214,9 +212,9 @@ async def _change(client: Client, wanted: Mapping[TopicPartition, list[int] | No
     )
 
     async def attempt() -> None:
-        told = await client.ask("AlterPartitionReassignments", request)
-        check(told.error_code, told.error_message)
-        for topic in told.responses:
+        response = await client.ask("AlterPartitionReassignments", request)
+        check(response.error_code, response.error_message)
+        for topic in response.responses:
             for row in topic.partitions:
                 if row.error_code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:  # it has just ended
                     check(row.error_code, row.error_message or f"{topic.name}-{row.partition_index}")
@@ -224,17 +222,17 @@ async def _change(client: Client, wanted: Mapping[TopicPartition, list[int] | No
     await client.patiently(attempt)
 
 
-async def _ongoing(client: Client) -> list[Move]:
-    async def attempt() -> list[Move]:
+async def _ongoing(client: Client) -> list[PlannedMove]:
+    async def attempt() -> list[PlannedMove]:
         request = list_partition_reassignments.Request(timeout_ms=client.timeout_ms, topics=None)
-        told = await client.ask("ListPartitionReassignments", request)
-        check(told.error_code, told.error_message)
+        response = await client.ask("ListPartitionReassignments", request)
+        check(response.error_code, response.error_message)
         moves = []
-        for topic in told.topics:
+        for topic in response.topics:
             for row in topic.partitions:
                 old = tuple(each for each in row.replicas if each not in row.adding_replicas)
                 new = tuple(each for each in row.replicas if each not in row.removing_replicas)
-                moves.append(Move(topic.name, row.partition_index, old, new))
+                moves.append(PlannedMove(topic.name, row.partition_index, old, new))
         return sorted(moves)
 
     return await client.patiently(attempt)
@@ -260,8 +258,8 @@ async def _wait(client: Client, *, as_json: bool) -> None:
         remark("nothing is being moved any more")
 
 
-async def _throttle(client: Client, moves: list[Move], rate: int) -> None:
-    """Limit what these moves copy: who is copied from and to is named for each partition (KIP-73)."""
+async def _throttle(client: Client, moves: list[PlannedMove], rate: int) -> None:
+    """Set the replication throttles of these moves: rates on brokers, throttled replicas on topics (KIP-73)."""
     await client.metadata([])
     for broker in sorted(client.brokers):
         changes = [AlterableConfig(name=name, config_operation=SET, value=str(rate)) for name in RATES]
@@ -280,7 +278,7 @@ async def _throttle(client: Client, moves: list[Move], rate: int) -> None:
 
 
 async def _remove_throttles(client: Client) -> None:
-    """Of all brokers and topics, as `kafka-reassign-partitions --verify` does. Only where there are any."""
+    """Remove the throttles of all brokers and topics that have any, as `kafka-reassign-partitions --verify` does."""
     topics = await client.metadata()
     resources = [Resource(BROKER, str(broker)) for broker in sorted(client.brokers)]
     for resource in [*resources, *(Resource(TOPIC, name) for name in sorted(topics))]:

@@ -1,4 +1,4 @@
-"""How a record is printed: as it is, as JSON, or by a template."""
+"""Formats records for output: as stored, as JSON, or by a template."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ ESCAPES = {r"\n": "\n", r"\t": "\t", r"\0": "\0", r"\\": "\\"}
 
 
 def json_of(topic: str) -> Show:
-    """One JSON object per record; bytes that are not UTF-8 come as `..._base64`."""
+    """One JSON object per record; bytes that are not UTF-8 are in fields named `..._base64`."""
     return lambda partition, record: json_line(topic, partition, record)
 
 
 def plain(separator: bytes) -> Show:
-    """The value, behind its key and the separator where it has one; the bytes as they are, `null` for none."""
+    """Key, separator and value, or only the value of a record without a key. Bytes unchanged; `null` for a null
+    value."""
 
     def show(_: int, record: Record) -> bytes:
         value = b"null" if record.value is None else record.value
@@ -43,7 +44,10 @@ def plain(separator: bytes) -> Show:
 
 
 def template(topic: str, text: str) -> Show:
-    r"""By FIELDS in braces, `{offset} {key}={value}`, with `\n`, `\t` and `{{` for a brace. Raises ConfigError."""
+    r"""A template with FIELDS in braces, such as `{offset} {key}={value}`; `\n`, `\t`, and `{{` for a brace.
+
+    Raises ConfigError.
+    """
     parts: list[bytes | Callable[[str, int, Record], bytes]] = []
     try:
         for literal, name, spec, conversion in string.Formatter().parse(text):
@@ -51,7 +55,7 @@ def template(topic: str, text: str) -> Show:
             if name is None:
                 continue
             if name not in FIELDS or spec or conversion:
-                raise ConfigError(f"--format has no field {{{name}}}; there are {', '.join(FIELDS)}")
+                raise ConfigError(f"--format has no field {{{name}}}; the fields are {', '.join(FIELDS)}")
             parts.append(FIELDS[name])
     except ValueError as error:
         raise ConfigError(f"cannot read --format {text!r}: {error}") from None

@@ -1,4 +1,4 @@
-"""Where a group shall read on: which partitions, and the offset that each is set to."""
+"""The plan of `groups reset`: which partitions are reset, and to which offsets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kpybroker.topics import TopicPartition
 
 @dataclass(slots=True, frozen=True)
 class Target:
-    """Where to: exactly one of these is said."""
+    """Where to reset to: exactly one of these is given."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -28,13 +28,13 @@ class Target:
         ]
         if sum(said) != 1:
             raise ConfigError(
-                "say where to, once: --to-earliest, --to-latest, --to-offset N, --to-time TIME or --shift-by N"
+                "give exactly one of --to-earliest, --to-latest, --to-offset N, --to-time TIME and --shift-by N"
             )
 
 
 @dataclass(slots=True, frozen=True)
-class Move:
-    """One line of the plan; old is None where nothing was committed."""
+class PlannedReset:
+    """The new offset of one partition. `old` is None if the group has not committed there."""
 
     topic: str
     partition: int
@@ -42,7 +42,7 @@ class Move:
     new: int
     end: int
     bounded: bool
-    """The offset wanted lies outside the log, and the nearest one in it is taken."""
+    """Whether the requested offset is outside the log, so that the nearest one is used."""
 
 
 def parse_scope(text: str) -> tuple[str, list[int] | None]:
@@ -57,7 +57,7 @@ def parse_scope(text: str) -> tuple[str, list[int] | None]:
 async def scope_of(
     client: Client, scopes: Sequence[tuple[str, list[int] | None]], offsets: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
-    """The partitions meant; without scopes, all of the topics the group has committed. Raises CommandFailed."""
+    """The partitions to reset; without scopes, all of the topics that the group has committed. Raises CommandFailed."""
     wanted = list(scopes) or [(name, None) for name in sorted({topic for topic, _ in offsets})]
     found: set[TopicPartition] = set()
     for name, chosen in wanted:
@@ -71,15 +71,15 @@ async def scope_of(
 
 async def plan(
     client: Client, places: Sequence[TopicPartition], offsets: Mapping[TopicPartition, int], target: Target
-) -> list[Move]:
-    """The move of every partition, bounded by its log's start and end. Raises CommandFailed, KafkaError."""
+) -> list[PlannedReset]:
+    """The new offset of every partition, limited to its log's start and end. Raises CommandFailed, KafkaError."""
     starts = await client.list_offsets(dict.fromkeys(places, EARLIEST))
     ends = await client.list_offsets(dict.fromkeys(places, LATEST))
     wanted = await _wanted(client, places, offsets, target, starts, ends)
     moves = []
     for place in places:
         new = min(max(wanted[place], starts[place]), ends[place])
-        moves.append(Move(*place, offsets.get(place), new, ends[place], new != wanted[place]))
+        moves.append(PlannedReset(*place, offsets.get(place), new, ends[place], new != wanted[place]))
     return moves
 
 
@@ -104,5 +104,5 @@ async def _wanted(
     assert shift is not None
     for topic, partition in places:
         if (topic, partition) not in offsets:
-            raise CommandFailed(f"nothing is committed for {topic}-{partition}, so there is nothing to shift from")
+            raise CommandFailed(f"the group has no committed offset for {topic}-{partition} to shift")
     return {place: offsets[place] + shift for place in places}

@@ -1,4 +1,4 @@
-"""`kpybroker dev` and `kpybroker serve`: settings together, a node up, one ready line, a clean stop."""
+"""`kpybroker dev` and `kpybroker serve`: collect the settings, start nodes, print the ready line, stop cleanly."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kpybroker.cli import children, early, process_memory
-from kpybroker.cli.descriptors import keep_some_back
+from kpybroker.cli.descriptors import set_descriptor_limits
 from kpybroker.cli.environment import read_environment
-from kpybroker.cli.local_cluster import BROKERS_MAX, LocalNode, Ports, Wanted, check_alone, plan
+from kpybroker.cli.local_cluster import BROKERS_MAX, LocalClusterOptions, LocalNode, Ports, check_alone, plan
 from kpybroker.cli.properties import read_properties
 from kpybroker.config import BrokerConfig, parse_config, parse_setting
 from kpybroker.errors import ConfigError
@@ -30,8 +30,8 @@ from kpybroker.world.real import real_world
 
 DEV_DATA_DIR = Path("kpybroker-data")
 IN_USE = (
-    "{} is in use by another kpybroker; stop it, or start this one with --data-dir DIRECTORY or --ephemeral, and with "
-    "--port 0 beside the other"
+    "{} is in use by another kpybroker; stop it, or start this one with --port 0 and --data-dir DIRECTORY or "
+    "--ephemeral"
 )
 DEV_DEFAULTS = {
     "group.consumer.assignment.interval.ms": "0",
@@ -39,23 +39,23 @@ DEV_DEFAULTS = {
     "group.consumer.min.heartbeat.interval.ms": "200",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""On a laptop somebody waits for each rebalance; Kafka's heartbeats of 5 s are meant for thousands of members."""
+"""On a laptop people wait for each rebalance; Kafka's heartbeats of 5 s are meant for thousands of members."""
 
 ONE_WISH_S = 0.5
-"""A second Ctrl-C that comes so soon is the first one, which somebody has passed on."""
+"""A second SIGINT within this time is the same Ctrl-C, forwarded by another process."""
 
 
 class Lifetime(NamedTuple):
-    """Whom to tell when serving, and what besides a signal ends it."""
+    """The ready file, and what ends the node besides a signal."""
 
     ready_file: Path | None = None
     until_stdin_closes: bool = False
     hands_over: bool = False
-    """Standard input may say `children.HAND_OVER` first: one of several that stop together."""
+    """Whether `children.HAND_OVER` may arrive on standard input first, as for nodes of a local cluster."""
 
 
 class Facts(NamedTuple):
-    """What the ready line and the ready file say."""
+    """The contents of the ready line and the ready file."""
 
     bootstrap: str
     data: str
@@ -63,8 +63,8 @@ class Facts(NamedTuple):
     """host:port of /metrics, /healthz and /readyz, of each broker."""
 
 
-def dev(wanted: Wanted, data_dir: Path | None, *, ephemeral: bool, lifetime: Lifetime) -> None:
-    """One node on 127.0.0.1 with defaults for a laptop, or several, each a process. Raises ConfigError."""
+def dev(wanted: LocalClusterOptions, data_dir: Path | None, *, ephemeral: bool, lifetime: Lifetime) -> None:
+    """Run one node on 127.0.0.1 with defaults for a laptop, or several, each in a process. Raises ConfigError."""
     if ephemeral and "log.dirs" in wanted.settings:
         raise ConfigError("--ephemeral and --set log.dirs cannot be used together; give one of them")
     directory = Path(tempfile.mkdtemp(prefix="kpybroker-")) if ephemeral else (data_dir or DEV_DATA_DIR)
@@ -75,7 +75,7 @@ def dev(wanted: Wanted, data_dir: Path | None, *, ephemeral: bool, lifetime: Lif
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _dev_one(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
+def _dev_one(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetime) -> None:
     check_alone(directory)
     properties = {
         **DEV_DEFAULTS,
@@ -92,7 +92,7 @@ def _dev_one(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
         raise ConfigError(IN_USE.format(directory)) from error
 
 
-def _dev_several(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
+def _dev_several(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetime) -> None:
     if not 1 <= wanted.brokers <= BROKERS_MAX:
         raise ConfigError(f"--brokers {wanted.brokers}: one machine takes 1 to {BROKERS_MAX}")
     _prepare(lifetime)
@@ -108,7 +108,7 @@ def _dev_several(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
         nodes = plan(directory, wanted, DEV_DEFAULTS, ports)
         try:
             for node in nodes:
-                assert node.config, "what cannot be used is refused before anything is written"
+                assert node.config, "invalid settings are refused before anything is written"
             for node in nodes:
                 node.write()
         except OSError as error:
@@ -126,7 +126,8 @@ def _run_child(node: LocalNode) -> int:
 
 
 async def _oversee(forked: list[tuple[LocalNode, int, int, int]], directory: Path, lifetime: Lifetime) -> str | None:
-    """Be ready when all are, watch, and stop them in an order in which each can hand over. Raises ConfigError."""
+    """Print the ready line when all nodes serve, watch them, and stop them so that each can hand over. Returns the
+    reason if all have ended. Raises ConfigError."""
     brokers = [children.Child(*each) for each in forked]
     stop = _Stop()
     stop.listen(lifetime)
@@ -137,12 +138,12 @@ async def _oversee(forked: list[tuple[LocalNode, int, int, int]], directory: Pat
         configs = [child.node.config for child in brokers]
         http = [f"{config.http_host}:{config.http_port}" for config in configs if config.http_port is not None]
         bootstrap = ",".join(f"{config.listeners[0].host}:{config.listeners[0].port}" for config in configs)
-        _tell(Facts(bootstrap, str(directory), ",".join(http) or None), lifetime.ready_file)
+        _report_ready(Facts(bootstrap, str(directory), ",".join(http) or None), lifetime.ready_file)
         return await children.watch(brokers, wish)
     finally:
         wish.cancel()
         await children.stop_all(brokers)
-        _untell(lifetime.ready_file)
+        _remove_ready_file(lifetime.ready_file)
 
 
 def serve(
@@ -153,7 +154,7 @@ def serve(
     http_port: int | None,
     lifetime: Lifetime,
 ) -> None:
-    """One node from a properties file; variables win over the file, --set over both. Raises ConfigError."""
+    """Run one node. Variables win over the properties file, --set over both. Raises ConfigError."""
     properties: dict[str, str] = {}
     if environment is not None:
         _prepare(lifetime)  # it may log
@@ -171,7 +172,7 @@ def _source(config: Path | None, environment: Mapping[str, str] | None) -> str:
 
 
 def parse_settings(settings: list[str]) -> dict[str, str]:
-    """NAME=VALUE of the command line. Raises ConfigError."""
+    """Parse the values of --set. Raises ConfigError."""
     return dict(parse_setting(text) for text in settings)
 
 
@@ -180,10 +181,10 @@ def _http(port: int | None) -> dict[str, str]:
 
 
 def _run(config: BrokerConfig, lifetime: Lifetime) -> None:
-    """Serve to the end. Exits with 1 where the node could not go on."""
+    """Run a node until it stops. Exits with 1 if it failed."""
     _prepare(lifetime)
-    config = keep_some_back(config)
-    _tell_of_the_cluster(config)
+    config = set_descriptor_limits(config)
+    _log_cluster_events(config)
     with contextlib.suppress(ImportError):
         import uvloop
 
@@ -209,7 +210,7 @@ def _end_with(failure: str | None) -> None:
         sys.exit(1)
 
 
-def _tell_of_the_cluster(config: BrokerConfig) -> None:
+def _log_cluster_events(config: BrokerConfig) -> None:
     """Log cluster events by default in a cluster of several nodes, unless a log level was set."""
     if "KPYBROKER_LOG" not in os.environ and (
         len(config.controller_quorum_voters) > 1 or config.controller_quorum_bootstrap_servers
@@ -225,7 +226,7 @@ def _log_level() -> str:
 
 
 def _check_ready_file(path: Path) -> None:
-    """Refuse before anything is started what would fail when all is up. Raises ConfigError."""
+    """Check before the start that the ready file can be written. Raises ConfigError."""
     partial = _partial(path)
     try:
         if path.is_dir():
@@ -241,7 +242,7 @@ def _check_ready_file(path: Path) -> None:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether the file is of a process that was killed: who waits for the file must not take it for this one's."""
+    """Whether the file is from a process that was killed; a script that waits for it must not read the old one."""
     try:
         os.kill(int(json.loads(path.read_text())["pid"]), 0)
     except (OSError, ValueError, KeyError, TypeError) as reason:
@@ -254,23 +255,23 @@ def _partial(path: Path) -> Path:
 
 
 class _Stop:
-    """The wish to stop: from a signal or the end of stdin.
+    """Requests to stop, from signals or the end of stdin.
 
-    A second Ctrl-C does not wait for anything. A second SIGTERM does: one wish may come as several, for `timeout` and
-    the like send it to the process and to its group. So may one Ctrl-C, where a wrapper passes it on.
+    A second Ctrl-C exits at once. A second SIGTERM does not: `timeout` and similar tools send one to the process and
+    one to its group. A second SIGINT soon after the first one is ignored too, as a wrapper may forward a Ctrl-C.
     """
 
     def __init__(self) -> None:
         self.wished = asyncio.Event()
         self.hand_over = asyncio.Event()
-        """Whoever started this wants it to hand over what it leads."""
+        """Set when the parent process asks to hand over leaderships."""
         self._loop = asyncio.get_running_loop()
         self._wished_at: float | None = None
         self._hands_over = False
 
     def listen(self, lifetime: Lifetime) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            # not the loop's own handlers: they would wait while the loop is busy, and so would the second signal
+            # not add_signal_handler: its handlers wait while the loop is busy, even for the second signal
             signal.signal(number, self._on_signal)
         if early.ends_at_hangup():
             signal.signal(signal.SIGHUP, self._on_hangup)
@@ -289,7 +290,7 @@ class _Stop:
             os._exit(1)
 
     def _on_hangup(self, number: int, frame: object) -> None:
-        self._wish()  # however many come: kernel and shell both send one when a terminal is closed
+        self._wish()  # never forces the exit: kernel and shell both send one when a terminal closes
 
     def _wish(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended already
@@ -304,7 +305,8 @@ class _Stop:
 
 
 async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
-    """Serve until it is time to stop (None) or the node cannot go on (the reason). Raises ConfigError."""
+    """Serve until a request to stop (returns None) or a failure of the node (returns the reason). Raises
+    ConfigError."""
     stop = _Stop()
     stop.listen(lifetime)
     stopped = asyncio.ensure_future(stop.wished.wait())
@@ -318,8 +320,8 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
     node = starting.result()
     try:
         if not stopped.done():
-            _tell(Facts(node.bootstrap, ",".join(config.log_dirs), node.http), lifetime.ready_file)
-            process_memory.calm_collector()
+            _report_ready(Facts(node.bootstrap, ",".join(config.log_dirs), node.http), lifetime.ready_file)
+            process_memory.freeze_startup_objects()
             node.broker.long_work.on_busy(process_memory.put_off_full_collections)
             process_memory.keep_freed_memory()
             leaving = asyncio.ensure_future(_hand_over(node, stop.hand_over))
@@ -329,7 +331,7 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
     finally:
         stopped.cancel()
         await node.stop()
-        _untell(lifetime.ready_file)
+        _remove_ready_file(lifetime.ready_file)
     return node.failed.result() if node.failed.done() else None
 
 
@@ -339,32 +341,32 @@ async def _hand_over(node: Node, wished: asyncio.Event) -> None:
     _say("kpybroker has handed over")
 
 
-def _tell(facts: Facts, ready_file: Path | None) -> None:
-    """Say that clients may come: one line on stdout, and the same as JSON in the file. Raises ConfigError."""
-    told = {"bootstrap": facts.bootstrap, "data": facts.data, "pid": os.getpid()}
+def _report_ready(facts: Facts, ready_file: Path | None) -> None:
+    """Report that clients can connect: one line on stdout, and the same as JSON in the file. Raises ConfigError."""
+    ready_facts = {"bootstrap": facts.bootstrap, "data": facts.data, "pid": os.getpid()}
     if facts.http is not None:
-        told["http"] = facts.http
+        ready_facts["http"] = facts.http
     if ready_file is not None:
         try:
-            _partial(ready_file).write_text(json.dumps(told) + "\n")
+            _partial(ready_file).write_text(json.dumps(ready_facts) + "\n")
             _partial(ready_file).replace(ready_file)
         except OSError as error:
             raise ConfigError(f"cannot write --ready-file {ready_file}: {error.strerror}") from error
-    _say(" ".join(("kpybroker ready", *(f"{name}={fact}" for name, fact in told.items()))))
+    _say(" ".join(("kpybroker ready", *(f"{name}={fact}" for name, fact in ready_facts.items()))))
 
 
 def _say(line: str) -> None:
-    """A line on stdout. Where nobody reads it, or its disk is full, the broker serves all the same."""
+    """Print a line on stdout. If that fails, the broker still serves."""
     try:
         print(line, flush=True)
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
             why = error.strerror or error
-            print(f"kpybroker: cannot write to standard output: {why}; the broker goes on", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the line is written again at exit
+            print(f"kpybroker: cannot write to standard output: {why}; the broker keeps running", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the line is not written again at exit
 
 
-def _untell(ready_file: Path | None) -> None:
+def _remove_ready_file(ready_file: Path | None) -> None:
     if ready_file is not None:
         with contextlib.suppress(OSError):
             ready_file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`kpybroker dev` and `serve` as the program lists them; `arguments.py` reads their options."""
+"""`kpybroker dev` and `serve` in the program's list of commands; `arguments.py` reads their options."""
 
 from __future__ import annotations
 

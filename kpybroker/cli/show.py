@@ -1,4 +1,4 @@
-"""How results are shown: aligned tables for people, JSON for programs."""
+"""Prints results: aligned tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDE_COLUMNS = 4096
 
 
 def show_json(value: Any) -> None:
-    """One JSON document on a line of stdout."""
+    """Print one JSON document on one line of stdout."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
@@ -25,9 +25,9 @@ def show_json(value: Any) -> None:
 def show_table(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str | None = None, folds: int = 0
 ) -> None:
-    """A table on stdout: numbers to the right, `-` for what is not known.
+    """Print a table on stdout. Numbers are right-aligned; `-` stands for unknown values.
 
-    Where the terminal is too narrow, column number `folds` gives way; into a pipe nothing is ever folded.
+    If the terminal is too narrow, column number `folds` is wrapped. In a pipe nothing is wrapped.
     """
     console = Console(highlight=False, soft_wrap=False)
     if not console.is_terminal:
@@ -45,7 +45,7 @@ def show_table(
 
 
 def show_size(size_bytes: int) -> str:
-    """Bytes for people, in powers of 1,000; `-` for a size that is not known."""
+    """A size for people, in powers of 1,000 bytes; `-` if it is unknown."""
     if size_bytes < 0:
         return "-"
     amount = float(size_bytes)
@@ -57,11 +57,11 @@ def show_size(size_bytes: int) -> str:
 
 
 def show_line(text: str) -> None:
-    """A plain line on stdout."""
+    """Print a plain line on stdout."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def remark(text: str) -> None:
-    """A line for people on stderr: programs that read stdout never see it."""
+    """Print a line for people on stderr, which programs that read stdout do not see."""
     print(text, file=sys.stderr, flush=True)

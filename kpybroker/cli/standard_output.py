@@ -1,4 +1,4 @@
-"""Standard output that remembers why it could not be written to: an OSError alone does not tell which file it is of."""
+"""Remembers why standard output could not be written to: an OSError alone does not name its file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class _File(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError:
-            raise  # its reader has seen enough
+            raise  # the reader has closed the pipe, which is no failure
         except OSError as error:
             self.failure = error
             raise
 
 
 def watch() -> None:
-    """From now on `failure` tells of this process's stdout."""
+    """From now on `failure` reports errors of this process's stdout."""
     old = sys.stdout
     if old is None:  # it was closed before the start
         sys.stdout = io.TextIOWrapper(io.FileIO(os.devnull, "wb"))
@@ -35,7 +35,7 @@ def watch() -> None:
 
 
 def failure() -> str | None:
-    """Why stdout could not be written to; None where it could, or is not watched."""
+    """Why stdout could not be written to; None if it could, or is not watched."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     error = raw.failure if isinstance(raw, _File) else None
     return None if error is None else f"cannot write to standard output: {error.strerror or error}"

@@ -9,8 +9,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from kpybroker.cli import cluster_facts, options
-from kpybroker.cli.cluster_facts import Node, Partitions, Quorum
-from kpybroker.cli.command_help import Family
+from kpybroker.cli.cluster_facts import NodeFacts, PartitionFacts, QuorumFacts
+from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.group_lag import Overview, overviews
 from kpybroker.cli.show import show_json, show_line, show_size, show_table
 from kpybroker.client.client import Client, CommandFailed, check
@@ -22,28 +22,28 @@ from kpybroker.wire.rpc import unregister_broker
 PARTITIONS_SHOWN = 8
 GROUPS_SHOWN = 12
 PATIENCE_S_MAX = 5.0
-"""Of each part of the screen: what does not answer is named, and the rest is shown."""
+"""Timeout of each part of the screen. Parts without an answer are listed as unknown."""
 
 T = TypeVar("T")
 brokers_app = typer.Typer(
-    name="brokers", cls=Family, help="List the brokers of the cluster, or unregister one.", no_args_is_help=True
+    name="brokers", cls=CommandGroup, help="List the brokers of the cluster, or unregister one.", no_args_is_help=True
 )
 
 
 @dataclass(slots=True)
 class Screen:
-    """What could be found out; None for what could not, and the reason in `unknown`."""
+    """All parts of the screen. A part without an answer is None, and `unknown` has the reason."""
 
     cluster: str | None = None
-    nodes: list[Node] | None = None
-    quorum: Quorum | None = None
+    nodes: list[NodeFacts] | None = None
+    quorum: QuorumFacts | None = None
     features: dict[str, int] | None = None
-    partitions: Partitions | None = None
+    partitions: PartitionFacts | None = None
     groups: list[Overview] | None = None
     unknown: dict[str, str] = field(default_factory=dict)
 
     async def part(self, name: str, asking: Awaitable[T]) -> T | None:
-        """What `asking` finds, or None with a reason."""
+        """The result of `asking`, or None, with the reason in `unknown`."""
         try:
             return await asking
         except KafkaError as refusal:
@@ -58,7 +58,7 @@ class Screen:
 
 
 async def look(client: Client, *, with_groups: bool) -> Screen:
-    """Ask for everything, one part after the other."""
+    """Ask for all parts, one after the other."""
     screen = Screen()
     client.timeout_ms = min(client.timeout_ms, int(1000 * PATIENCE_S_MAX))
     screen.nodes = await screen.part("nodes", cluster_facts.nodes(client))
@@ -131,17 +131,17 @@ def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, 
 
 @brokers_app.command()
 def unregister(
-    broker: Annotated[int, typer.Argument(metavar="ID", min=0, help="Its node.id.")],
+    broker: Annotated[int, typer.Argument(metavar="ID", min=0, help="The broker's node.id.")],
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Remove a broker that is stopped for good from the cluster. Move its replicas away first."""
+    """Unregister a broker that is stopped for good. Move its replicas away first."""
 
     async def forget(client: Client) -> None:
         nodes = {node.node_id: node for node in await cluster_facts.nodes(client)}
         if broker not in nodes:
-            raise CommandFailed(f"there is no broker {broker}; there are {', '.join(map(str, nodes))}")
+            raise CommandFailed(f"there is no broker {broker}; the brokers are {', '.join(map(str, nodes))}")
         facts = await client.metadata()
         held = cluster_facts.count_partitions(facts.values(), [nodes[broker]])
         if nodes[broker].replicas:
@@ -152,8 +152,8 @@ def unregister(
             )
         if not nodes[broker].is_fenced:
             raise CommandFailed(f"broker {broker} is running, and would register again; stop it first")
-        told = await client.ask("UnregisterBroker", unregister_broker.Request(broker_id=broker))
-        check(told.error_code, told.error_message)
+        response = await client.ask("UnregisterBroker", unregister_broker.Request(broker_id=broker))
+        check(response.error_code, response.error_message)
         if as_json:
             show_json({"broker": broker, "unregistered": True})
         else:
@@ -172,18 +172,18 @@ def _show_cluster(screen: Screen) -> None:
         facts.append(("features", ", ".join(f"{name}={level}" for name, level in screen.features.items()) or "none"))
     facts += [(name, f"unknown: {why}") for name, why in screen.unknown.items()]
     width = max(len(name) for name, _ in facts)
-    for name, told in facts:
-        show_line(f"{name:<{width}}  {told}")
+    for name, value in facts:
+        show_line(f"{name:<{width}}  {value}")
 
 
-def _controller(quorum: Quorum) -> str:
+def _controller(quorum: QuorumFacts) -> str:
     if quorum.leader < 0:
         return f"none is elected; voters {', '.join(map(str, quorum.behind))}"
     shown = [f"{voter} ({behind:,} behind)" if behind else str(voter) for voter, behind in quorum.behind.items()]
     return f"node {quorum.leader} in epoch {quorum.epoch}; voters {', '.join(shown)}"
 
 
-def _partitions(partitions: Partitions) -> str:
+def _partitions(partitions: PartitionFacts) -> str:
     shown = f"{partitions.count:,} in {partitions.topics:,} topic{'' if partitions.topics == 1 else 's'}"
     lacking = [
         f"{len(places):,} {what} ({_some(places)})"
@@ -198,7 +198,7 @@ def _some(places: Sequence[TopicPartition]) -> str:
     return shown + (", ..." if len(places) > PARTITIONS_SHOWN else "")
 
 
-def _show_nodes(nodes: Sequence[Node]) -> None:
+def _show_nodes(nodes: Sequence[NodeFacts]) -> None:
     columns = ("NODE", "ADDRESS", "STATE", "LEADS", "REPLICAS", "DATA", "FREE", "HTTP")
     rows = []
     for node in nodes:
@@ -213,7 +213,7 @@ def _show_nodes(nodes: Sequence[Node]) -> None:
 
 
 def _show_groups(groups: Sequence[Overview]) -> None:
-    """Those with the most lag first."""
+    """Print the groups with the most lag first."""
     ordered = sorted(groups, key=lambda each: (-(each.lag or 0), each.group))
     rows = [(each.group, each.state, each.members, each.lag) for each in ordered[:GROUPS_SHOWN]]
     show_table(("GROUP", "STATE", "MEMBERS", "LAG"), rows)

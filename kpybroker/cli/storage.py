@@ -1,6 +1,6 @@
-"""`kpybroker storage`: data directories of brokers that are stopped.
+"""`kpybroker storage`: work on the data directories of a stopped broker.
 
-`format`, `info` and `random-uuid` are what Apache Kafka's kafka-storage does, with its options and its words.
+`format`, `info` and `random-uuid` have the options and the output of Apache Kafka's kafka-storage.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from kpybroker.cli import checking
-from kpybroker.cli.command_help import Family
-from kpybroker.cli.formatting import Wishes, describe, format_directories
+from kpybroker.cli.command_help import CommandGroup
+from kpybroker.cli.formatting import FormatOptions, describe, format_directories
 from kpybroker.cli.options import Json, flag
 from kpybroker.cli.properties import read_properties
 from kpybroker.cli.show import show_line
@@ -21,7 +21,7 @@ from kpybroker.storage.dirs.formatting import encode_id, random_id
 
 app = typer.Typer(
     name="storage",
-    cls=Family,
+    cls=CommandGroup,
     help="Format, look at, check and repair the data directories of a stopped broker.",
     no_args_is_help=True,
 )
@@ -43,7 +43,7 @@ def format_(
     ] = False,
     standalone: Annotated[
         bool,
-        typer.Option("--standalone", "-s", metavar="", help="This controller is the first voter of a quorum, alone."),
+        typer.Option("--standalone", "-s", metavar="", help="This controller is the only initial voter."),
     ] = False,
     no_initial_controllers: Annotated[
         bool,
@@ -51,7 +51,7 @@ def format_(
             "--no-initial-controllers",
             "-N",
             metavar="",
-            help="Other nodes have the voters; this node may be added later.",
+            help="The voters are other nodes; this node can be added later.",
         ),
     ] = False,
     initial_controllers: Annotated[
@@ -60,7 +60,7 @@ def format_(
             "--initial-controllers",
             "-I",
             metavar="LIST",
-            help="The first voters, ID@HOST:PORT:DIRECTORY-ID,...; the same on all nodes.",
+            help="The initial voters, ID@HOST:PORT:DIRECTORY-ID,...; the same on all nodes.",
         ),
     ] = None,
     release_version: Annotated[
@@ -69,7 +69,7 @@ def format_(
             "--release-version",
             "-r",
             metavar="VERSION",
-            help="Release of the initial features; only 4.3-IV0 is served.",
+            help="Release of the initial features; only 4.3-IV0 is supported.",
         ),
     ] = None,
     feature: Annotated[
@@ -77,8 +77,8 @@ def format_(
         typer.Option("--feature", "-f", metavar="NAME=LEVEL", help="Start with this level; may be repeated."),
     ] = None,
 ) -> None:
-    """Format the empty directories of a node. `dev` and `serve` do so by themselves."""
-    wishes = Wishes(
+    """Format the empty directories of a node. `dev` and `serve` do this automatically."""
+    wishes = FormatOptions(
         cluster_id,
         standalone=standalone,
         none=no_initial_controllers,
@@ -93,7 +93,7 @@ def format_(
 
 @app.command()
 def info(config: Config) -> None:
-    """Show which directories a node has, whose they are, and what is wrong with them."""
+    """Show a node's directories, their cluster and node ids, and their problems."""
     lines, problems = describe(read_properties(config), str(config))
     for line in lines:
         show_line(line)

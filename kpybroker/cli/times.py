@@ -1,4 +1,4 @@
-"""Times as people write them on the command line, and as they are shown."""
+"""Parses and formats times for the command line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TIME_HELP = "5m (five minutes ago), 2h30m, yesterday, 2026-07-01T12:00, or milli
 def parse_time(text: str, now_ms: int | None = None) -> int:
     """Milliseconds since the epoch.
 
-    Written as such, as ISO 8601 (local time where no zone is given), as `5m` or `1h30m` (so long ago), or as `now`,
-    `today` and `yesterday` (their midnight here). `now_ms`: the time now, by the system's clock if it is not given.
+    `text` is such a number, ISO 8601 (in local time if it has no zone), a time span before now such as `5m` or `1h30m`,
+    or `now`, `today` or `yesterday` (local midnight). `now_ms`: the current time (by the system's clock).
     Raises ConfigError.
     """
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     if text.isascii() and text.isdigit():
         if len(text) > 19 or int(text) > TIMESTAMP_MAX:
-            raise ConfigError(f"{text} is too late for a timestamp in milliseconds")
+            raise ConfigError(f"{text} is too large for a timestamp in milliseconds")
         return int(text)
     if text == "now":
         return now_ms
@@ -41,11 +41,11 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
 
 
 def when(timestamp_ms: int) -> str:
-    """A record's time for people, in UTC; `-` where it has none."""
+    """A record's timestamp for people, in UTC; `-` if it has none."""
     if timestamp_ms < 0:
         return "-"
     try:
         shown = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
-        return str(timestamp_ms)  # later than a calendar goes
+        return str(timestamp_ms)  # beyond the range of datetime
     return shown.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"

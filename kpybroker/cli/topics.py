@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kpybroker.cli import options, trimming
-from kpybroker.cli.command_help import Family
+from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, check, nearest_name
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
@@ -25,13 +25,13 @@ from kpybroker.wire.rpc.metadata import MetadataResponseTopic
 
 TOPIC_RESOURCE = 2
 SET_FOR_TOPIC = 1
-"""ConfigSource of a setting that was made on the topic itself."""
+"""ConfigSource of a setting of the topic itself."""
 SET, DELETE = 0, 1
 PARTITIONS_MAX = 100_000
 REPLICATION_MAX = 1000
 
 app = typer.Typer(
-    name="topics", cls=Family, help="Create, list, describe, delete, alter and trim topics.", no_args_is_help=True
+    name="topics", cls=CommandGroup, help="Create, list, describe, delete, alter and trim topics.", no_args_is_help=True
 )
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One or more names.")]
 Factor = Annotated[
@@ -42,7 +42,7 @@ Factor = Annotated[
         min=1,
         max=REPLICATION_MAX,
         hidden=True,
-        help="As --replication; Kafka's own tools call it so.",
+        help="Same as --replication; the name that Kafka's tools use.",
     ),
 ]
 Settings = Annotated[
@@ -108,7 +108,7 @@ def create(
             show_json(made)
             return
         for row in made:
-            show_line(f"created {row['topic']}" if row["created"] else f"{row['topic']} is there already")
+            show_line(f"created {row['topic']}" if row["created"] else f"{row['topic']} already exists")
 
     options.run(make)
 
@@ -116,7 +116,7 @@ def create(
 def _one_factor(replication: int | None, replication_factor: int | None) -> int:
     """The number of replicas, -1 for the broker's default. Raises ConfigError."""
     if None not in (replication, replication_factor):
-        raise ConfigError("--replication and --replication-factor are one option; give it once")
+        raise ConfigError("--replication and --replication-factor are the same option; give one of them")
     return replication or replication_factor or -1
 
 
@@ -150,7 +150,7 @@ def list_(
         elif rows:
             show_table(("TOPIC", "PARTITIONS", "REPLICATION", "RECORDS"), rows)
         else:
-            remark("no topics; make one with `kpybroker topics create NAME`")
+            remark("no topics; create one with `kpybroker topics create NAME`")
 
     options.run(show)
 
@@ -160,7 +160,7 @@ def _replication(topic: MetadataResponseTopic) -> int:
 
 
 async def _records_of(client: Client, topics: Sequence[MetadataResponseTopic]) -> dict[str | None, int | None]:
-    """By topic, the offsets between start and end of its partitions; None where one has no leader, or is offline."""
+    """By topic, the offsets between start and end of its partitions; None if one has no leader or is offline."""
     counted: dict[str | None, int | None] = {}
     asked = [topic for topic in topics if not any(row.error_code for row in topic.partitions)]
     places = [(topic.name or "", row.partition_index) for topic in asked for row in topic.partitions]
@@ -170,7 +170,7 @@ async def _records_of(client: Client, topics: Sequence[MetadataResponseTopic]) -
     unknown = {topic for topic, _ in offline}
     for reason in sorted(set(offline.values())):
         places_told = ", ".join(f"{topic}-{index}" for (topic, index), why in offline.items() if why == reason)
-        remark(f"records are not counted, {places_told}: {reason}")
+        remark(f"cannot count the records of {places_told}: {reason}")
     for topic in topics:
         counted[topic.name] = None if topic not in asked or topic.name in unknown else 0
     for place in places:
@@ -204,7 +204,7 @@ def describe(
 
 async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, Any]:
     name = topic.name or ""
-    places = [(name, row.partition_index) for row in topic.partitions if not row.error_code]  # who has a leader to ask
+    places = [(name, row.partition_index) for row in topic.partitions if not row.error_code]  # those with a leader
     offline: dict[TopicPartition, str] = {}
     starts = await client.list_offsets(dict.fromkeys(places, EARLIEST), offline=offline)
     ends = await client.list_offsets(dict.fromkeys(places, LATEST), offline=offline)
@@ -233,12 +233,12 @@ async def _settings_of(client: Client, name: str) -> dict[str, str | None]:
     resource = describe_configs.DescribeConfigsResource(
         resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
     )
-    told = await client.ask("DescribeConfigs", describe_configs.Request(resources=[resource]))
-    for row in told.results:
+    response = await client.ask("DescribeConfigs", describe_configs.Request(resources=[resource]))
+    for row in response.results:
         check(row.error_code, row.error_message)
     return {
         setting.name: setting.value
-        for row in told.results
+        for row in response.results
         for setting in row.configs
         if setting.config_source == SET_FOR_TOPIC
     }
@@ -304,7 +304,7 @@ def delete(
 def _not_there(missing: Sequence[str], known: Iterable[str]) -> str:
     near = nearest_name(missing[0], known)
     meant = "" if near is None else f"did you mean {near}? "
-    return f"there is no topic {', '.join(missing)}, and nothing was deleted; {meant}--if-exists makes that no error"
+    return f"there is no topic {', '.join(missing)}, so nothing was deleted; {meant}--if-exists ignores missing topics"
 
 
 @app.command()
@@ -365,8 +365,10 @@ async def _change_settings(client: Client, name: str, changes: list[incremental_
 
 async def _add_partitions(client: Client, name: str, count: int) -> None:
     topic = create_partitions.CreatePartitionsTopic(name=name, count=count, assignments=None)
-    told = await client.ask("CreatePartitions", create_partitions.Request(topics=[topic], timeout_ms=client.timeout_ms))
-    for row in told.results:
+    response = await client.ask(
+        "CreatePartitions", create_partitions.Request(topics=[topic], timeout_ms=client.timeout_ms)
+    )
+    for row in response.results:
         if row.error_code == ErrorCode.INVALID_PARTITIONS:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS, row.error_message or f"{name} cannot have {count} partitions"

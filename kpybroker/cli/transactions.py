@@ -1,4 +1,4 @@
-"""`kpybroker transactions`: who has transactions open, and the end of one that nobody ends."""
+"""`kpybroker transactions`: list and describe transactions, and abort one whose producer is gone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kpybroker.cli import group_facts, options
-from kpybroker.cli.command_help import Family
+from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.cli.times import when
 from kpybroker.client.client import Client, CommandFailed, check, nearest_name
@@ -18,7 +18,9 @@ from kpybroker.wire.rpc import describe_transactions, init_producer_id, list_tra
 FINISHED = ("CompleteCommit", "CompleteAbort", "Empty", "Dead")
 INIT_VERSION_MAX = 5
 
-app = typer.Typer(name="transactions", cls=Family, help="List, describe and abort transactions.", no_args_is_help=True)
+app = typer.Typer(
+    name="transactions", cls=CommandGroup, help="List, describe and abort transactions.", no_args_is_help=True
+)
 Name = Annotated[str, typer.Argument(metavar="ID", help="A producer's transactional.id.")]
 
 
@@ -49,9 +51,9 @@ async def _all(client: Client) -> list[list_transactions.TransactionState]:
     found: list[list_transactions.TransactionState] = []
 
     async def attempt(node: int) -> list[list_transactions.TransactionState]:
-        told = await client.ask("ListTransactions", list_transactions.Request(), node=node)
-        check(told.error_code)
-        states: list[list_transactions.TransactionState] = told.transaction_states
+        response = await client.ask("ListTransactions", list_transactions.Request(), node=node)
+        check(response.error_code)
+        states: list[list_transactions.TransactionState] = response.transaction_states
         return states
 
     for node in sorted(client.brokers):
@@ -98,9 +100,7 @@ async def _find(client: Client, name: str) -> describe_transactions.TransactionS
         (found,) = (await client.ask("DescribeTransactions", request, node=node)).transaction_states
         if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             near = nearest_name(name, [row.transactional_id for row in await _all(client)])
-            meant = (
-                f"did you mean {near}?" if near is not None else "`kpybroker transactions list` shows those there are"
-            )
+            meant = f"did you mean {near}?" if near is not None else "`kpybroker transactions list` lists all"
             raise CommandFailed(f"there is no transactional id {name}; {meant}")
         check(found.error_code)
         return found
@@ -128,14 +128,14 @@ def abort(
 
 
 async def _fence(client: Client, name: str, timeout_ms: int) -> None:
-    """Begin as a new producer of that id: the coordinator first aborts what the old one has open (KIP-98)."""
+    """Send InitProducerId for that id: the coordinator first aborts the open transaction (KIP-98)."""
 
     async def attempt() -> None:
         node = await group_facts.coordinator(client, name, group_facts.OF_TRANSACTIONS)
         request = init_producer_id.Request(transactional_id=name, transaction_timeout_ms=timeout_ms)
-        told = await client.ask("InitProducerId", request, node=node, at_most=INIT_VERSION_MAX)
-        if told.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:  # it is being aborted now
+        response = await client.ask("InitProducerId", request, node=node, at_most=INIT_VERSION_MAX)
+        if response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:  # it is being aborted now
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"transaction {name} is still being ended")
-        check(told.error_code, name)
+        check(response.error_code, name)
 
     await client.patiently(attempt)

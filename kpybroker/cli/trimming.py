@@ -38,7 +38,7 @@ def trim(
     """Delete the oldest records of a topic, permanently. Without --execute, only the plan is shown."""
     options.check_offset("--before-offset", before_offset)
     if (before_time is not None) + (before_offset is not None) + everything != 1:
-        raise ConfigError("say what to delete, once: --before-time TIME, --before-offset N or --everything")
+        raise ConfigError("give exactly one of --before-time TIME, --before-offset N and --everything")
     time_ms = LATEST if before_time is None else parse_time(before_time)
 
     async def cut(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""A client for commands: a connection per broker, metadata, leaders, and retries after transient errors."""
+"""The client of the commands: connections to brokers, metadata, leaders, and retries of transient errors."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ ADDRESSES_MAX = 64
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 1.0
 CREATION_PAUSES_S = (0.05, 0.1, 0.2, 0.4)
-"""Apache Kafka first answers that a topic is unknown, and then creates it."""
+"""Pauses while a topic is created: Apache Kafka first answers that it is unknown, and then creates it."""
 EARLIEST, LATEST = -2, -1
-"""The timestamps for which ListOffsets returns the first and the last offset."""
-STORAGE_ERROR = "node {} leads it and cannot read or write its log (KAFKA_STORAGE_ERROR); the log of that node says why"
+"""Special timestamps of ListOffsets."""
+STORAGE_ERROR = "its leader, node {}, cannot read or write its log (KAFKA_STORAGE_ERROR); see the log of that node"
 PASSING = {
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -49,15 +49,15 @@ PASSING = {
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 }
-"""Error codes that the protocol guide calls retriable, and that a command retries until its timeout."""
+"""Errors that the protocol guide calls retriable. A command retries them until its timeout."""
 
 
 class CommandFailed(Exception):
-    """A command cannot be executed: one line with the cause and the remedy. Exit code 1."""
+    """A command failed. The text is one line with the cause and what to do. Exit code 1."""
 
 
 class NodeOutOfReach(ConnectionError):
-    """A broker of the cluster that cannot be connected to, though another one answers; the message names it."""
+    """A broker of the cluster that is unreachable, although another one answers. The text names it."""
 
 
 def check(code: int, message: str | None = None) -> None:
@@ -68,7 +68,7 @@ def check(code: int, message: str | None = None) -> None:
 
 
 def parse_bootstrap(text: str) -> list[Address]:
-    """`host:port[,host:port...]`, an IPv6 host in brackets. Raises ConfigError."""
+    """Parse `host:port[,host:port...]`, with IPv6 hosts in brackets. Raises ConfigError."""
     addresses: list[Address] = []
     for part in text.split(","):
         host, _, port = part.strip().rpartition(":")
@@ -85,7 +85,7 @@ def parse_bootstrap(text: str) -> list[Address]:
 
 
 def nearest_name(wanted: str, known: Iterable[str]) -> str | None:
-    """The existing name that is most similar to a wrong one."""
+    """The existing name most similar to a wrong one, if any."""
     found = difflib.get_close_matches(wanted, list(known), n=1, cutoff=0.6)
     return found[0] if found else None
 
@@ -111,7 +111,7 @@ class Client:
             try:
                 await self._peer(address)
             except ConnectionRefusedError:
-                failures.append(f"nobody listens at {_shown(address)}")
+                failures.append(f"nothing listens at {_shown(address)}")
             except TimeoutError:
                 failures.append(f"{_shown(address)} does not answer within {self.timeout_ms / 1000:g} s")
             except (ConnectionError, MalformedFrame) as error:
@@ -145,10 +145,10 @@ class Client:
         try:
             return await self._peer(address)
         except OSError as error:
-            raise NodeOutOfReach(f"node {node} is out of reach at {_shown(address)}") from error
+            raise NodeOutOfReach(f"node {node} is unreachable at {_shown(address)}") from error
 
     async def ask(self, name: str, request: Any, *, node: int | None = None, at_most: int | None = None) -> Any:
-        """The response of broker `node`, or of the bootstrap broker; `at_most` caps the version.
+        """The reply of broker `node`, or of the bootstrap broker. `at_most` limits the version.
 
         Raises OSError (which includes TimeoutError and ConnectionError) and MalformedFrame.
         """
@@ -160,21 +160,23 @@ class Client:
             async with asyncio.timeout(self.timeout_ms / 1000):
                 return await peer.ask(name, request, version=version)
         except TimeoutError:
-            peer.close()  # replies come in order: the next request would wait for this one's as well
+            peer.close()  # replies come in order, so the next request would wait for this reply too
             raise
 
     async def send(self, name: str, request: Any, *, node: int) -> None:
-        """Send a request without a response (a Produce with acks=0), as fast as the socket takes it. Raises OSError."""
+        """Send a request without a reply (Produce with acks=0), at the pace of the socket. Raises OSError."""
         peer = await self._peer(self.brokers[node])
         async with asyncio.timeout(self.timeout_ms / 1000):
             await peer.send(name, request)
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]], *, resend: bool = True) -> T:
-        """Retry after transient errors until the timeout, then raise the last one. `resend`: also retry after a lost
-        connection, because doing it twice does no harm."""
+        """Retry `attempt` after retriable errors until the timeout; then raise the last error.
+
+        `resend`: also retry after a lost connection, as a repeated request does no harm.
+        """
         clock = asyncio.get_running_loop().time
         outer = self._deadline
-        # what is asked on the way, such as who leads, has no patience of its own
+        # nested calls, such as for metadata, share this deadline
         deadline = self._deadline = clock() + self.timeout_ms / 1000 if outer is None else outer
         pause_s = FIRST_PAUSE_S
         try:
@@ -195,7 +197,7 @@ class Client:
     async def metadata(
         self, names: Iterable[str] | None = None, *, create: bool = False
     ) -> dict[str, MetadataResponseTopic]:
-        """The given topics, or all, with error codes. It also updates the brokers' addresses.
+        """The named topics, or all, with their error codes. Also updates the brokers' addresses.
 
         `create`: the broker creates missing topics if its auto.create.topics.enable is true.
         """
@@ -203,17 +205,17 @@ class Client:
         request = asking.Request(topics=topics, allow_auto_topic_creation=create)
 
         async def attempt() -> asking.Response:
-            told: asking.Response = await self.ask("Metadata", request)
-            check(told.error_code)
-            return told
+            response: asking.Response = await self.ask("Metadata", request)
+            check(response.error_code)
+            return response
 
-        told = await self.patiently(attempt)
-        self.cluster_id = told.cluster_id
-        self.brokers = {broker.node_id: (broker.host, broker.port) for broker in told.brokers}
-        return {topic.name: topic for topic in told.topics if topic.name is not None}
+        response = await self.patiently(attempt)
+        self.cluster_id = response.cluster_id
+        self.brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        return {topic.name: topic for topic in response.topics if topic.name is not None}
 
     async def existing(self, names: Sequence[str]) -> dict[str, MetadataResponseTopic]:
-        """Like `metadata`, but every topic must exist, leaders or not. Raises CommandFailed, KafkaError."""
+        """Like `metadata`, but every topic must exist; partitions need no leader. Raises CommandFailed, KafkaError."""
 
         async def attempt() -> dict[str, MetadataResponseTopic]:
             found = await self.metadata(names)
@@ -227,7 +229,7 @@ class Client:
         return await self.patiently(attempt)
 
     async def topics(self, names: Sequence[str]) -> dict[str, MetadataResponseTopic]:
-        """Like `existing`, but every partition must have its leader. Raises CommandFailed, KafkaError."""
+        """Like `existing`, but every partition must have a leader. Raises CommandFailed, KafkaError."""
 
         async def attempt() -> dict[str, MetadataResponseTopic]:
             found = await self.existing(names)
@@ -239,13 +241,13 @@ class Client:
         return await self.patiently(attempt)
 
     async def topic(self, name: str) -> MetadataResponseTopic:
-        """One existing topic with all its leaders. Raises CommandFailed, KafkaError."""
+        """One existing topic whose partitions all have a leader. Raises CommandFailed, KafkaError."""
         return (await self.topics([name]))[name]
 
     async def create_if_missing(self, name: str) -> bool:
-        """Have the broker create a topic that does not exist, as for a producer; returns whether it did.
+        """Have the broker create a missing topic, as for any producer. Returns whether it was created.
 
-        Raises CommandFailed (its auto.create.topics.enable is false), KafkaError.
+        Raises CommandFailed (if the broker's auto.create.topics.enable is false), KafkaError.
         """
         if await self._exists(name):
             return False
@@ -256,9 +258,10 @@ class Client:
         raise await self._unknown_topic(name)
 
     async def wait_until_created(self, name: str, tell: Callable[[str], None], *, patient: bool) -> bool:
-        """Wait until the topic exists; returns whether it had to wait. `tell` gets one line for the user.
+        """Wait until the topic exists. Returns False if it existed already.
 
-        Not `patient`: wait no longer than the timeout. Raises CommandFailed, KafkaError.
+        `tell` is called with one line for people before a wait. Unless `patient`, waits at most for the timeout. Raises
+        CommandFailed, KafkaError.
         """
         if await self._exists(name):
             return False
@@ -295,10 +298,10 @@ class Client:
         committed: bool = False,
         offline: Reasons | None = None,
     ) -> dict[TopicPartition, int]:
-        """By partition, the offset for a timestamp in ms, EARLIEST or LATEST; -1 if there is no record that young.
+        """By partition, the offset for a timestamp in ms, EARLIEST or LATEST; -1 if no record is as new.
 
-        `committed`: LATEST is the last stable offset (KIP-98). `offline`: a dict for the partitions whose leader is out
-        of reach or answers KAFKA_STORAGE_ERROR, with the reason; they have no offset, and are no error. Raises
+        `committed`: LATEST is the last stable offset (KIP-98). `offline`: if given, it collects the partitions whose
+        leader is unreachable or answers KAFKA_STORAGE_ERROR, with the reason, and these do not fail the call. Raises
         CommandFailed, KafkaError.
         """
         found = await self.list_offsets_and_times(asked, committed=committed, offline=offline)
@@ -311,7 +314,7 @@ class Client:
         committed: bool = False,
         offline: Reasons | None = None,
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Like `list_offsets`, with the timestamp of the record found, or -1."""
+        """Like `list_offsets`, but returns (offset, timestamp of that record or -1)."""
 
         async def attempt() -> dict[TopicPartition, tuple[int, int]]:
             by_leader: dict[int, dict[str, list[int]]] = {}
@@ -326,7 +329,7 @@ class Client:
                 request = _offsets_request(topics, asked, self.timeout_ms)
                 request.isolation_level = int(committed)
                 try:
-                    told = await self.ask("ListOffsets", request, node=node)
+                    response = await self.ask("ListOffsets", request, node=node)
                 except NodeOutOfReach as reason:
                     if offline is None:
                         raise
@@ -334,7 +337,7 @@ class Client:
                         {(name, index): str(reason) for name, indexes in topics.items() for index in indexes}
                     )
                     continue
-                for answer in told.topics:
+                for answer in response.topics:
                     for row in answer.partitions:
                         if offline is not None and row.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                             offline[answer.name, row.partition_index] = STORAGE_ERROR.format(node)

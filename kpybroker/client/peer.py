@@ -1,7 +1,6 @@
-"""The client side of a connection to a broker, for the command line and between brokers.
+"""The client side of a connection to a broker, for the command line and for connections between brokers.
 
-`ask` encodes a request, sends it, and waits for the response with its correlation id. Requests may be pipelined;
-responses come in order.
+`ask` encodes and sends a request, and waits for its reply. Requests may be pipelined; replies come in order.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from kpybroker.world import Network
 
 _SIZE = Struct(">i")
 REPLY_LIMIT_BYTES = 256 * 1024 * 1024
-"""The largest response; a larger size means that the stream is not Kafka's."""
+"""The largest valid reply; a larger size means that the stream is not Kafka's protocol."""
 IN_FLIGHT_MAX = 1024
-"""The most requests in flight on one connection; more are a bug of the caller."""
+"""The most requests in flight on one connection; more is a bug of the caller."""
 
 
 class Peer(asyncio.Protocol):
-    """One TCP connection. Make it with `Peer.dial` or `Peer.meet`, use `ask`, end with `close`."""
+    """One TCP connection. Create it with `Peer.dial` or `Peer.meet`, use `ask`, end with `close`."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -37,7 +36,7 @@ class Peer(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.versions: dict[int, tuple[int, int]] = {}
-        """By api key, the version range of the broker; empty until `negotiate`."""
+        """API key -> range of versions that the broker advertises; empty until `negotiate`."""
 
     @classmethod
     async def dial(cls, network: Network, host: str, port: int, *, client_id: str = "kpybroker") -> Peer:
@@ -48,9 +47,9 @@ class Peer(asyncio.Protocol):
 
     @classmethod
     async def meet(cls, network: Network, host: str, port: int, *, client_id: str) -> Peer:
-        """Connect and `negotiate`; after a failure or cancellation, the connection is closed.
+        """Connect and `negotiate`. A failure or cancellation closes the connection.
 
-        Raises OSError, ConnectionError if the versions are refused, MalformedFrame.
+        Raises OSError, ConnectionError if the broker refuses ApiVersions, MalformedFrame.
         """
         peer = await cls.dial(network, host, port, client_id=client_id)
         ready = False
@@ -66,36 +65,36 @@ class Peer(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether requests may be sent."""
+        """Whether the connection is established and can take requests."""
         return self._transport is not None and self._lost is None and not self._transport.is_closing()
 
     async def negotiate(self) -> None:
-        """Ask which versions the broker serves (KIP-35); from then on `ask` uses the highest common version.
+        """Send ApiVersions (KIP-35); from then on `ask` uses the highest version that both sides support.
 
         Raises KafkaError if the broker refuses.
         """
-        told = await self.ask("ApiVersions", version=0)
-        if told.error_code:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"ApiVersions was answered with code {told.error_code}")
-        self.versions = {row.api_key: (row.min_version, row.max_version) for row in told.api_keys}
+        response = await self.ask("ApiVersions", version=0)
+        if response.error_code:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"ApiVersions was answered with code {response.error_code}")
+        self.versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
 
     def best_version(self, api: api_table.Api) -> int:
-        """The highest common version. Raises MalformedFrame if there is none."""
+        """The highest version that both sides support. Raises MalformedFrame if there is none."""
         low, high = self.versions.get(api.key, (api.min, api.max) if not self.versions else (1, 0))
         best = min(high, api.max)
         if best < max(low, api.min):
-            raise MalformedFrame(f"the broker does not serve {api.name} in a version known here")
+            raise MalformedFrame(f"the broker serves no version of {api.name} that this client supports")
         return best
 
     async def ask(self, name: str, request: Any = None, *, version: int | None = None) -> Any:
         """The response to a request; `request` defaults to an empty one. Raises ConnectionError, MalformedFrame.
 
-        If it is cancelled or times out, its response is dropped when it comes, and the connection stays usable.
+        If the call is cancelled or times out, the late reply is dropped, and the connection can still be used.
         """
         api = api_table.by_name[name]
         if self._transport is None or not self.is_open:
             raise ConnectionError("the connection is closed") from self._lost
-        assert len(self._waiting) < IN_FLIGHT_MAX, "more requests in flight than a connection takes"
+        assert len(self._waiting) < IN_FLIGHT_MAX, "too many requests in flight on a connection"
         if version is None:
             version = self.best_version(api)
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -108,7 +107,7 @@ class Peer(asyncio.Protocol):
         return await reply
 
     async def send(self, name: str, request: Any, *, version: int | None = None) -> None:
-        """Send a request without a response: a Produce with acks=0. Raises ConnectionError."""
+        """Send a request without a reply: a Produce with acks=0. Raises ConnectionError."""
         api = api_table.by_name[name]
         if self._transport is None or not self.is_open:
             raise ConnectionError("the connection is closed") from self._lost
@@ -121,11 +120,11 @@ class Peer(asyncio.Protocol):
                 raise ConnectionError("the connection is closed") from self._lost
 
     def close(self) -> None:
-        """Close the connection; waiting requests get ConnectionError."""
+        """Close the connection. Requests in flight raise ConnectionError."""
         if self._transport is not None:
             self._transport.close()
 
-    # ---- asyncio's side
+    # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
@@ -160,14 +159,14 @@ class Peer(asyncio.Protocol):
 
     def _take(self, frame: memoryview) -> None:
         if not self._waiting:
-            self._fail(MalformedFrame("a reply that nobody asked for"))
+            self._fail(MalformedFrame("a reply without a request"))
             self.close()
             return
         expected, api, version, reply = self._waiting.popleft()
         try:
             correlation_id, position = parse_response_header(frame, api, version)
             if correlation_id != expected:
-                raise MalformedFrame(f"reply {correlation_id} came, {expected} was due")
+                raise MalformedFrame(f"reply has correlation id {correlation_id}, expected {expected}")
             answer = parse(api.response, version, frame, position)
         except MalformedFrame as malformed:
             if not reply.done():
@@ -183,5 +182,5 @@ class Peer(asyncio.Protocol):
         while self._waiting:
             reply = self._waiting.popleft()[3]
             if not reply.done():
-                # a plain ConnectionError: a BrokenPipeError of ours must not be taken for one of the asker's own files
+                # a plain ConnectionError: the caller would take a BrokenPipeError for one of its own stdout
                 reply.set_exception(why if isinstance(why, MalformedFrame) else ConnectionError(str(why)))

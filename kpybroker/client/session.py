@@ -1,4 +1,4 @@
-"""One session of a client with a cluster, from connecting to closing; errors become one line for the user."""
+"""Runs one scenario on a connection to a cluster, and turns errors into one line for people."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kpybroker.world.real import real_world
 TIMEOUT_MS = 15_000
 """The default timeout."""
 HINTS = {
-    ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists makes that no error",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists ignores existing topics",
     ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader now; try again when its brokers are up",
-    ErrorCode.REQUEST_TIMED_OUT: "give it longer with --timeout",
-    ErrorCode.UNSUPPORTED_VERSION: "this broker is too old or too new for it",
+    ErrorCode.REQUEST_TIMED_OUT: "allow more time with --timeout",
+    ErrorCode.UNSUPPORTED_VERSION: "this broker is too old or too new for this command",
 }
 
 
@@ -30,7 +30,7 @@ def run(
 ) -> None:
     """Connect to `bootstrap` (`host:port[,host:port...]`), run the scenario within `around`, disconnect.
 
-    Raises CommandFailed for refusals and lost connections, ConfigError for addresses that cannot be read.
+    Raises CommandFailed for refusals and lost connections, ConfigError for invalid addresses.
     """
     addresses = parse_bootstrap(bootstrap)
     client = Client(real_world().network, addresses, timeout_ms)
@@ -47,24 +47,24 @@ def run(
         raise CommandFailed(refusal_text(refusal)) from refusal
     except TimeoutError as error:
         raise CommandFailed(
-            f"the broker did not answer within {timeout_ms / 1000:g} s; give it longer with --timeout"
+            f"the broker did not answer within {timeout_ms / 1000:g} s; allow more time with --timeout"
         ) from error
     except BrokenPipeError:
-        raise  # our own stdout: its reader has seen enough
+        raise  # from our own stdout, whose reader has closed it
     except NodeOutOfReach as error:
         raise CommandFailed(f"{error}; is it running? `kpybroker status` shows the rest of the cluster") from error
     except ConnectionError as error:
         raise CommandFailed(f"the connection broke: {error.strerror or error}; is the broker still running?") from error
     except OSError as error:
-        raise CommandFailed(f"cannot go on: {error.strerror or error}") from error
+        raise CommandFailed(f"cannot continue: {error.strerror or error}") from error
     except MalformedFrame as error:
         raise CommandFailed(f"the broker's answer cannot be read: {error}") from error
 
 
 def refusal_text(refusal: KafkaError) -> str:
-    """A refusal as text: what the broker answered, and the remedy if there is one."""
+    """A refusal as text for people: the broker's message, and what to do if that is known."""
     said = f"the broker refuses: {refusal.message} ({refusal.code.name})" if refusal.message else str(refusal.code.name)
     if refusal.code is ErrorCode.REQUEST_TIMED_OUT and refusal.message:
-        return said  # it names the cause, which more patience does not mend
+        return said  # the message names the cause, and a longer timeout does not help
     hint = HINTS.get(refusal.code)
     return f"{said}; {hint}" if hint is not None else said

@@ -1,8 +1,9 @@
-"""Machines: replicated state as a log and a pure decision function, run by one Runner.
+"""Machines: replicated state as a log plus pure decisions. One `Runner` runs them all.
 
-A `Machine` reads its state (`decide`), changes it (`apply`), and says when its next timer is due (`deadline_ms`). The
-`Runner` executes each command as one atomic step: decide, append, apply. It releases the answers when everything that
-they depend on has committed. The controller, groups and transactions differ only in their machine and their log.
+A `Machine` decides on commands (`decide`), changes its state (`apply`) and names its next deadline (`deadline_ms`). The
+`Runner` makes each command one atomic step: decide, append, apply. It sends answers once the records that they depend
+on are committed. The controller, the groups, the transactions and the share groups differ only in their machine and
+their log.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from typing import Any, NamedTuple, Protocol
 from kpybroker.wire.records.markers import Marker
 
 Answer = Any
-"""The result of a command: a value, or a `KafkaError` that is raised to the caller."""
+"""The answer to a command: a value, or a `KafkaError`, which is raised to the caller."""
 
 
 class Stored:
     """One record of a state log.
 
-    `transaction` is None; or (producer id, epoch): the record takes effect when that transaction commits; or the Marker
-    that ends one, and then there is no key. Other control records do not reach a machine. `offset` is -1 until the log
-    has assigned one. For the controller, `message` is always the metadata record, and the quorum encodes it into
-    `value` if that is None. For other machines, `message` is the decoded value of a record that was just written, which
-    spares them parsing it; replayed records have none.
+    `transaction` is None, or (producer id, epoch) of a record that counts once the transaction commits, or the Marker
+    that ends a transaction, which has no key. Other control records never reach a machine. `offset` is -1 until the log
+    has assigned one. For the controller `message` is always the metadata record, and the quorum serializes it into
+    `value` if that is None. Other machines may keep the parsed value in `message`, so that they need not parse what
+    they have just written; replayed records have none.
     """
 
     __slots__ = ("key", "message", "offset", "timestamp_ms", "transaction", "value")
@@ -50,7 +51,7 @@ class Stored:
         self.timestamp_ms = timestamp_ms
 
     def keep(self, message: Any) -> None:
-        """Remember what the value means, for a machine that would have to parse it."""
+        """Keep the parsed value, so that the machine need not parse it."""
         self.message = message
 
     def __eq__(self, other: object) -> bool:
@@ -65,9 +66,9 @@ class Stored:
 
 
 class Ticket:
-    """Stands for one caller. A machine may keep it and answer it in the Outcome of a later command, but only once.
+    """Represents one caller. A machine may keep it and answer it in the Outcome of a later command, but only once.
 
-    A ticket is decided when a machine has answered it, and settled when the caller has got the answer.
+    A ticket is decided when a machine has answered it, and settled when the caller has received the answer.
     """
 
     __slots__ = ("_done", "_is_decided", "_timeout_ms", "_timer", "answer", "is_abandoned", "is_settled")
@@ -83,7 +84,7 @@ class Ticket:
 
     @property
     def open(self) -> bool:
-        """No machine has answered it, and a caller still waits."""
+        """Whether no machine has answered it yet and the caller still waits."""
         return not self._is_decided and not self.is_abandoned
 
     def wait(self, done: Callable[[Answer], None]) -> None:
@@ -112,7 +113,7 @@ class Ticket:
             self._done(answer)
 
     def void(self) -> None:
-        """The decision failed. The machine may have kept the ticket, and may answer it, without effect."""
+        """The decision failed. The machine may have kept the ticket; a later answer is ignored."""
         self._is_decided, self.is_abandoned = False, True
 
     def abandon(self) -> None:
@@ -129,7 +130,7 @@ class Ticket:
 class Outcome:
     """The result of a decision: the records to write, and the answers that follow their commit.
 
-    The records are appended together or not at all. The answers may be for other tickets than the one that asked.
+    The records are appended together or not at all. The answers may be for other tickets than that of the command.
     """
 
     __slots__ = ("answers", "records")
@@ -140,16 +141,16 @@ class Outcome:
 
 
 class Tick:
-    """The command for the passing of time: given once after a replay, and then whenever `deadline_ms` has come."""
+    """The command of the timer: run once after a replay, and then whenever `deadline_ms` is reached."""
 
     __slots__ = ()
 
 
 class Moment(NamedTuple):
-    """The time of a step by two clocks, in milliseconds.
+    """The time of a step on two clocks, in milliseconds.
 
-    Timeouts use `steady_ms`, which never goes backward and cannot be compared with another process's. Times that are
-    stored or sent use `wall_ms`, since the epoch, which may jump at any time.
+    Timeouts use `steady_ms`, which only goes forward and is meaningless in another process. `wall_ms`, since the epoch,
+    is for stored and returned values: the wall clock may be set back or forward at any time.
     """
 
     steady_ms: int
@@ -157,42 +158,42 @@ class Moment(NamedTuple):
 
 
 class Machine(Protocol):
-    """Replicated state. Nothing in here waits, reads a clock, or rolls dice other than those it was given."""
+    """Replicated state. Its methods never wait, read no clock, and use only the random numbers given to them."""
 
     def decide(self, ticket: Ticket, command: Any, now: Moment) -> Outcome:
-        """Look, and say what shall be. Hard state stays as it is; raising KafkaError refuses the command.
+        """Decide on a command without a change of hard state. KafkaError refuses the command.
 
-        Whatever else is raised is a bug. Where somebody asked, it costs the asker UNKNOWN_SERVER_ERROR and nobody else
-        anything: what has been decided is in the records alone.
+        Any other exception is a bug. If the command has a caller, it gets UNKNOWN_SERVER_ERROR, and others are not
+        affected, as only the records carry the decision.
         """
 
     def apply(self, record: Stored) -> None:
-        """The only place where hard state changes: called for each record in order, at replay and live alike."""
+        """Change hard state. The only place to do so; called for each record in order, live and during replay."""
 
     def deadline_ms(self) -> int | None:
-        """The steady time at which a `Tick` is wanted, or None. Asked after each step, so it must be cheap."""
+        """The steady time of the next `Tick`, or None. Called after each step, so it must be cheap."""
 
 
 class StateLog(Protocol):
-    """A log that commits, as a Runner sees it: the quorum's, or a partition's.
+    """The log of a Runner: the metadata log or a partition's.
 
-    `append` may write at once or queue; `committed` may reach the new end inside `append` (one voter, page cache) or
-    later (fsync, followers), and each time it moves the callbacks are called.
+    `append` may write at once or queue. `committed` may reach the new end inside `append` (one voter, page cache) or
+    later (fsync, followers); each time it advances, the callbacks are called.
     """
 
     @property
     def end(self) -> int:
-        """The offset the next record gets."""
+        """The offset of the next record."""
 
     @property
     def committed(self) -> int:
         """All records below are committed."""
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append all or nothing, at consecutive offsets; returns the new end. Raises KafkaError, or Damage: the end."""
+        """Append all or nothing at consecutive offsets; returns the new end. Raises KafkaError, or Damage if the log is
+        offline for good."""
 
     def on_committed(self, callback: Callable[[], None]) -> None: ...
 
     def replay(self) -> AsyncIterator[Sequence[Stored]]:
-        """Every record that counts, snapshot included, from the start to the end: as many at once as others can wait
-        for."""
+        """All records from the snapshot or the log start to the end, in pieces small enough not to hold up the loop."""

@@ -1,5 +1,4 @@
-"""What coordinators share: their log, with the errors that their clients know, and machines that start and stop with
-the leadership of a partition."""
+"""What coordinators share: a log with coordinator error codes, and a machine for each partition that they lead."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Machine)
 
 AGAIN_S, AGAIN_MAX_S = 1.0, 60.0
-"""How long a partition waits after its machine failed, since the same bug may occur again at once."""
+"""First and longest pause before a partition is replayed after a bug, which may happen again at once."""
 
-TOLD_LIMIT = 10
-"""How many unreadable records a replay logs with their offsets."""
+LOGGED_LIMIT = 10
+"""How many unreadable records one replay logs by their offsets."""
 
-IN_CLIENTS_WORDS = {
+COORDINATOR_CODES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -34,13 +33,13 @@ IN_CLIENTS_WORDS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""The translation by Kafka's coordinators; other codes are not translated."""
+"""Error codes of the log -> those of coordinators, as in Apache Kafka; other codes stay."""
 
 
 class CoordinatorLog:
-    """A StateLog on top of another one. Damage becomes a refusal: the partition itself reports that it is offline.
+    """A StateLog with coordinator error codes. Turns Damage into a refusal, as the partition itself goes offline.
 
-    - name: of the partition.
+    - name: the name of the partition, for logging.
     - check: raises Damage if a record cannot be replayed.
     """
 
@@ -51,7 +50,7 @@ class CoordinatorLog:
         self._name = name
         self._check = check
         self.is_checked = False
-        """Check each record before its replay, and skip it if it cannot be replayed."""
+        """Whether each record is checked before it is replayed, and skipped if it is unreadable."""
 
     @property
     def end(self) -> int:
@@ -62,11 +61,11 @@ class CoordinatorLog:
         return self._log.committed
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append all or nothing. Raises KafkaError with a code that clients of coordinators know."""
+        """Append all or nothing. Raises KafkaError with an error code of coordinators."""
         try:
             return self._log.append(records)
         except KafkaError as refusal:
-            code = IN_CLIENTS_WORDS.get(refusal.code, refusal.code)
+            code = COORDINATOR_CODES.get(refusal.code, refusal.code)
             raise KafkaError(code, refusal.message) from refusal
         except Damage as damage:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(damage)) from damage
@@ -76,7 +75,7 @@ class CoordinatorLog:
 
     async def replay(self) -> AsyncIterator[Sequence[Stored]]:
         """Every record from the start to the end. Raises Damage."""
-        passed_over = 0
+        skipped = 0
         async for records in self._log.replay():
             if not self.is_checked:
                 yield records
@@ -86,22 +85,22 @@ class CoordinatorLog:
                 try:
                     self._check(record)
                 except Damage as unreadable:
-                    passed_over += 1
-                    self._tell(record, unreadable, passed_over)
+                    skipped += 1
+                    self._tell(record, unreadable, skipped)
                 else:
                     sound.append(record)
             yield sound
-        if passed_over > TOLD_LIMIT:
-            log.error("%s: %d records that cannot be read are passed over in all", self._name, passed_over)
+        if skipped > LOGGED_LIMIT:
+            log.error("%s: skipped %d unreadable records in all", self._name, skipped)
 
     def _tell(self, record: Stored, unreadable: Damage, number: int) -> None:
-        if number <= TOLD_LIMIT:
-            text = "%s: the record at offset %d cannot be read and is passed over, what was said before it holds: %s"
+        if number <= LOGGED_LIMIT:
+            text = "%s: skipped the unreadable record at offset %d, so the previous value of its key remains: %s"
             log.error(text, self._name, record.offset, unreadable)
 
 
 class LedPartition(Generic[M]):
-    """A partition that this broker leads: its machine, and whether that has been loaded."""
+    """A partition that this broker leads, with its machine and the state of its replay."""
 
     __slots__ = ("again_s", "epoch", "loading", "log", "machine", "refusal", "runner", "timer")
 
@@ -112,7 +111,7 @@ class LedPartition(Generic[M]):
         self.runner: Runner
         self.again_s = AGAIN_S
         self.timer: asyncio.TimerHandle | None = None
-        """When the partition is loaded again after a bug."""
+        """The timer of the next replay after a bug."""
         self.loading: asyncio.Task[None] | None = None
         self.refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         """The answer to requests until the machine is loaded."""
@@ -121,13 +120,14 @@ class LedPartition(Generic[M]):
 class LedPartitions(Generic[M]):
     """The partitions of one topic that this broker leads, with a machine for each.
 
-    - make: creates a machine for a partition and a leader epoch.
+    - make: creates a machine for a partition and leader epoch.
     - check: raises Damage if a machine could not replay a record.
-    - on_loaded: called when a machine has been loaded.
+    - on_loaded: called once a machine has been replayed.
 
-    Unreadable records are skipped and logged: only their own content is lost. All records are checked only after a
-    replay has met an unreadable one. A machine with a bug takes only its own partition out of service, which is loaded
-    again after a pause that doubles each time.
+    Unreadable records are skipped and logged, so that only they are lost and not the whole partition. Records are
+    checked only after a replay has failed on one.
+
+    A bug in a machine affects only its partition, which is replayed after a pause that doubles each time.
     """
 
     def __init__(
@@ -145,18 +145,18 @@ class LedPartitions(Generic[M]):
         self._on_loaded = on_loaded
         self._led: dict[int, LedPartition[M]] = {}
         self._turn = asyncio.Lock()
-        """Replays run one at a time: fifty at once would each take a part of every turn of the loop."""
+        """Makes replays run one at a time: fifty at once would each take time in every turn of the loop."""
 
     def __iter__(self) -> Iterator[LedPartition[M]]:
         return iter(list(self._led.values()))
 
     def items(self) -> list[tuple[int, LedPartition[M]]]:
-        """(partition, its machine) of all partitions."""
+        """(partition index, LedPartition) of all partitions led."""
         return list(self._led.items())
 
     def runner(self, partition: int) -> Runner:
-        """The Runner of a partition. Raises NOT_COORDINATOR if another broker leads it; COORDINATOR_LOAD_IN_PROGRESS
-        while it is loaded; COORDINATOR_NOT_AVAILABLE if that failed."""
+        """The Runner of a partition. Raises KafkaError: NOT_COORDINATOR if this broker does not lead it,
+        COORDINATOR_LOAD_IN_PROGRESS during its replay, COORDINATOR_NOT_AVAILABLE if the replay failed."""
         led = self._led.get(partition)
         if led is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
@@ -165,7 +165,7 @@ class LedPartitions(Generic[M]):
         return led.runner
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
-        """Load a partition and take commands for it. An epoch that is not above the known one changes nothing."""
+        """Replay a partition and start to serve it. Ignored unless the epoch is newer than the known one."""
         known = self._led.get(partition)
         if known is not None:
             if epoch <= known.epoch:
@@ -180,7 +180,7 @@ class LedPartitions(Generic[M]):
         led.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._renew(partition, led)
         led.loading = asyncio.get_running_loop().create_task(self._load(partition, led))
-        led.loading.add_done_callback(_is_told)
+        led.loading.add_done_callback(_consume_exception)
 
     def _renew(self, partition: int, led: LedPartition[M]) -> None:
         led.machine = self._make(partition, led.epoch)
@@ -204,8 +204,8 @@ class LedPartitions(Generic[M]):
             log.error("%s-%d cannot be loaded: %s", self._topic, partition, unreadable)
             led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
             return
-        except KafkaError as refusal:  # the log is there, and could not be read now: short descriptors, for one
-            log.error("%s-%d is loaded again in %.0f s: %s", self._topic, partition, led.again_s, refusal)
+        except KafkaError as refusal:  # a transient error, such as too few file descriptors
+            log.error("cannot load %s-%d, next attempt in %.0f s: %s", self._topic, partition, led.again_s, refusal)
             self._begin_again(partition, led)
             return
         led.refusal = None
@@ -229,7 +229,7 @@ class LedPartitions(Generic[M]):
         led.again_s = min(2 * led.again_s, AGAIN_MAX_S)
 
     def resign(self, partition: int) -> None:
-        """Another broker leads, or the partition is gone: answer all waiting requests with NOT_COORDINATOR."""
+        """This broker no longer leads the partition: answer all waiting requests with NOT_COORDINATOR."""
         led = self._led.pop(partition, None)
         if led is None:
             return
@@ -241,18 +241,18 @@ class LedPartitions(Generic[M]):
         led.runner.stop(KafkaError(ErrorCode.NOT_COORDINATOR))
 
     def close(self) -> None:
-        """The broker stops: resign from everything."""
+        """The broker stops: resign from all partitions."""
         for partition in list(self._led):
             self.resign(partition)
 
     async def loaded(self) -> None:
-        """Wait until every partition that is led now has been loaded, or has failed to load."""
+        """Wait until the replay of every partition led now has succeeded or failed."""
         loading: list[asyncio.Task[Any]] = [led.loading for led in self._led.values() if led.loading is not None]
         if loading:
             await asyncio.wait(loading)
 
 
-def _is_told(loading: asyncio.Task[None]) -> None:
-    """The Runner has logged a bug in a replay, so the loop need not."""
+def _consume_exception(loading: asyncio.Task[None]) -> None:
+    """Retrieve the exception of a failed replay, so that asyncio does not log it too."""
     if not loading.cancelled():
         loading.exception()

@@ -1,4 +1,4 @@
-"""Runs machines: each command is one atomic step, and its answer is released when it is committed."""
+"""The Runner of all machines: each command is one atomic step, and answers are sent once they are committed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ WAITERS_LIMIT = 200_000
 class Runner:
     """Runs one Machine on one StateLog, from `load` to `stop`.
 
-    - loading_code: refuses commands until `load` is done.
-    - late_code: refuses a command whose answer was decided but not committed in time; the state keeps its changes.
-    - on_bug: called with any exception of a machine but KafkaError, unless a caller waits for that decision. The state
-      cannot be trusted then, and the Runner has stopped.
+    - loading_code: the error code of commands until `load` is done.
+    - late_code: the error code of a command that was decided but not committed in time. Its records stay in the log.
+    - on_bug: called with any exception of the machine other than KafkaError, except in the decision on a command with a
+      caller. The Runner has stopped then, as the state may be wrong.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class Runner:
         self._refusal: KafkaError | None = KafkaError(loading_code)
         self._stopped = False
         self._running = False
-        self._held: deque[tuple[int, list[tuple[Ticket, Answer]]]] = deque()  # (committed must reach, answers)
+        self._held: deque[tuple[int, list[tuple[Ticket, Answer]]]] = deque()  # (end offset to commit, answers)
         self._asking: dict[Ticket, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
     @property
     def ready(self) -> bool:
-        """Loaded and not stopped: commands are taken."""
+        """Whether the Runner is loaded and not stopped, so that it takes commands."""
         return self._refusal is None
 
     async def load(self) -> None:
-        """Replay the log into the machine, then take commands; the first is a Tick. Raises the log's Damage."""
+        """Replay the log into the machine, then take commands, of which the first is a Tick. Raises Damage."""
         async for records in self.log.replay():
             if self._stopped:
                 return
@@ -72,10 +72,10 @@ class Runner:
         self._run(Ticket(0), Tick())
 
     async def ask(self, command: Any, timeout_ms: int) -> Any:
-        """Decide a command and wait for its answer. Raises KafkaError: the machine's refusal, or the Runner's.
+        """Decide on a command and wait for its answer. Raises KafkaError of the machine or of the Runner.
 
-        It does not suspend if the answer can be released at once. The timeout covers the wait for the commit; the
-        machine itself limits how long a ticket is parked.
+        Does not suspend if the answer is available at once. The timeout covers only the wait for the commit; the
+        machine itself limits how long it keeps a ticket.
         """
         ticket = self._begin(command, timeout_ms)
         if ticket.is_settled:
@@ -92,10 +92,10 @@ class Runner:
         return answer
 
     def submit(self, command: Any, timeout_ms: int, done: Callable[[Answer], None]) -> Ticket | None:
-        """Like `ask`, without a coroutine: calls `done` with the answer, which may be a KafkaError.
+        """Like `ask`, for callers without a coroutine: calls `done` with the answer, which may be a KafkaError.
 
-        If the answer can be released at once, `done` is called at once, and None is returned. Otherwise it is called
-        from the loop, unless the ticket is abandoned before. Raises the Runner's KafkaError.
+        Calls `done` at once and returns None if the answer is available. If not, `done` is called from the loop, unless
+        the returned ticket is abandoned before. Raises KafkaError of the Runner.
         """
         ticket = self._begin(command, timeout_ms)
         if ticket.is_settled:
@@ -108,7 +108,7 @@ class Runner:
         if self._refusal is not None:
             raise KafkaError(self._refusal.code, self._refusal.message)
         if self.waiters >= self._waiters_limit:
-            raise KafkaError(self._late_code, f"{self.waiters} requests wait already, the limit")
+            raise KafkaError(self._late_code, f"too many waiting requests: {self.waiters}, which is the limit")
         ticket = Ticket(timeout_ms)
         self._run(ticket, command, is_asked=True)
         return ticket
@@ -119,7 +119,7 @@ class Runner:
         self._asking[ticket] = None
 
     def _leave_soon(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
-        """Not within the current step: `done` may give the machine another command."""
+        """Call `done` after the step that answered, as it may send another command to the machine."""
         asyncio.get_running_loop().call_soon(self._leave, ticket, done, answer)
 
     def _leave(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
@@ -128,19 +128,19 @@ class Runner:
             done(answer)
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nobody waits for the answer any more."""
+        """The caller no longer waits for the answer."""
         if not ticket.is_abandoned:
             ticket.abandon()
             self.waiters -= 1
             del self._asking[ticket]
 
     def tell(self, command: Any) -> None:
-        """Decide a command that has no caller; nothing happens while loading or after a stop."""
+        """Decide on a command without a caller. Does nothing while loading or after a stop."""
         if self._refusal is None:
             self._run(Ticket(0), command)
 
     def stop(self, error: KafkaError) -> None:
-        """Refuse all commands that wait, and all that follow. The owner drops the machine."""
+        """Refuse all waiting and all later commands with this error."""
         if self._stopped:
             return
         self._stopped = True
@@ -153,8 +153,8 @@ class Runner:
             ticket.settle(KafkaError(error.code, error.message))
 
     def _run(self, ticket: Ticket, command: Any, *, is_asked: bool = False) -> None:
-        """One atomic step. Not a coroutine: nothing may run between decide and apply."""
-        assert not self._running, "a machine was asked from inside its own step"
+        """One atomic step. Not a coroutine: nothing may come between decide and apply."""
+        assert not self._running, "a machine got a command inside its own step"
         self._running = True
         sound = False
         try:
@@ -164,7 +164,7 @@ class Runner:
             self._running = False
             if not sound:
                 self._break_off(sys.exception())
-        if self._stopped:  # the log ended, or leadership was lost, on the way
+        if self._stopped:  # the log went offline, or leadership was lost, during the step
             for answered, answer in answers:
                 answered.settle(answer)
             return
@@ -220,7 +220,7 @@ class Runner:
                 self._break_off(sys.exception())
 
     def _break_off(self, bug: BaseException | None) -> None:
-        """Any exception of a machine but KafkaError is a bug, after which its state cannot be trusted."""
+        """Stop after a bug: any exception other than a refusal, after which the machine's state may be wrong."""
         self.stop(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a bug stopped this state machine"))
         if self._on_bug is not None and bug is not None:
             self._on_bug(bug)
@@ -231,8 +231,7 @@ class Runner:
             ticket.hold(answer, self._expire)
 
     def _release(self) -> None:
-        """The log's commit offset has advanced: release the answers that depend on committed records only, in the order
-        in which they were decided."""
+        """The committed offset has advanced: send the answers that depend only on committed records, in order."""
         committed = self.log.committed
         while self._held and self._held[0][0] <= committed:
             for ticket, answer in self._held.popleft()[1]:
@@ -242,7 +241,7 @@ class Runner:
         ticket.settle(KafkaError(self._late_code, "decided, but not committed in time"))
 
     def _arm(self) -> None:
-        """Set the timer for the machine's deadline. An earlier timer stays, and checks again when it fires."""
+        """Set the timer for the machine's deadline. An earlier timer stays, and sets the next one when it fires."""
         deadline_ms = self.machine.deadline_ms()
         if deadline_ms is None:
             return

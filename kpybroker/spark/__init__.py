@@ -1,7 +1,7 @@
-"""PySpark on a Kafka broker (`pip install kpybroker[spark]`): `session(bootstrap)` has the connector that fits.
+"""PySpark with Kafka (`pip install kpybroker[spark]`): `session(bootstrap)` has the matching connector.
 
-`checkpoint` guards a stream's checkpoint against other topics, `explained` says in one line why a job failed, and
-`python -m kpybroker.spark` prints the arguments that bring the same connector to spark-submit.
+`checkpoint` guards a stream's checkpoint against use with other topics, `explained` gives the cause of a failed job in
+one line, and `python -m kpybroker.spark` prints arguments for spark-submit that add the same connector.
 """
 
 from kpybroker.spark.checkpoints import checkpoint

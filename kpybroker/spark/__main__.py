@@ -1,4 +1,4 @@
-"""`spark-submit $(python -m kpybroker.spark) job.py`: the connector of the installed PySpark, as arguments."""
+"""`spark-submit $(python -m kpybroker.spark) job.py`: arguments that add the connector for the installed PySpark."""
 
 import sys
 

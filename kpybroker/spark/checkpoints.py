@@ -1,4 +1,4 @@
-"""A checkpoint that stays with its topics: Spark notes names and offsets only, and would go on with anything."""
+"""Ties a checkpoint to its topics: Spark records only names and offsets, and would continue with any topic."""
 
 import asyncio
 import json
@@ -15,25 +15,25 @@ TIMEOUT_MS = 5_000
 
 
 def checkpoint(folder: Path, bootstrap: str, *topics: str) -> str:
-    """A `checkpointLocation` on this machine for a query that reads these topics, over a listener without TLS or SASL.
+    """A local `checkpointLocation` for a query that reads these topics, over a listener without TLS or SASL.
 
-    At first use the topics' ids are noted in it (KIP-516: another cluster's topic of that name has another).
-    ConfigError if a topic is not there, or is not the one that the checkpoint was begun with.
+    The first use records the topics' ids in it (KIP-516: a topic of the same name in another cluster has another id).
+    Raises ConfigError if a topic does not exist, or is not the one that the checkpoint was created for.
     """
-    with ThreadPoolExecutor(1) as thread:  # a notebook's own has a loop that is running
+    with ThreadPoolExecutor(1) as thread:  # the thread of a notebook already runs a loop
         ids = thread.submit(asyncio.run, _topic_ids(bootstrap, topics)).result()
     mark = folder / MARK
     noted = _noted(mark)
     others = sorted(name for name in ids if noted.get(name, ids[name]) != ids[name])
     if others:
         raise ConfigError(
-            f"the checkpoint {folder} was begun with another topic {', '.join(others)}, of another cluster or deleted "
-            "since: name another folder, or delete this one to begin again"
+            f"the checkpoint {folder} was created for another topic {', '.join(others)}, of another cluster or deleted "
+            "since: name another folder, or delete this one to start again"
         )
     if noted and ids.keys().isdisjoint(noted):
         raise ConfigError(
-            f"the checkpoint {folder} is of {', '.join(sorted(noted))}, "
-            f"not of {', '.join(sorted(ids))}: name another folder"
+            f"the checkpoint {folder} is for {', '.join(sorted(noted))}, "
+            f"not for {', '.join(sorted(ids))}: name another folder"
         )
     if not ids.keys() <= noted.keys():
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def checkpoint(folder: Path, bootstrap: str, *topics: str) -> str:
 
 
 def _noted(mark: Path) -> dict[str, str]:
-    """Topic ids by name; none at first use."""
+    """The recorded topic ids by name; none at first use."""
     if not mark.exists():
         return {}
     try:
@@ -52,7 +52,7 @@ def _noted(mark: Path) -> dict[str, str]:
     except ValueError:
         noted = None
     if not isinstance(noted, dict):
-        raise ConfigError(f"{mark} does not hold topic ids: delete {mark.parent} to begin again")
+        raise ConfigError(f"{mark} has no topic ids: delete {mark.parent} to start again")
     return noted
 
 

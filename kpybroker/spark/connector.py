@@ -1,4 +1,4 @@
-"""Which of Kafka's connectors fits a Spark, and where it comes from: Maven Central, or a folder of jars."""
+"""Finds the Kafka connector for a Spark version: at Maven Central, or in a folder of jars."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from kpybroker.errors import ConfigError
 JARS_VARIABLE = "KPYBROKER_SPARK_JARS"
 MAVEN_CENTRAL = ("repo1.maven.org", 443)
 CONNECT_TIMEOUT_S = 1.5
-SHIPPED_WITH_PYSPARK = [  # the connector asks for these too, 50 MB of them
+SHIPPED_WITH_PYSPARK = [  # 50 MB of the connector's dependencies
     "com.google.code.findbugs:jsr305",
     "org.apache.hadoop:hadoop-client-api",
     "org.apache.hadoop:hadoop-client-runtime",
@@ -24,10 +24,10 @@ Version = tuple[int, int, int]
 
 
 def connector(version: Version) -> dict[str, str]:
-    """Spark settings that bring the connector for that Spark: a Maven coordinate, or the jars of a folder.
+    """Spark settings that add the connector for that Spark: a Maven coordinate, or the jars of a folder.
 
-    The folder is what KPYBROKER_SPARK_JARS names. ConfigError if it does not hold all four jars, or those of another
-    Scala, or of a later Spark: an earlier one of the same major version does.
+    KPYBROKER_SPARK_JARS names the folder. Raises ConfigError if it does not have all four jars, or has those of another
+    Scala version or a later Spark; jars of an earlier Spark with the same major version are accepted.
     """
     scala = "2.12" if version < (4, 0, 0) else "2.13"
     folder = os.environ.get(JARS_VARIABLE)
@@ -41,7 +41,7 @@ def connector(version: Version) -> dict[str, str]:
     of_spark = [f"spark-sql-kafka-0-10_{scala}", f"spark-token-provider-kafka-0-10_{scala}"]
     for wanted in *of_spark, "kafka-clients", "commons-pool2":
         if not any(jar.name.startswith(f"{wanted}-") for jar in jars):
-            raise ConfigError(f"{JARS_VARIABLE}={folder} holds no {wanted} jar: put it there or unset the variable")
+            raise ConfigError(f"{JARS_VARIABLE}={folder} has no {wanted} jar: put it there or unset the variable")
     for jar in jars:
         of = re.fullmatch(rf"(?:{'|'.join(map(re.escape, of_spark))})-(\d+)\.(\d+)\..*", jar.name)
         if of is not None and not (int(of[1]) == version[0] and int(of[2]) <= version[1]):
@@ -53,15 +53,15 @@ def connector(version: Version) -> dict[str, str]:
 
 
 def require_obtainable(coordinate: str) -> None:
-    """Raise ConfigError if a jar, as group:artifact:version, is not here yet and Maven Central cannot be reached."""
+    """Raise ConfigError if a jar (group:artifact:version) is not in Ivy's cache and Maven Central is unreachable."""
     group, artifact, version = coordinate.split(":")
-    # Ivy's own cache, in the places where Spark 3.5 and Spark 4 have it
+    # Spark 3.5 and Spark 4 have Ivy's cache in different places
     if any(Path.home().glob(f".ivy2*/jars/{group}_{artifact}-{version}.jar")):
         return
     try:
         socket.create_connection(MAVEN_CENTRAL, CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise ConfigError(
-            f"Spark needs {coordinate}, and Maven Central cannot be reached ({error}): go online once, or name a "
+            f"Spark needs {coordinate}, but Maven Central cannot be reached ({error}): go online once, or name a "
             f"folder with the connector's jars in {JARS_VARIABLE}"
         ) from error

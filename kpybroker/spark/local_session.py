@@ -1,6 +1,6 @@
-"""One SparkSession with Kafka's connector, set up for a laptop; under spark-submit, what was submitted holds.
+"""One SparkSession with Kafka's connector, set up for a laptop. Under spark-submit its arguments apply instead.
 
-Spark reads memory, jars and log destination only while its JVM starts, so a process has one session and makes it here.
+Spark reads memory, jars and log destination only while its JVM starts, so a process has one session, created here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""Settings for a job of a minute or so: it is over before what the JVM's second compiler costs has paid."""
+"""Settings for jobs of about a minute, which end before the JVM's second compiler would pay off."""
 SOURCE_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
@@ -33,14 +33,14 @@ def session(
     log: Path | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Give this process's SparkSession, with the connector that fits the installed PySpark.
+    """This process's SparkSession, with the connector for the installed PySpark.
 
     `bootstrap` ("host:port,host:port") is only checked here, since Spark itself waits three minutes for a broker that
     is not there; reads and writes name it in `kafka.bootstrap.servers`. The connector comes from Maven Central, or from
     the folder of jars that KPYBROKER_SPARK_JARS names. Without `master` Spark runs in this process, on `cores` cores,
     with the driver's `memory`. `log` is a file for what Spark and its JVM would print to stderr; `settings` are added
-    last. Under spark-submit, its arguments decide all of this but `settings`. Raises ConfigError when PySpark, Java,
-    the jars or the broker are missing.
+    last. Under spark-submit, its arguments determine all of this except `settings`. Raises ConfigError if PySpark,
+    Java, the jars or the broker are missing.
     """
     version = spark_version()
     require_java()
@@ -66,12 +66,12 @@ def session(
 
 
 def _is_submitted() -> bool:
-    """Whether spark-submit started this process: its JVM is up, and has its jars."""
+    """Whether spark-submit started this process, so that its JVM already runs with its jars."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _has_way_of_its_own(settings: Mapping[str, str]) -> bool:
-    """Whether jars come from elsewhere than Maven Central, or through a proxy."""
+    """Whether jars come from another repository than Maven Central, or through a proxy."""
     jvm = settings.get("spark.driver.extraJavaOptions", "") + os.environ.get("JAVA_TOOL_OPTIONS", "")
     return "proxyHost" in jvm or not {"spark.jars.repositories", "spark.jars.ivySettings"}.isdisjoint(settings)
 
@@ -86,7 +86,7 @@ def _started(settings: Mapping[str, str], log: Path | None) -> SparkSession:
     except PySparkException as error:
         where = f"in {log}" if log else "above"
         raise ConfigError(
-            f"Spark did not start; its own words are {where}. Without access to Maven Central, name a folder with "
+            f"Spark did not start; its output is {where}. Without access to Maven Central, name a folder with "
             f"the connector's jars in {JARS_VARIABLE}"
         ) from error
     jvm = spark._jvm
@@ -102,7 +102,7 @@ def _started(settings: Mapping[str, str], log: Path | None) -> SparkSession:
 
 @contextlib.contextmanager
 def _stderr_to(log: Path | None) -> Iterator[None]:
-    """The JVM inherits file descriptor 2 when it is started, and keeps it; ours is put back."""
+    """Redirect file descriptor 2 while the JVM starts, which inherits and keeps it; then restore ours."""
     if log is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""What has to be there before Spark is started. Each is looked for in a moment, and missed in one line."""
+"""Checks the prerequisites before Spark starts: each check is fast, and fails with one line."""
 
 import os
 import re
@@ -14,7 +14,7 @@ OLDEST_JAVA = 17
 
 
 def spark_version() -> Version:
-    """The installed PySpark's version; ConfigError if there is none, or one before 3.5."""
+    """The installed PySpark's version. Raises ConfigError if there is none, or it is older than 3.5."""
     try:
         import pyspark
     except ImportError as error:
@@ -22,23 +22,25 @@ def spark_version() -> Version:
     number = re.match(r"(\d+)\.(\d+)\.(\d+)", pyspark.__version__)
     version = tuple(map(int, number.groups())) if number else (0, 0, 0)
     if version < OLDEST_SPARK:
-        raise ConfigError(f"PySpark {pyspark.__version__} is too old, 3.5 is needed: pip install --upgrade pyspark")
+        raise ConfigError(f"PySpark {pyspark.__version__} is too old, 3.5 is required: pip install --upgrade pyspark")
     major, minor, patch = version
     return major, minor, patch
 
 
 def require_java() -> None:
-    """Raise ConfigError unless the Java that Spark will find is there, and is 17 or later."""
+    """Raise ConfigError unless Spark will find Java 17 or later."""
     home = os.environ.get("JAVA_HOME")
     place = f"under JAVA_HOME={home}" if home else "on the PATH"
     way_out = "install it, e.g. apt install openjdk-17-jre-headless"
     java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
     if java is None:
-        raise ConfigError(f"Spark needs Java {OLDEST_JAVA}, and there is none {place}: {way_out}")
-    release = Path(java).resolve().parent.parent / "release"  # asking the JVM itself takes a tenth of a second or more
-    told = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release.read_text(), re.MULTILINE) if release.exists() else None
-    if told and int(told[1]) < OLDEST_JAVA:
-        raise ConfigError(f"Spark needs Java {OLDEST_JAVA}, and the one {place} is Java {told[1]}: {way_out}")
+        raise ConfigError(f"Spark needs Java {OLDEST_JAVA}, but there is none {place}: {way_out}")
+    release = (
+        Path(java).resolve().parent.parent / "release"
+    )  # running `java -version` takes a tenth of a second or more
+    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release.read_text(), re.MULTILINE) if release.exists() else None
+    if found and int(found[1]) < OLDEST_JAVA:
+        raise ConfigError(f"Spark needs Java {OLDEST_JAVA}, but the one {place} is Java {found[1]}: {way_out}")
 
 
 def require_broker(bootstrap: str) -> None:

@@ -1,1 +1,1 @@
-"""For the tests of those who use Kafka: a pytest fixture with a real broker behind it."""
+"""pytest fixtures with real brokers, for tests of applications that use Kafka."""

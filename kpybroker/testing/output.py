@@ -1,4 +1,4 @@
-"""What the processes of a broker write on standard error, for the reports of failed tests."""
+"""The standard error of broker processes, for the reports of failed tests."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import IO
 
 SHOWN_BYTES = 8000
-"""The end of what each process has written."""
+"""The most bytes shown from the end of each process's output."""
 STDERR = "stderr"
 
 
 class BrokerOutput:
-    """Standard error of the process that was started, and the log file of each node where there are several."""
+    """Standard error of the started process and, for a cluster, the log file of each node."""
 
     def __init__(self, stderr: IO[bytes]) -> None:
         self._stderr = stderr
         self._data_dir: Path | None = None
 
     def read_logs_in(self, data_dir: Path) -> None:
-        """The broker is ready, and has said where it keeps its data."""
+        """Also read the log files in the broker's data directory."""
         self._data_dir = data_dir
 
     @property
     def data_dir(self) -> Path | None:
-        """Where the broker keeps its data; None until it is ready."""
+        """The broker's data directory; None until it is ready."""
         return self._data_dir
 
     def sizes(self) -> dict[str, int]:
@@ -34,13 +34,13 @@ class BrokerOutput:
             return {name: os.fstat(fd).st_size for name, fd in self._open(opened)}
 
     def since(self, sizes: dict[str, int]) -> str:
-        """What was written after `sizes` was taken, at most SHOWN_BYTES of each file; empty for nothing."""
+        """The output since `sizes` was taken, at most SHOWN_BYTES of each file; empty if there is none."""
         texts = []
         with contextlib.ExitStack() as opened:
             for name, fd in self._open(opened):
                 end = os.fstat(fd).st_size
                 begin = max(sizes.get(name, 0), end - SHOWN_BYTES)
-                # read without a seek: the broker writes at the position of this very file
+                # pread, as the broker shares the position of this file
                 text = os.pread(fd, max(0, end - begin), begin).decode(errors="replace").strip()
                 if text:
                     texts.append(text if name == STDERR else f"{name}:\n{text}")

@@ -1,7 +1,7 @@
 """The pytest plugin: the fixtures `kpybroker` and `kpybroker_cluster`.
 
-The report of a failed test shows what the brokers wrote on standard error since the test began, and how they ended.
-Tests that do not use brokers only import this file.
+The report of a failed test shows what the brokers wrote to standard error during the test, and how they ended.
+Tests without brokers import only this file.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 SECTION = "kpybroker"
 _sizes = pytest.StashKey[dict[str, dict[str, int]]]()
-"""By bootstrap, what each broker had written when the test began."""
+"""By bootstrap, the sizes of each broker's output when the test started."""
 
 
 @pytest.fixture(scope="session")
 def kpybroker() -> Iterator[BrokerProcess]:
-    """A broker for the session: `.bootstrap` for any client, `.topic(prefix)` for a name nobody else uses.
+    """A broker for the session: `.bootstrap` for any client, `.topic(prefix)` for a unique topic name.
 
-    It starts when a test first asks for it, on a free port and in a temporary directory, and is gone with the session.
-    Under pytest-xdist every worker has its own.
+    It starts when a test first requests it, on a free port with a temporary directory, and ends with the session. Under
+    pytest-xdist every worker has its own.
     """
     from kpybroker.testing.process import BrokerProcess
 
@@ -35,9 +35,9 @@ def kpybroker() -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="session")
 def kpybroker_cluster() -> Iterator[BrokerProcess]:
-    """Three brokers for the session that are one cluster: topics have three replicas, acks=all waits for two.
+    """A cluster of three brokers for the session: topics have three replicas, and acks=all needs two.
 
-    Like `kpybroker` in all else; `.bootstrap` names all three.
+    Otherwise like `kpybroker`; `.bootstrap` names all three.
     """
     from kpybroker.testing.process import BrokerProcess
 
@@ -47,7 +47,7 @@ def kpybroker_cluster() -> Iterator[BrokerProcess]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note how much each broker has written before this test."""
+    """Record how much each broker has written before this test."""
     item.stash[_sizes] = {broker.bootstrap: broker.output.sizes() for broker in _running()}
 
 
@@ -55,7 +55,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add what the brokers have written since, where the test has failed."""
+    """Add the output of the brokers to the report of a failed test."""
     report = yield
     if report.failed:
         sizes = item.stash.get(_sizes, {})
@@ -70,6 +70,6 @@ def pytest_runtest_makereport(
 
 
 def _running() -> Iterable[BrokerProcess]:
-    """The brokers of this process; none where nothing has asked for one."""
+    """The running brokers of this process."""
     process = sys.modules.get("kpybroker.testing.process")
     return () if process is None else tuple(process.BrokerProcess.running)

@@ -1,8 +1,8 @@
 """A broker as a child process.
 
-A process and not a thread: tests that compute would slow a broker that shares their interpreter, a debugger that halts
-them would halt it, and a client library that blocks while holding the interpreter's lock would wait for ever. It cannot
-outlive its parent: the child reads its standard input, which ends when the parent does, by whatever signal.
+A process and not a thread: CPU-bound tests would slow a broker in the same interpreter, a debugger that halts them
+would halt it, and a client library that blocks while it holds the GIL would wait forever. The broker cannot outlive its
+parent: it reads its standard input, which closes when the parent ends, even by SIGKILL.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ COMMAND = ("-P", "-m", "kpybroker", "dev", "--port", "0", "--ephemeral", "--unti
 _NOT_IN_TOPIC_NAMES = re.compile(r"[^a-zA-Z0-9._-]")
 _READY = re.compile(r"kpybroker ready bootstrap=(\S+) data=(.+) pid=\d+")
 _MISUSED = 2
-"""The exit code for settings that cannot be used."""
+"""The exit code for invalid settings."""
 
 
 class BrokerStartError(RuntimeError):
-    """The broker did not start; the text is what it wrote on standard error."""
+    """The broker did not start; the text is its standard error."""
 
 
 class BrokerProcess:
-    """A running broker. Make it with `BrokerProcess.started()`."""
+    """A running broker. Create it with `BrokerProcess.started()`."""
 
     running: set[BrokerProcess] = set()
-    """Those of this process that have started and are not stopped yet."""
+    """The brokers that this process has started and not yet stopped."""
 
     def __init__(self, bootstrap: str, process: subprocess.Popen[bytes], output: BrokerOutput) -> None:
         self.bootstrap = bootstrap
-        """`host:port`, as a client's bootstrap.servers wants it."""
+        """`host:port`, for a client's bootstrap.servers."""
         self.pid = process.pid
         self.output = output
         self._process = process
@@ -66,7 +66,7 @@ class BrokerProcess:
         return None if code is None else _how_it_ended(code)
 
     def topic(self, prefix: str = "topic") -> str:
-        """A topic name that no other test has; the topic itself is made by its first use, or by yourself.
+        """A unique topic name. The broker creates the topic at its first use, or create it yourself.
 
         Characters that Kafka refuses in topic names, such as spaces and brackets, become `-`.
         """
@@ -77,7 +77,7 @@ class BrokerProcess:
     @classmethod
     @contextlib.contextmanager
     def started(cls, *settings: str, brokers: int = 1) -> Iterator[BrokerProcess]:
-        """A broker with `settings` (`"name=value"`), from ready to stopped.
+        """Start a broker with `settings` (`"name=value"`), and stop it at the end of the context.
 
         brokers: the number of brokers in the cluster, at most BROKERS_MAX. With several, `bootstrap` names all of
         them, and `pid` is the process that started them. Raises TypeError and ValueError for settings that are not
@@ -95,7 +95,7 @@ class BrokerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                start_new_session=True,  # Ctrl-C is for the tests: their teardown may still need the broker
+                start_new_session=True,  # Ctrl-C goes only to the tests, whose teardown may still need the broker
                 pass_fds=(held.fileno(),),
             )
             held.close()
@@ -110,7 +110,7 @@ class BrokerProcess:
 
 
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:
-    """Where the reading end is told when the last process has ended that has the writing end."""
+    """A pipe whose read end reports a hangup when the last process that holds the write end has ended."""
     reading, writing = os.pipe()
     return open(reading, "rb", buffering=0), open(writing, "wb", buffering=0)
 
@@ -129,7 +129,7 @@ def _checked(setting: object) -> str:
 
 
 def _bootstrap_of(process: subprocess.Popen[bytes], output: BrokerOutput) -> str:
-    """Wait for the ready line."""
+    """Wait for the ready line, and return the bootstrap servers in it. Raises BrokerStartError."""
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     stdout = process.stdout
     assert stdout is not None
@@ -145,7 +145,7 @@ def _bootstrap_of(process: subprocess.Popen[bytes], output: BrokerOutput) -> str
         return ready[1]
     code = process.wait(STOP_TIMEOUT_S)
     said = output.since({}) or "it wrote nothing"
-    if code == _MISUSED:  # one line, about what a command line would have
+    if code == _MISUSED:  # one line, which refers to options of the command line
         said = said.removeprefix("kpybroker: ").replace("--set: ", "").replace("--set ", "")
     raise BrokerStartError(f"kpybroker {_how_it_ended(code)}: {said}")
 
@@ -167,8 +167,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _remove(data_dir: Path | None, alive: IO[bytes]) -> None:
-    """Remove the directory of a broker that was killed, once no process of it is left to write there."""
-    watch = select.poll()  # select takes no handle above 1023
+    """Remove the data directory, which a killed broker leaves, once none of its processes can write there."""
+    watch = select.poll()  # select.select supports no descriptor above 1023
     watch.register(alive, select.POLLHUP)
     watch.poll(STOP_TIMEOUT_S * 1000)
     if data_dir is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.archive.history import History, commit, load, name_of, new_run
+from kpybroker.archive.history import ArchiveHistory, commit, load, name_of, new_run
 from kpybroker.archive.manifest import NotAManifest, decode, encode
 from kpybroker.archive.planning import Range
 from kpybroker.archive.store import LocalStore, absolute
@@ -32,14 +32,14 @@ def store(root: Path) -> LocalStore:
 
 
 @pytest.fixture
-def three(store: LocalStore, root: Path) -> History:
+def three(store: LocalStore, root: Path) -> ArchiveHistory:
     history = load(store)
     for number, at in enumerate([Range(5, 5, 10), Range(10, 12, 20), Range(20, 25, 25)]):
         history = write(store, root, history, {ORDERS: at}, f"run-{number}")
     return history
 
 
-def test_what_was_committed_is_read(store: LocalStore, three: History) -> None:
+def test_what_was_committed_is_read(store: LocalStore, three: ArchiveHistory) -> None:
     assert load(store) == three
     assert three.ends() == {ORDERS: 25}
     spans = [span for _, span in three.spans()]
@@ -48,14 +48,14 @@ def test_what_was_committed_is_read(store: LocalStore, three: History) -> None:
 
 
 def test_a_folder_that_is_not_there_is_an_empty_archive(store: LocalStore, root: Path) -> None:
-    assert load(store) == History()
+    assert load(store) == ArchiveHistory()
     assert not root.exists()
 
 
 def test_a_folder_with_something_else_is_refused(store: LocalStore, root: Path) -> None:
     root.mkdir()
     (root / "thesis.odt").touch()
-    with pytest.raises(CommandFailed, match=r"is no archive, and holds thesis\.odt"):
+    with pytest.raises(CommandFailed, match=r"is not an archive, as it has thesis\.odt"):
         load(store)
     (root / "thesis.odt").unlink()
     root.rmdir()
@@ -77,7 +77,7 @@ def test_a_folder_has_one_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert absolute("s3a://bucket/orders/") == "s3a://bucket/orders"
 
 
-def test_every_cut_and_every_changed_byte_is_seen(three: History) -> None:
+def test_every_cut_and_every_changed_byte_is_seen(three: ArchiveHistory) -> None:
     data, _ = encode(three.manifests[1])
     assert decode(data)[0] == three.manifests[1]
     for at in range(len(data) - 1):
@@ -91,26 +91,28 @@ def test_every_cut_and_every_changed_byte_is_seen(three: History) -> None:
             continue
 
 
-def test_a_half_written_manifest_is_refused_and_left_as_it_is(store: LocalStore, root: Path, three: History) -> None:
+def test_a_half_written_manifest_is_refused_and_left_as_it_is(
+    store: LocalStore, root: Path, three: ArchiveHistory
+) -> None:
     last = root / name_of(3)
     half = last.read_bytes()[:100]
     last.write_bytes(half)
-    with pytest.raises(CommandFailed, match=r"0003\.json cannot be trusted: it is half-written.*nothing was written"):
+    with pytest.raises(CommandFailed, match=r"0003\.json is invalid: it is incomplete.*nothing was written"):
         load(store)
     assert last.read_bytes() == half
 
 
-def test_a_missing_manifest_is_named(store: LocalStore, root: Path, three: History) -> None:
+def test_a_missing_manifest_is_named(store: LocalStore, root: Path, three: ArchiveHistory) -> None:
     (root / name_of(2)).unlink()
     with pytest.raises(CommandFailed, match=r"0002\.json is missing"):
         load(store)
 
 
-def test_a_replaced_manifest_is_seen_by_the_next(store: LocalStore, root: Path, three: History) -> None:
+def test_a_replaced_manifest_is_seen_by_the_next(store: LocalStore, root: Path, three: ArchiveHistory) -> None:
     """What a store that only looks before it writes may let happen: two that committed the same number."""
     one = replace(three.manifests[1], run="another", topics=())
     (root / name_of(2)).write_bytes(encode(one)[0])
-    with pytest.raises(CommandFailed, match=r"0003\.json cannot be trusted: .*which was replaced"):
+    with pytest.raises(CommandFailed, match=r"0003\.json is invalid: .*which was replaced"):
         load(store)
 
 
@@ -121,13 +123,13 @@ def test_a_replaced_manifest_is_seen_by_the_next(store: LocalStore, root: Path, 
         ({ORDERS: Range(26, 26, 30)}, "leave a hole after those before it"),
     ],
 )
-def test_ranges_follow_one_another(three: History, ranges: dict[tuple[str, int], Range], complaint: str) -> None:
+def test_ranges_follow_one_another(three: ArchiveHistory, ranges: dict[tuple[str, int], Range], complaint: str) -> None:
     data, digest = encode(manifest_of(three, ranges, "next"))
     with pytest.raises(NotAManifest, match=complaint):
         three.with_next(decode(data)[0], digest)
 
 
-def test_what_no_round_writes_is_no_manifest(three: History) -> None:
+def test_what_no_round_writes_is_no_manifest(three: ArchiveHistory) -> None:
     part = three.manifests[1].topics[0]
     (span,) = part.spans
     (file,) = span.files
@@ -147,7 +149,7 @@ def test_what_no_round_writes_is_no_manifest(three: History) -> None:
         decode(json.dumps(content).encode())
 
 
-def test_of_many_archivers_one_commits(store: LocalStore, root: Path, three: History) -> None:
+def test_of_many_archivers_one_commits(store: LocalStore, root: Path, three: ArchiveHistory) -> None:
     """All planned on the same end; the others are told, and what the winner wrote is whole."""
     won: list[str] = []
     told: list[str] = []
@@ -174,38 +176,42 @@ def test_of_many_archivers_one_commits(store: LocalStore, root: Path, three: His
     assert [path.name for path in (root / "_archive").iterdir() if path.name.startswith(".")] == []
 
 
-def test_another_cluster_topic_or_isolation_is_refused(three: History) -> None:
+def test_another_cluster_topic_or_isolation_is_refused(three: ArchiveHistory) -> None:
     three.require(CLUSTER, {"orders": TOPIC_ID, "new": "x"}, "read_committed", "here")
-    with pytest.raises(CommandFailed, match=f"here is an archive of the cluster {CLUSTER}, and this is other"):
+    with pytest.raises(CommandFailed, match=f"here is an archive of the cluster {CLUSTER}, but this is other"):
         three.require("other", {"orders": TOPIC_ID}, "read_committed", "here")
-    with pytest.raises(CommandFailed, match=r"another topic of the name orders.*deleted and made again"):
+    with pytest.raises(CommandFailed, match=r"another topic named orders.*deleted and recreated"):
         three.require(CLUSTER, {"orders": "other"}, "read_committed", "here")
     with pytest.raises(CommandFailed, match="written with read_committed"):
         three.require(CLUSTER, {"orders": TOPIC_ID}, "read_uncommitted", "here")
 
 
-def test_of_the_data_only_unfinished_rounds_are_taken_for_such(store: LocalStore, root: Path, three: History) -> None:
+def test_of_the_data_only_unfinished_rounds_are_taken_for_such(
+    store: LocalStore, root: Path, three: ArchiveHistory
+) -> None:
     left = root / "data" / "run=00000004-0123456789ab"
     left.mkdir()
     assert three.unfinished(store) == [left.name]
     (root / "data/raw").mkdir()
-    with pytest.raises(CommandFailed, match="data/raw is nothing that an archive writes"):
+    with pytest.raises(CommandFailed, match="data/raw does not belong to an archive"):
         three.unfinished(store)
 
 
-def test_rounds_without_their_manifests_are_not_unfinished_ones(store: LocalStore, root: Path, three: History) -> None:
+def test_rounds_without_their_manifests_are_not_unfinished_ones(
+    store: LocalStore, root: Path, three: ArchiveHistory
+) -> None:
     for number in range(4, 7):
         three = write(store, root, three, {ORDERS: Range(21 + number, 21 + number, 22 + number)}, new_run(number))
     for number in (5, 6):
         (root / name_of(number)).unlink()
-    with pytest.raises(CommandFailed, match="after manifest 5, and the newest in _archive is 4: bring back"):
+    with pytest.raises(CommandFailed, match="after manifest 5, but the newest in _archive is 4: restore"):
         load(store).unfinished(store)
     shutil.rmtree(root / "_archive")
-    with pytest.raises(CommandFailed, match="and the newest in _archive is 0: bring back"):
+    with pytest.raises(CommandFailed, match="but the newest in _archive is 0: restore"):
         load(store).unfinished(store)
 
 
-def test_a_manifest_without_a_place_is_told(store: LocalStore, root: Path, three: History) -> None:
+def test_a_manifest_without_a_place_is_told(store: LocalStore, root: Path, three: ArchiveHistory) -> None:
     (root / name_of(0)).touch()
-    with pytest.raises(CommandFailed, match=r"0000\.json is none of an archive's manifests"):
+    with pytest.raises(CommandFailed, match=r"0000\.json is not a manifest of an archive"):
         load(store)

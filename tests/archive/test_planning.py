@@ -37,7 +37,7 @@ def test_what_retention_took_before_is_told() -> None:
 
 
 def test_a_topic_that_ends_before_its_archive_is_refused() -> None:
-    with pytest.raises(CommandFailed, match="t-0 ends at 9, and the archive holds it up to 10"):
+    with pytest.raises(CommandFailed, match="t-0 ends at 9, but the archive has it up to 10"):
         planned({0: (0, 9)}, {0: 10})
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.archive.history import History, load
+from kpybroker.archive.history import ArchiveHistory, load
 from kpybroker.archive.planning import Range, Topic
 from kpybroker.archive.store import LocalStore, absolute
 from kpybroker.archive.verifying import Verdict, look_at_folder, look_at_offsets
@@ -21,26 +21,26 @@ def store(tmp_path: Path) -> LocalStore:
 
 
 @pytest.fixture
-def history(store: LocalStore, tmp_path: Path) -> History:
+def history(store: LocalStore, tmp_path: Path) -> ArchiveHistory:
     history = load(store)
     for number, at in enumerate([Range(5, 5, 10), Range(10, 12, 20)]):
         history = write(store, tmp_path, history, {ORDERS: at}, f"run-{number}")
     return history
 
 
-def looked_at(store: LocalStore, history: History) -> Verdict:
+def looked_at(store: LocalStore, history: ArchiveHistory) -> Verdict:
     verdict = Verdict()
     look_at_folder(history, store.files("data"), verdict)
     return verdict
 
 
-def test_nothing_is_wrong_where_nothing_is(store: LocalStore, history: History, tmp_path: Path) -> None:
+def test_nothing_is_wrong_where_nothing_is(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
     (tmp_path / "data/run=run-1/_SUCCESS").touch()
     (tmp_path / "data/run=run-1/.part.crc").touch()
     assert looked_at(store, history) == Verdict()
 
 
-def test_files_that_are_missing_cut_or_copied(store: LocalStore, history: History, tmp_path: Path) -> None:
+def test_files_that_are_missing_cut_or_copied(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
     one, two = (tmp_path / file.path for _, file in history.files())
     one.unlink()
     copy = two.with_name("copy.parquet")
@@ -48,12 +48,12 @@ def test_files_that_are_missing_cut_or_copied(store: LocalStore, history: Histor
     two.write_bytes(b"")
     assert [fault.split(maxsplit=1) for fault in looked_at(store, history).faults] == [
         [str(one.relative_to(tmp_path)), "is missing: 5 records, offsets 5 to 9"],
-        [str(two.relative_to(tmp_path)), "has 0 bytes, and had 7"],
+        [str(two.relative_to(tmp_path)), "has 0 bytes, but should have 7"],
         [str(copy.relative_to(tmp_path)), "is in the folder of a run that did not write it: a copy of another file?"],
     ]
 
 
-def test_what_killed_runs_leave_is_no_fault(store: LocalStore, history: History, tmp_path: Path) -> None:
+def test_what_killed_runs_leave_is_no_fault(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
     left = tmp_path / "data/run=00000003-0123456789ab/topic=orders/part.parquet"
     left.parent.mkdir(parents=True)
     left.touch()
@@ -62,22 +62,22 @@ def test_what_killed_runs_leave_is_no_fault(store: LocalStore, history: History,
     assert verdict.remarks == ["1 files of unfinished runs, which no reader sees: `kpybroker archive clean`"]
 
 
-def test_rounds_without_their_manifests_are_a_fault(store: LocalStore, history: History, tmp_path: Path) -> None:
+def test_rounds_without_their_manifests_are_a_fault(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
     left = tmp_path / "data/run=00000004-0123456789ab/topic=orders/part.parquet"
     left.parent.mkdir(parents=True)
     left.touch()
     assert looked_at(store, history).faults == [
-        "data/run=00000004-0123456789ab was written after manifest 3, and the newest in _archive is 2: "
-        "bring back those that are missing"
+        "data/run=00000004-0123456789ab was written after manifest 3, but the newest in _archive is 2: "
+        "restore the missing ones"
     ]
 
 
-def test_what_is_nobodys_is_told(store: LocalStore, history: History, tmp_path: Path) -> None:
+def test_what_is_nobodys_is_told(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
     (tmp_path / "data/raw").mkdir()
     (tmp_path / "data/raw/customers.csv").touch()
     verdict = looked_at(store, history)
     assert verdict.faults == []
-    assert verdict.remarks == ["data/raw/customers.csv is nothing that an archive writes, and no reader sees it"]
+    assert verdict.remarks == ["data/raw/customers.csv does not belong to the archive, and no reader sees it"]
 
 
 @pytest.mark.parametrize(
@@ -86,20 +86,22 @@ def test_what_is_nobodys_is_told(store: LocalStore, history: History, tmp_path: 
         ((20, 30), []),
         ((0, 20), []),
         ((21, 30), ["orders-0: offsets 20 to 20 are in neither archive nor topic"]),
-        ((0, 19), ["orders-0 ends at 19, and the archive holds it up to 20"]),
+        ((0, 19), ["orders-0 ends at 19, but the archive has it up to 20"]),
     ],
 )
-def test_archive_and_topic_leave_out_nothing(history: History, offsets: tuple[int, int], faults: list[str]) -> None:
+def test_archive_and_topic_leave_out_nothing(
+    history: ArchiveHistory, offsets: tuple[int, int], faults: list[str]
+) -> None:
     verdict = Verdict()
     look_at_offsets(history, [Topic("orders", TOPIC_ID, {0: offsets, 1: (0, 4)})], verdict)
     assert verdict.faults == faults
     assert verdict.remarks == [
         "orders-1 is not archived yet; the topic has it from offset 0 on",
-        "orders-0: offsets 10 to 11 were deleted from the topic before they could be archived; the manifest says so",
+        "orders-0: offsets 10 to 11 were deleted from the topic before they were archived; the manifest lists them",
     ]
 
 
-def test_what_a_partition_that_was_added_has_deleted_is_lost(history: History) -> None:
+def test_what_a_partition_that_was_added_has_deleted_is_lost(history: ArchiveHistory) -> None:
     verdict = Verdict()
     look_at_offsets(history, [Topic("orders", TOPIC_ID, {0: (0, 20), 1: (3, 4)})], verdict)
     assert verdict.faults == ["orders-1: offsets 0 to 2 are in neither archive nor topic"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kpybroker.archive.history import History, TopicPartition, commit
-from kpybroker.archive.manifest import File, Manifest, Span, TopicPart
+from kpybroker.archive.history import ArchiveHistory, TopicPartition, commit
+from kpybroker.archive.manifest import ArchivedFile, Manifest, Span, TopicPart
 from kpybroker.archive.planning import Range
 from kpybroker.archive.store import LocalStore
 
@@ -13,12 +13,12 @@ CLUSTER, TOPIC_ID = "cluster-a", "topic-id"
 CONTENT = b"records"
 
 
-def file_of(run: str, place: TopicPartition, first: int, last: int) -> File:
+def file_of(run: str, place: TopicPartition, first: int, last: int) -> ArchivedFile:
     path = f"data/run={run}/topic={place[0]}/partition={place[1]}/day=2026-01-01/part-{first}.parquet"
-    return File(path, len(CONTENT), 1, last - first + 1, first, last, 2)
+    return ArchivedFile(path, len(CONTENT), 1, last - first + 1, first, last, 2)
 
 
-def manifest_of(history: History, ranges: dict[TopicPartition, Range], run: str, **changed: object) -> Manifest:
+def manifest_of(history: ArchiveHistory, ranges: dict[TopicPartition, Range], run: str, **changed: object) -> Manifest:
     """The next manifest: one file for each range that is not empty, all offsets in it."""
     topics: dict[str, list[Span]] = {}
     for (topic, partition), at in ranges.items():
@@ -30,7 +30,9 @@ def manifest_of(history: History, ranges: dict[TopicPartition, Range], run: str,
     return Manifest(**fields)  # type: ignore[arg-type]
 
 
-def write(store: LocalStore, root: Path, history: History, ranges: dict[TopicPartition, Range], run: str) -> History:
+def write(
+    store: LocalStore, root: Path, history: ArchiveHistory, ranges: dict[TopicPartition, Range], run: str
+) -> ArchiveHistory:
     """A whole round: files, then the manifest."""
     manifest = manifest_of(history, ranges, run)
     for topic in manifest.topics:

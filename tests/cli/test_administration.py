@@ -142,8 +142,8 @@ def test_what_is_wrong_is_one_line(shell: Shell, arguments: tuple[str, ...], cod
         (("configs", "set", "topic", "t", "retention.ms=1"), "write --topic topic: `kpybroker configs set --topic"),
         (("quotas", "set", "--client", "c", "producer_byte_rat=1"), "did you mean producer_byte_rate?"),
         (("quotas", "set", "--client", "c", "producer_byte_rate=1MB"), "write a number, bytes per second"),
-        (("quotas", "remove", "--client", "c", "speed"), "there is no quota speed; there are producer_byte_rate,"),
-        (("topics", "create", "t", "--replication", "1", "--replication-factor", "1"), "give it once"),
+        (("quotas", "remove", "--client", "c", "speed"), "there is no quota speed; the quotas are producer_byte_rate,"),
+        (("topics", "create", "t", "--replication", "1", "--replication-factor", "1"), "give one of them"),
     ],
     ids=str,
 )

@@ -155,7 +155,7 @@ def test_an_interrupt_while_modules_are_imported(arguments: tuple[str, ...], mod
 def test_nobody_listens(offline: Shell, command: tuple[str, ...]) -> None:
     answer = offline(*command)
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err.startswith(f"kpybroker: nobody listens at {NOWHERE}: start a broker with `kpybroker dev`")
+    assert answer.err.startswith(f"kpybroker: nothing listens at {NOWHERE}: start a broker with `kpybroker dev`")
 
 
 def test_options_of_all_commands_may_stand_before_them(kpybroker: BrokerProcess, offline: Shell) -> None:

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from kpybroker.archive.history import History, name_of
+from kpybroker.archive.history import ArchiveHistory, name_of
 from kpybroker.archive.manifest import encode
 from kpybroker.archive.planning import Range
 from tests.archive.writing import manifest_of
@@ -38,7 +38,7 @@ def test_what_no_archive_wrote_is_never_cleaned_away(shell: Shell, topic: str, t
     mine.touch()
     told = shell("archive", "clean", str(tmp_path))
     assert (told.code, mine.exists()) == (1, True)
-    assert "holds no archive" in told.err
+    assert "has no archive" in told.err
     shell("topics", "create", topic)
     assert shell("archive", topic, "--to", str(tmp_path)).code == 0
     other = tmp_path / "data" / "raw" / "customers.csv"
@@ -47,7 +47,7 @@ def test_what_no_archive_wrote_is_never_cleaned_away(shell: Shell, topic: str, t
     for command in ["clean", str(tmp_path)], [topic, "--to", str(tmp_path)]:
         told = shell("archive", *command)
         assert (told.code, other.exists(), mine.exists()) == (1, True, True)
-        assert "data/raw is nothing that an archive writes" in told.err
+        assert "data/raw does not belong to an archive" in told.err
     shutil.rmtree(other.parent)
     assert shell("archive", "clean", str(tmp_path)).out == "deleted 1 files of unfinished runs\n"
     assert not mine.exists()
@@ -67,12 +67,12 @@ def test_a_folder_that_cannot_be_written_is_told_before_spark_is_started(
 def test_archives_that_cannot_be_used_are_refused_and_left_alone(shell: Shell, topic: str, tmp_path: Path) -> None:
     shell("topics", "create", topic)
     shell("produce", topic, stdin=b"line\n")
-    manifest = encode(manifest_of(History(), {(topic, 0): Range(0, 0, 1)}, "a"))[0]
+    manifest = encode(manifest_of(ArchiveHistory(), {(topic, 0): Range(0, 0, 1)}, "a"))[0]
     path = tmp_path / name_of(1)
     path.parent.mkdir()
     for content, code, complaint in (
-        (manifest, 1, "is an archive of the cluster cluster-a, and this is"),
-        (manifest[:-10], 1, "cannot be trusted: it is half-written"),
+        (manifest, 1, "is an archive of the cluster cluster-a, but this is"),
+        (manifest[:-10], 1, "is invalid: it is incomplete"),
     ):
         path.write_bytes(content)
         for command in [topic, "--to", str(tmp_path)], ["copy", topic, "--to", str(tmp_path)]:
@@ -96,4 +96,4 @@ def test_arguments_are_checked(shell: Shell, topic: str, tmp_path: Path) -> None
         assert (told.code, told.out) == (2, "")
         assert complaint in told.err
     told = shell("archive", "verify", str(tmp_path))
-    assert (told.code, told.err) == (1, f"kpybroker: {tmp_path.as_uri()} holds no archive\n")
+    assert (told.code, told.err) == (1, f"kpybroker: {tmp_path.as_uri()} has no archive\n")

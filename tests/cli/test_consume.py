@@ -65,7 +65,7 @@ def test_at_the_end_it_says_that_it_waits(
     )
     os.close(theirs)
     with open(ours, "rb", buffering=0) as terminal:
-        told = f"waiting for records of {topic}; Ctrl-C ends it\r\n".encode()
+        told = f"waiting for records of {topic}; Ctrl-C ends\r\n".encode()
         assert terminal.readline() == told
         shell("produce", topic, stdin=b"two\n")
         assert process.stdout is not None
@@ -131,7 +131,7 @@ def test_who_types_is_told_what_to_do(kpybroker: BrokerProcess, topic: str) -> N
     )
     os.close(theirs)
     assert process.stderr is not None
-    assert process.stderr.readline() == "type records, one a line; Ctrl-D ends\n"
+    assert process.stderr.readline() == "type records, one per line; Ctrl-D ends\n"
     os.write(ours, b"hello\n\x04")
     said = process.communicate(timeout=WAIT_S)[1]
     os.close(ours)

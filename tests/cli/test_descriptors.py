@@ -8,16 +8,16 @@ import sys
 
 import pytest
 
-from kpybroker.cli.descriptors import OPEN_MAX, keep_some_back, kept_back, shares
+from kpybroker.cli.descriptors import OPEN_MAX, reserved_descriptors, set_descriptor_limits, shares
 from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.errors import ConfigError
 
 CODE = (
     "import resource, sys\n"
     "resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))\n"
-    "from kpybroker.cli.descriptors import keep_some_back\n"
+    "from kpybroker.cli.descriptors import set_descriptor_limits\n"
     "from kpybroker.config import parse_config\n"
-    "config = keep_some_back(parse_config(dict(each.split('=') for each in sys.argv[3:])))\n"
+    "config = set_descriptor_limits(parse_config(dict(each.split('=') for each in sys.argv[3:])))\n"
     "print(config.max_connections, config.max_open_files, *resource.getrlimit(resource.RLIMIT_NOFILE))\n"
 )
 
@@ -59,7 +59,7 @@ def test_the_shares_are_no_more_than_there_are(descriptors: int, settings: tuple
             shares(descriptors, config)
         return
     files, connections = shares(descriptors, config)
-    assert files + connections + kept_back(config) == descriptors
+    assert files + connections + reserved_descriptors(config) == descriptors
     assert files >= 16
     assert connections >= descriptors // 4
 
@@ -90,5 +90,5 @@ def test_a_hard_limit_that_cannot_be_had_leaves_what_macos_allows(monkeypatch: p
 
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY))
     monkeypatch.setattr(resource, "setrlimit", as_on_a_mac)
-    found = keep_some_back(config_of())
+    found = set_descriptor_limits(config_of())
     assert (found.max_connections, found.max_open_files) == (OPEN_MAX - 512 - 128, 512)

@@ -45,7 +45,7 @@ def test_a_broker_runs_on_until_it_is_stopped(tmp_path: Path, monkeypatch: pytes
     finally:
         ended = program("stop", *where)
     assert (ended.returncode, ended.stdout) == (0, f"stopped the broker on {tmp_path / 'data'}\n"), ended.stderr
-    assert "nobody listens" in shell("topics", "list").err
+    assert "nothing listens" in shell("topics", "list").err
     assert not (tmp_path / "data.ready").exists()
     assert "no broker runs on" in program("stop", *where).stderr
 
@@ -72,7 +72,7 @@ def test_waiting_ends_with_the_reason(kpybroker: BrokerProcess, shell: Shell) ->
     answer = shell("wait", "--brokers", "2", "--timeout", "0.3")
     assert (answer.code, answer.err) == (1, "kpybroker: not ready after 0.3 s: 1 of 2 brokers are up\n")
     nobody = shell("wait", "--bootstrap", "127.0.0.1:1", "--timeout", "0.3")
-    assert (nobody.code, "nobody listens at 127.0.0.1:1" in nobody.err) == (1, True)
+    assert (nobody.code, "nothing listens at 127.0.0.1:1" in nobody.err) == (1, True)
 
 
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path, kpybroker_port: str) -> None:

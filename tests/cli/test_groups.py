@@ -161,7 +161,7 @@ def test_assignments_are_read_and_nonsense_is_none() -> None:
         (("groups", "describe", "no-such-group"), 1, "no-such-group"),
         (("groups", "delete", "no-such-group"), 1, "no-such-group"),
         (("groups", "reset", "g", "--topic", "t"), 2, "--to-earliest"),
-        (("groups", "reset", "g", "--topic", "t", "--to-earliest", "--to-latest"), 2, "once"),
+        (("groups", "reset", "g", "--topic", "t", "--to-earliest", "--to-latest"), 2, "exactly one"),
         (("groups", "reset", "g", "--to-earliest"), 2, "--all-topics"),
         (("groups", "reset", "g", "--to-earliest", "--topic", "t", "--all-topics"), 2, "--all-topics"),
         (("groups", "reset", "g", "--to-earliest", "--topic", "t:x"), 2, "TOPIC:0,1,2"),

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.cli.arguments import run_serving
-from kpybroker.cli.local_cluster import HOST, LocalNode, Ports, Wanted, plan, replication, voters_among
+from kpybroker.cli.local_cluster import HOST, LocalClusterOptions, LocalNode, Ports, plan, replication, voters_among
 from kpybroker.config import parse_properties
 from kpybroker.errors import ConfigError
 from kpybroker.testing.process import BrokerProcess
@@ -78,7 +78,7 @@ def stopped(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def planned(directory: Path, brokers: int, ports: Ports, port: int = 0, http: int | None = None) -> list[LocalNode]:
-    return plan(directory, Wanted(brokers, port, http, {}), {}, ports)
+    return plan(directory, LocalClusterOptions(brokers, port, http, {}), {}, ports)
 
 
 def quiet_port() -> int:
@@ -141,7 +141,7 @@ def test_the_next_plan_is_the_same_cluster(tmp_path: Path) -> None:
 
 def test_a_property_file_says_what_was_planned(tmp_path: Path, ports: Ports) -> None:
     odd = " back\\slash, new\nline and = : # !"
-    wanted = Wanted(2, 0, None, {"broker.rack": odd})
+    wanted = LocalClusterOptions(2, 0, None, {"broker.rack": odd})
     for node in plan(tmp_path, wanted, {}, ports):
         node.write()
         text = (tmp_path / f"node-{node.node_id}.properties").read_text()
@@ -154,7 +154,7 @@ def test_no_port_is_planned_twice(tmp_path: Path, ports: Ports) -> None:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1] % 20_000 + 20_000
     with pytest.raises(ConfigError, match="choose another --port or --http-port"):
-        plan(tmp_path, Wanted(3, port, port + 102, {}), {}, ports)
+        plan(tmp_path, LocalClusterOptions(3, port, port + 102, {}), {}, ports)
 
 
 def test_held_ports_are_for_the_nodes(ports: Ports) -> None:
@@ -185,7 +185,7 @@ def test_held_ports_are_for_the_nodes(ports: Ports) -> None:
         (["--ephemeral", "--brokers", "3", "--set", "node.id=7"], "kpybroker serve"),
         (["--ephemeral", "--brokers", "3", "--set", "num.partitons=7"], "did you mean num.partitions"),
         (["--ephemeral", "--brokers", "3", "--ready-file", "{single}"], "it is a directory"),
-        (["--data-dir", "{garbled}", "--brokers", "3"], "names no controller.quorum.voters"),
+        (["--data-dir", "{garbled}", "--brokers", "3"], "has no controller.quorum.voters"),
     ],
     ids=str,
 )
@@ -250,7 +250,7 @@ def test_a_broker_that_dies_is_told_of_and_may_come_back(
     os.kill(pid, signal.SIGKILL)
     assert process.stderr is not None
     line = process.stderr.readline()
-    assert line == (f"kpybroker: broker 2 was killed by signal 9; its log is {tmp_path}/node-2.log; 2 of 3 serve on\n")
+    assert line == (f"kpybroker: broker 2 was killed by signal 9; its log is {tmp_path}/node-2.log; 2 of 3 still run\n")
     assert shell("produce", "t", stdin=b"still\n").code == 0
     alone = start("serve", "--config", str(tmp_path / "node-2.properties"))
     bootstrap = ready(alone)["bootstrap"]

@@ -22,5 +22,5 @@ def test_the_node_that_is_out_of_reach_is_named(kpybroker: BrokerProcess, monkey
         await client.ask("ListOffsets", list_offsets.Request(replica_id=-1, topics=[]), node=7)
 
     options.forget()
-    with pytest.raises(CommandFailed, match=f"^node 7 is out of reach at 127.0.0.1:{port}; is it running"):
+    with pytest.raises(CommandFailed, match=f"^node 7 is unreachable at 127.0.0.1:{port}; is it running"):
         options.run(ask)

@@ -62,7 +62,7 @@ def test_a_move_is_called_off(cluster: Shell, topic: str) -> None:
     assert (move["topic"], move["old"], move["new"]) == (topic, [held], [int(other)])
     assert topic in cluster("reassign", "list").out
     assert len(settings(cluster)) == 6
-    assert cluster("reassign", "cancel", topic).out == "called off 1 move\n"
+    assert cluster("reassign", "cancel", topic).out == "cancelled 1 move\n"
     assert replicas(cluster, topic) == [[held]]
     assert cluster("reassign", "list", "--json").json == settings(cluster) == []
 

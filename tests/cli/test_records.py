@@ -172,7 +172,7 @@ def test_a_record_too_large_is_refused_with_a_way_out_that_works(
     shell("topics", "create", topic, *(word for limit in limits for word in ("--set", limit)))
     answer = shell("produce", topic, "--file", str(file))
     assert (answer.code, why in answer.err) == (1, True)
-    told = re.search(r"`kpybroker (topics alter .*)` lets it through", answer.err)
+    told = re.search(r"`kpybroker (topics alter .*)` allows it", answer.err)
     assert told is not None
     assert shell(*told[1].split()).code == 0
     assert shell("produce", topic, "--file", str(file)).code == 0

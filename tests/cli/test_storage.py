@@ -142,14 +142,14 @@ def test_ignore_formatted_formats_the_others(shell: Shell, settings: Callable[..
     [
         (DYNAMIC, (), "--standalone, --initial-controllers or --no-initial-controllers"),
         (DYNAMIC, ("-s", "-N"), "cannot be used together"),
-        (STATIC, ("-s",), "both say who votes"),
-        (STATIC, ("-f", "kraft.version=1"), "it is 0 with controller.quorum.voters"),
-        (DYNAMIC, ("-s", "-f", "share.version=1"), "share.version is served at level 0 only"),
-        (DYNAMIC, ("-s", "-f", "group.version=7"), "served from level 0 to 1"),
+        (STATIC, ("-s",), "both name the voters"),
+        (STATIC, ("-f", "kraft.version=1"), "the level is 0 with controller.quorum.voters"),
+        (DYNAMIC, ("-s", "-f", "share.version=1"), "share.version is supported at level 0 only"),
+        (DYNAMIC, ("-s", "-f", "group.version=7"), "supported from level 0 to 1"),
         (DYNAMIC, ("-s", "-f", "nosuch.version=0"), "there is no such feature"),
         (DYNAMIC, ("-s", "-f", "group.version"), "write NAME=LEVEL"),
-        (DYNAMIC, ("-s", "-r", "4.0-IV0"), "4.3-IV0 is the one that is served"),
-        ("process.roles=broker\nlisteners=PLAINTEXT://:9092\n" + DYNAMIC, ("-s",), "process.roles lacks controller"),
+        (DYNAMIC, ("-s", "-r", "4.0-IV0"), "only 4.3-IV0 is supported"),
+        ("process.roles=broker\nlisteners=PLAINTEXT://:9092\n" + DYNAMIC, ("-s",), "process.roles has no controller"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_made(

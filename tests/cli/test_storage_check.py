@@ -48,7 +48,7 @@ def storage(shell: Shell, command: str, history: History, *options: str) -> Answ
 
 
 def test_nothing_is_wrong(shell: Shell, history: History, tmp_path: Path) -> None:
-    said = f"{tmp_path}/data: nothing is wrong\n"
+    said = f"{tmp_path}/data: no problems found\n"
     assert storage(shell, "check", history) == (0, said, "")
     assert storage(shell, "repair", history, "--yes") == (0, said, "")
     assert storage(shell, "check", history, "--json").json == []
@@ -75,7 +75,7 @@ def test_a_repair_says_what_it_would_do_and_does_it_when_told(shell: Shell, hist
         dry = storage(shell, "repair", history, *options)
         assert dry.code == 1
         assert f"set a copy of {log} aside" in dry.out
-        assert "nothing was done; --yes does it" in dry.err
+        assert "nothing was changed; --yes repairs it" in dry.err
     assert log.read_bytes() == before
     assert not (tmp_path / "data.set-aside").exists()
     assert storage(shell, "repair", history, "--yes").code == 0

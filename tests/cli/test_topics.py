@@ -45,7 +45,7 @@ def test_what_is_there_already_is_an_error_unless_it_is_not(shell: Shell, topic:
     assert again.code == 1
     assert "already exists" in again.err
     assert "--if-not-exists" in again.err
-    assert shell("topics", "create", topic, "--if-not-exists").out == f"{topic} is there already\n"
+    assert shell("topics", "create", topic, "--if-not-exists").out == f"{topic} already exists\n"
     assert shell("topics", "delete", f"{topic}-not", "--if-exists").code == 0
 
 
@@ -82,8 +82,8 @@ def test_to_delete_what_is_not_there_deletes_nothing_and_says_so(shell: Shell, t
     shell("topics", "create", topic)
     answer = shell("topics", "delete", topic, f"{topic}-not")
     assert answer.code == 1
-    assert f"there is no topic {topic}-not, and nothing was deleted; did you mean {topic}?" in answer.err
-    assert "--if-exists makes that no error" in answer.err
+    assert f"there is no topic {topic}-not, so nothing was deleted; did you mean {topic}?" in answer.err
+    assert "--if-exists ignores missing topics" in answer.err
     assert "topics create" not in answer.err
     assert shell("topics", "delete", topic, f"{topic}-not", "--if-exists").out == f"deleted {topic}\n"
 

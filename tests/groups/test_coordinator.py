@@ -18,7 +18,7 @@ from kpybroker.groups.offsets.committed import Committed
 from kpybroker.groups.offsets.records import commit_record
 from kpybroker.machine import coordinators
 from kpybroker.machine.contract import Stored
-from kpybroker.machine.coordinators import TOLD_LIMIT
+from kpybroker.machine.coordinators import LOGGED_LIMIT
 from kpybroker.wire.rpc import join_group
 from tests.groups.stage import join
 
@@ -217,21 +217,21 @@ def test_a_record_that_cannot_be_read_costs_itself_alone(
 
     run(play)
     (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert "__consumer_offsets-1: the record at offset 1 " in told
+    assert "__consumer_offsets-1: skipped the unreadable record at offset 1," in told
 
 
 def test_of_many_that_cannot_be_read_a_few_are_named(caplog: pytest.LogCaptureFixture) -> None:
     async def play(groups: GroupCoordinator) -> None:
         log = MemoryLog()
-        log.records += [Stored(b"\x00\x01\x00", b"", 0, offset) for offset in range(TOLD_LIMIT + 5)]
+        log.records += [Stored(b"\x00\x01\x00", b"", 0, offset) for offset in range(LOGGED_LIMIT + 5)]
         groups.become_leader(1, log, 0)
         await groups.loaded()
         assert refusal(groups, "a") is None
 
     run(play)
     told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert len(told) == TOLD_LIMIT + 1
-    assert f"{TOLD_LIMIT + 5} records" in told[-1]
+    assert len(told) == LOGGED_LIMIT + 1
+    assert f"{LOGGED_LIMIT + 5} unreadable records" in told[-1]
 
 
 def test_a_log_that_cannot_be_read_now_is_replayed_again(monkeypatch: pytest.MonkeyPatch) -> None:

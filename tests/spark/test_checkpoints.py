@@ -32,12 +32,12 @@ def test_it_stays_with_its_topics(kpybroker: BrokerProcess, admin: AdminClient, 
     admin.delete_topics(["replaced"])["replaced"].result(10)
     make(admin, "replaced")
     before = (folder / MARK).read_bytes()
-    with pytest.raises(ConfigError, match=f"{folder} was begun with another topic replaced,.*delete this one"):
+    with pytest.raises(ConfigError, match=f"{folder} was created for another topic replaced,.*delete this one"):
         checkpoint(folder, kpybroker.bootstrap, "kept", "replaced")
     assert (folder / MARK).read_bytes() == before
     assert checkpoint(folder, kpybroker.bootstrap, "kept", "added") == str(folder)
     make(admin, "other")
-    with pytest.raises(ConfigError, match=f"{folder} is of added, kept, replaced, not of other"):
+    with pytest.raises(ConfigError, match=f"{folder} is for added, kept, replaced, not for other"):
         checkpoint(folder, kpybroker.bootstrap, "other")
 
 
@@ -52,7 +52,7 @@ def test_a_mark_that_cannot_be_read(kpybroker: BrokerProcess, admin: AdminClient
     topic = kpybroker.topic("marked")
     make(admin, topic)
     (tmp_path / MARK).write_text(written)
-    with pytest.raises(ConfigError, match=f"{MARK} does not hold topic ids: delete {tmp_path}"):
+    with pytest.raises(ConfigError, match=f"{MARK} has no topic ids: delete {tmp_path}"):
         checkpoint(tmp_path, kpybroker.bootstrap, topic)
     assert (tmp_path / MARK).read_text() == written
 

@@ -17,9 +17,9 @@ Caused by: org.apache.kafka.common.errors.{named}: the broker's words
 @pytest.mark.parametrize(
     ("named", "told"),
     [
-        ("UnknownTopicOrPartitionException", "make it first"),
-        ("OffsetOutOfRangeException", "checkpoint is of another topic"),
-        ("TimeoutException", "does not answer"),
+        ("UnknownTopicOrPartitionException", "create it first"),
+        ("OffsetOutOfRangeException", "checkpoint is for another topic"),
+        ("TimeoutException", "no longer answers"),
         ("SaslAuthenticationException", "refuses this user"),
     ],
 )

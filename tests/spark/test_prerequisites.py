@@ -88,11 +88,11 @@ def test_a_folder_has_all_four_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     for jar in JARS:
         (tmp_path / jar).touch()
     assert connector((4, 3, 0)) == {"spark.jars": ",".join(str(tmp_path / jar) for jar in JARS)}
-    with pytest.raises(ConfigError, match=f"{tmp_path} holds no spark-sql-kafka-0-10_2.12 jar"):
+    with pytest.raises(ConfigError, match=f"{tmp_path} has no spark-sql-kafka-0-10_2.12 jar"):
         connector((3, 5, 7))
     for jar in JARS:
         (tmp_path / jar).unlink()
-        with pytest.raises(ConfigError, match=f"{tmp_path} holds no {jar.rpartition('-')[0]} jar"):
+        with pytest.raises(ConfigError, match=f"{tmp_path} has no {jar.rpartition('-')[0]} jar"):
             connector((4, 0, 0))
         (tmp_path / jar).touch()
 
@@ -110,7 +110,7 @@ def test_jars_of_another_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def test_no_such_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "absent"))
-    with pytest.raises(ConfigError, match="absent holds no"):
+    with pytest.raises(ConfigError, match="absent has no"):
         connector((4, 0, 0))
 
 
@@ -141,7 +141,7 @@ def test_an_older_spark_is_told(monkeypatch: pytest.MonkeyPatch, version: str, i
     if is_fit:
         assert spark_version() >= (3, 5, 0)
         return
-    with pytest.raises(ConfigError, match=r"too old, 3\.5 is needed: pip install"):
+    with pytest.raises(ConfigError, match=r"too old, 3\.5 is required: pip install"):
         session("127.0.0.1:1")
 
 
