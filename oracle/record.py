@@ -1,8 +1,9 @@
-"""Records golden vectors: Apache Kafka's answers to fixed requests in the first, first flexible and last version.
+"""Record golden vectors: what Apache Kafka answers to fixed requests, for the first, first flexible and last version.
 
-`python -m oracle.record` writes tests/golden/<api>.json, each a list of {version, request, response, note}. Request and
-response are the messages without headers, in hexadecimal. Topic ids, member ids and ports differ in each recording, so
-record all files at once.
+`python -m oracle.record` writes tests/golden/<api>.json, each a list of {version, request, response, note}; request and
+response are the messages without their headers, in hexadecimal. Topic ids, member ids and ports differ from one
+recording to the next, so this rewrites every file: `--only DescribeProducers` plays what that API needs and writes its
+file alone.
 """
 
 import argparse
@@ -27,7 +28,7 @@ Exchange = dict[str, object]
 
 
 class Recorder:
-    """One connection, and the recorded exchanges on it."""
+    """One connection, to a broker or to a controller's listener; what was said with a note goes to `said`, by file."""
 
     def __init__(self, host: str, port: int, said: dict[str, list[Exchange]], *, at_controller: bool = False) -> None:
         self._connection = socket.create_connection((host, port), timeout=30)
@@ -36,7 +37,7 @@ class Recorder:
         self._at_controller = at_controller
 
     def ask(self, name: str, version: int, request: Any, note: str = "") -> Any:
-        """Send a request and return the parsed response. With a note, the exchange is recorded."""
+        """Send a request and return the response as an object; with a note, the exchange is kept."""
         api = by_name[name]
         body = build(request, version)
         number = next(self._numbers)
@@ -67,52 +68,28 @@ class Recorder:
             found += piece
         return found
 
-    def write(self, directory: Path, *, append: bool = False) -> None:
-        """Write one file for each API. With `append`, add to what other scenes have recorded."""
-        directory.mkdir(parents=True, exist_ok=True)
-        for module, said in self.said.items():
-            file = directory / f"{module}.json"
-            before = json.loads(file.read_text()) if append and file.exists() else []
-            lines = ",\n".join(json.dumps(exchange) for exchange in [*before, *said])
-            file.write_text(f"[\n{lines}\n]\n")
+
+def record(plays: Sequence[Play]) -> dict[str, list[Exchange]]:
+    """Play on Apache Kafka; what was said, by file."""
+    said: dict[str, list[Exchange]] = defaultdict(list)
+    for play in plays:
+        with Kafka(properties=play.properties) as kafka:
+            host, _, port = kafka.bootstrap.rpartition(":")
+            broker = Recorder(host, int(port), said)
+            controller = Recorder(host, kafka.controller_port, said, at_controller=True)
+            play.perform(broker.ask, controller.ask)
+    return said
 
 
-def main() -> None:
-    """Start Apache Kafka, run all scenes, write the vectors."""
-    with Kafka(properties={"offsets.topic.num.partitions": "4"}) as kafka:
-        recorder = _at(kafka, int(kafka.bootstrap.rpartition(":")[2]))
-        Scenes(recorder.ask).all()
-        MarkerScenes(recorder.ask).all()
-        TransactionScenes(recorder.ask).all()
-        TxnOffsetScenes(recorder.ask).all()
-        recorder.write(GOLDEN)
-    with Kafka() as kafka:
-        recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
-        ClusterScenes(recorder.ask, at_controller.ask).all()
-        QuotaScenes(recorder.ask).all()
-        SecurityScenes(recorder.ask).all()
-        at_controller.said["api_versions_at_controller"] = at_controller.said.pop("api_versions")
-        recorder.write(GOLDEN)
-        at_controller.write(GOLDEN)
-    with Kafka() as kafka:
-        recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
-        DirectoryScenes(recorder.ask, at_controller.ask).all()
-        del at_controller.said["api_versions"]
-        recorder.write(GOLDEN)
-        at_controller.write(GOLDEN)
-    with Kafka() as kafka:
-        recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
-        QuorumScenes(recorder.ask, at_controller.ask).all()
-        VoterScenes(recorder.ask, at_controller.ask).all()
-        recorder.write(GOLDEN)
-        at_controller.write(GOLDEN)
-    for name in ("consumer_group_heartbeat", "consumer_group_describe"):
-        (GOLDEN / f"{name}.json").unlink(missing_ok=True)
-    with Kafka(properties=SETTINGS) as kafka:
-        recorder = _at(kafka, int(kafka.bootstrap.rpartition(":")[2]))
-        GroupScenes(recorder.ask).all()
-        recorder.write(GOLDEN, append=True)
-    print(f"recorded in {GOLDEN}")
+def write(said: Mapping[str, list[Exchange]], apis: Collection[Api], directory: Path) -> list[str]:
+    """Write the files of these APIs, and leave all others as they are. Returns the names of those written."""
+    wanted = {file_of(api, at_controller=at_controller) for api in apis for at_controller in (False, True)}
+    written = sorted(wanted & set(said))
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in written:
+        lines = ",\n".join(json.dumps(exchange) for exchange in said[name])
+        (directory / f"{name}.json").write_text(f"[\n{lines}\n]\n")
+    return written
 
 
 def unrecorded(said: Mapping[str, list[Exchange]], apis: Collection[Api]) -> list[str]:

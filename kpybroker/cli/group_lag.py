@@ -82,7 +82,7 @@ async def _count_members(client: Client, node: int, groups: Sequence[Overview]) 
     if consumer:
         try:
             response = await client.ask(
-                "ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=modern), node=node
+                "ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=consumer), node=node
             )
         except MalformedFrame:  # the broker does not serve this API
             return
