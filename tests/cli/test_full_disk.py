@@ -130,7 +130,7 @@ def test_a_partition_that_is_offline_on_a_full_disk_is_shown(tmp_path: Path, mon
             assert (row["start"], row["end"]) == (None, None)
             assert "KAFKA_STORAGE_ERROR" in row["offline"]
             described = (await asyncio.to_thread(shell, "topics", "describe", "filled")).out
-            assert "partition 0 is offline: node 1 leads it" in described
+            assert "partition 0 is offline: its leader, node 1, cannot read or write its log" in described
             listed = (await asyncio.to_thread(shell, "topics", "list", "--json")).json
             assert {topic["topic"]: topic["records"] for topic in listed} == {"filled": None, "other": 0}
 
