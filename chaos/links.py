@@ -1,6 +1,6 @@
 """A TCP proxy in front of every listener, so that every link can be cut, hung, slowed or reset.
 
-A listener advertises one address, so it has one proxy. The kernel tells which process connected (`chaos/whose.py`), so
+A listener advertises one address, so it has one proxy. The kernel tells which process connected (`chaos/connection_owner.py`), so
 every ordered pair of nodes, and clients with each node, is a separate link, also on controller listeners. The proxy
 cannot lose a SYN: a connection over a hung link is established, but then receives nothing.
 
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Coroutine, Iterable
 from typing import Any, NamedTuple
 
-from chaos.whose import dialler
+from chaos.connection_owner import dialler
 from oracle.cluster import Listening
 from oracle.target import steady_port
 

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from random import Random
 
+from chaos.connection_owner import CLIENTS
 from chaos.history import History, Place
 from chaos.hostile import Deaf, Dribblers, Flooders, Hostile
 from chaos.links import Flow, Links
 from chaos.slow_disks import SlowDisks
 from chaos.tearing import tear
-from chaos.whose import CLIENTS
 from oracle import cluster as names
 from oracle.cluster import Cluster, ClusterNode
 

@@ -86,12 +86,12 @@ def by_timestamp(topic: str, hours: Hours) -> dict[str, str]:
     """The connector's options: one timestamp if all partitions have the same, else one for each."""
     starts = {str(partition): millis(start) for partition, (start, _) in hours.items()}
     ends = {str(partition): millis(end + LATENESS) for partition, (_, end) in hours.items()}
-    whatever_is_there = {
+    defaults = {
         "startingOffsetsByTimestampStrategy": "latest"
     }  # so that the query does not fail if no record is as new
     if len(set(hours.values())) == 1:
-        return whatever_is_there | {"startingTimestamp": str(starts["0"]), "endingTimestamp": str(ends["0"])}
-    return whatever_is_there | {
+        return defaults | {"startingTimestamp": str(starts["0"]), "endingTimestamp": str(ends["0"])}
+    return defaults | {
         "startingOffsetsByTimestamp": json.dumps({topic: starts}),
         "endingOffsetsByTimestamp": json.dumps({topic: ends}),
     }

@@ -101,10 +101,10 @@ class Child:
     def last_log_line(self) -> str:
         """The last line of its log."""
         try:
-            said = self.node.log_file.read_bytes()[-TOLD_BYTES:].decode(errors="replace").strip()
+            text = self.node.log_file.read_bytes()[-TOLD_BYTES:].decode(errors="replace").strip()
         except OSError:
             return ""
-        return said.rpartition("\n")[2]
+        return text.rpartition("\n")[2]
 
 
 def fork_all(nodes: Iterable[LocalNode], run: Callable[[LocalNode], int]) -> list[tuple[LocalNode, int, int, int]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
-from kpybroker.client.client import LATEST, Client, check
+from kpybroker.client.client import LATEST, Client, CommandFailed, check
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.topics import METADATA_TOPIC, TopicPartition
 from kpybroker.wire.rpc import (
@@ -17,6 +19,8 @@ from kpybroker.wire.rpc import (
     list_offsets,
 )
 from kpybroker.wire.rpc.metadata import MetadataResponseTopic
+
+T = TypeVar("T")
 
 BROKER_RESOURCE = 4
 HTTP_HOST, HTTP_PORT = "kpybroker.http.host", "kpybroker.http.port"
@@ -109,6 +113,21 @@ async def features(client: Client) -> dict[str, int]:
     response = await client.ask("ApiVersions", request)
     check(response.error_code)
     return {row.name: row.max_version_level for row in sorted(response.finalized_features, key=lambda row: row.name)}
+
+
+def require_partition(topic: str, partition: int, known: Sequence[int]) -> None:
+    """Raise CommandFailed unless the partition is among the known ones, which are in order."""
+    if partition not in known:
+        raise CommandFailed(f"{topic} has no partition {partition}: there are {known[0]} to {known[-1]}")
+
+
+async def from_each_broker(client: Client, attempt: Callable[[int], Awaitable[list[T]]]) -> list[T]:
+    """Ask every broker of the cluster by its id, and join the answers. Raises KafkaError, OSError."""
+    await client.metadata([])
+    found: list[T] = []
+    for node in sorted(client.brokers):
+        found += await client.patiently(partial(attempt, node))
+    return found
 
 
 def count_partitions(topics: Iterable[MetadataResponseTopic], found: list[NodeFacts]) -> PartitionFacts:

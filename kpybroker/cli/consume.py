@@ -9,10 +9,10 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from kpybroker.cli import consuming, group_facts, options, record_format
+from kpybroker.cli import cluster_facts, consuming, group_facts, options, record_format
 from kpybroker.cli.show import remark
 from kpybroker.cli.times import TIME_HELP, parse_time
-from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed
+from kpybroker.client.client import EARLIEST, LATEST, Client
 from kpybroker.errors import ConfigError
 from kpybroker.wire.records.batch import Record
 
@@ -87,7 +87,6 @@ Group = Annotated[
         help="Start at this group's committed offsets, and commit what is printed. The group must have no members.",
     ),
 ]
-Partition = Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")]
 Grep = Annotated[
     str | None,
     typer.Option("--grep", metavar="REGEX", help="Only records whose key or value matches (Python's re)."),
@@ -107,13 +106,13 @@ KeySeparator = Annotated[
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    topic: options.TopicName,
     from_beginning: Annotated[bool, options.flag("--from-beginning", "Start at the first record.")] = False,
     tail: Tail = None,
     offset: Offset = None,
     time_: Time = None,
     group: Group = None,
-    partition: Partition = None,
+    partition: options.Partition = None,
     count_max: Annotated[int | None, typer.Option("--max", metavar="N", min=1, help="Stop after N records.")] = None,
     follow: Annotated[bool, options.flag("--follow", "Continue with new records, until Ctrl-C.")] = False,
     grep: Grep = None,
@@ -206,8 +205,7 @@ async def _committed(client: Client, group: str, topic: str, positions: dict[int
 async def _partitions(client: Client, topic: str, chosen: int | None, *, needs_one: bool) -> list[int]:
     found = sorted(partition.partition_index for partition in (await client.topic(topic)).partitions)
     if chosen is not None:
-        if chosen not in found:
-            raise CommandFailed(f"{topic} has no partition {chosen}: there are {found[0]} to {found[-1]}")
+        cluster_facts.require_partition(topic, chosen, found)
         return [chosen]
     if needs_one and len(found) > 1:
         raise ConfigError(f"--offset is for one partition; name it with --partition ({found[0]} to {found[-1]})")

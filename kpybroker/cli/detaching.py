@@ -49,12 +49,14 @@ def start(arguments: Sequence[str], directory: Path) -> None:
     command = [sys.executable, "-P", "-m", "kpybroker", *arguments, "--ready-file", str(ready)]
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        said = log.open("wb")
+        output = log.open("wb")
     except OSError as error:
         raise ConfigError(f"cannot write {log}: {error.strerror}; choose another --data-dir") from error
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited, so that the broker survives the terminal
-    with said:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
+    with output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         ended = process.poll()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from struct import Struct, error
 
+from kpybroker.cli import cluster_facts
 from kpybroker.client.client import LATEST, Client, CommandFailed, check, nearest_name
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups.classic.subscription import build_assignment
@@ -72,8 +72,6 @@ async def coordinator(client: Client, name: str, kind: int = OF_GROUPS) -> int:
 
 async def list_all(client: Client) -> list[list_groups.ListedGroup]:
     """The groups of all brokers in order of their names. Raises KafkaError."""
-    await client.metadata([])
-    found: list[list_groups.ListedGroup] = []
 
     async def attempt(node: int) -> list[list_groups.ListedGroup]:
         response = await client.ask("ListGroups", list_groups.Request(), node=node)
@@ -81,8 +79,7 @@ async def list_all(client: Client) -> list[list_groups.ListedGroup]:
         groups: list[list_groups.ListedGroup] = response.groups
         return groups
 
-    for node in sorted(client.brokers):
-        found += await client.patiently(partial(attempt, node))
+    found = await cluster_facts.from_each_broker(client, attempt)
     return sorted(found, key=lambda group: group.group_id)
 
 
@@ -103,16 +100,16 @@ async def find(client: Client, group: str) -> describe_groups.DescribedGroup:
 
 async def _of_the_consumer_protocol(client: Client, group: str, node: int) -> describe_groups.DescribedGroup:
     """Describe a consumer group (KIP-848) in the form of a classic one; Dead if it does not exist."""
-    nobody = describe_groups.DescribedGroup(group_id=group, group_state="Dead")
+    dead = describe_groups.DescribedGroup(group_id=group, group_state="Dead")
     try:
         response = await client.ask(
             "ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=[group]), node=node
         )
     except MalformedFrame:  # the broker does not serve this API
-        return nobody
+        return dead
     found = response.groups[0]
     if found.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
-        return nobody
+        return dead
     check(found.error_code, found.error_message)
     return describe_groups.DescribedGroup(
         group_id=group,

@@ -150,9 +150,7 @@ def reset(
     shift_by: Annotated[
         int | None, typer.Option("--shift-by", metavar="N", help="Forward by N records, or back with -N.")
     ] = None,
-    execute: Annotated[
-        bool, options.flag("--execute", "Make the change; without this, only the plan is shown.")
-    ] = False,
+    execute: options.Execute = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
@@ -196,7 +194,7 @@ def _show_moves(moves: list[resetting.PlannedReset], *, executed: bool, as_json:
     if bounded:
         remark(f"{bounded} of {len(moves)} offsets are outside their logs; the nearest ones are used")
     if not executed:
-        remark("nothing was changed; add --execute to do it")
+        remark(options.ONLY_A_PLAN)
 
 
 @app.command()

@@ -64,6 +64,10 @@ def flag(name: str, summary: str) -> Any:
 
 
 Json = Annotated[bool, flag("--json", "Answer in JSON, for programs.")]
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+Partition = Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")]
+Execute = Annotated[bool, flag("--execute", "Make the change; without this, only the plan is shown.")]
+ONLY_A_PLAN = "nothing was changed; add --execute to do it"
 OFFSET_MAX = 2**63 - 1
 
 

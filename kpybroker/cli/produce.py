@@ -28,7 +28,6 @@ LINGER_S = 0.005
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 HEADERS_MAX = 1000
 TYPE_HERE = "type records, one per line; Ctrl-D ends"
-TOPIC_HELP = "Name of the topic."
 
 File = Annotated[
     Path | None, typer.Option("--file", metavar="FILE", help="Read lines from this file, not from standard input.")
@@ -68,7 +67,7 @@ JsonLines = Annotated[
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help=TOPIC_HELP)],
+    topic: options.TopicName,
     file: File = None,
     key_separator: KeySeparator = None,
     partition: Partition = None,

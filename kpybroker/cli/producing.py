@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from kpybroker.cli.cluster_facts import require_partition
 from kpybroker.cli.json_lines import Outgoing, parse_json_line
 from kpybroker.cli.murmur2 import partition_of
 from kpybroker.client.client import Client, CommandFailed, check
@@ -122,8 +123,8 @@ class RecordSender:
         partitions = (await self._client.topic(self._topic)).partitions
         self._count = len(partitions)
         chosen = self._how.partition
-        if chosen is not None and not 0 <= chosen < self._count:
-            raise CommandFailed(f"{self._topic} has no partition {chosen}: there are 0 to {self._count - 1}")
+        if chosen is not None:
+            require_partition(self._topic, chosen, range(self._count))
         self._keyless = time.time_ns() // 1000 % self._count
         if self._how.acks == -1:
             self._producer = await self._client.patiently(self._begin)

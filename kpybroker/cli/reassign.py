@@ -60,9 +60,7 @@ def start(
             help="Bytes per second that each broker copies, until the moves are complete.",
         ),
     ] = None,
-    execute: Annotated[
-        bool, options.flag("--execute", "Make the change; without this, only the plan is shown.")
-    ] = False,
+    execute: options.Execute = False,
     wait_for: WaitFor = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
@@ -137,7 +135,7 @@ def _show_moves(moves: list[PlannedMove], *, executed: bool, as_json: bool) -> N
     if len(rows) > ROWS_SHOWN:
         show_line(f"... and {len(rows) - ROWS_SHOWN:,} more")
     if not executed:
-        remark("nothing was changed; add --execute to do it")
+        remark(options.ONLY_A_PLAN)
 
 
 def _listed(brokers: tuple[int, ...]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kpybroker.cli import cluster_facts
 from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed
 from kpybroker.errors import ConfigError
 from kpybroker.topics import TopicPartition
@@ -21,12 +22,12 @@ class Target:
     shift_by: int | None = None
 
     def __post_init__(self) -> None:
-        said = [
+        given = [
             self.to_earliest,
             self.to_latest,
             *(x is not None for x in (self.to_offset, self.time_ms, self.shift_by)),
         ]
-        if sum(said) != 1:
+        if sum(given) != 1:
             raise ConfigError(
                 "give exactly one of --to-earliest, --to-latest, --to-offset N, --to-time TIME and --shift-by N"
             )
@@ -63,8 +64,7 @@ async def scope_of(
     for name, chosen in wanted:
         known = sorted(row.partition_index for row in (await client.topic(name)).partitions)
         for partition in chosen or []:
-            if partition not in known:
-                raise CommandFailed(f"{name} has no partition {partition}: there are {known[0]} to {known[-1]}")
+            cluster_facts.require_partition(name, partition, known)
         found |= {(name, partition) for partition in (known if chosen is None else chosen)}
     return sorted(found)
 

@@ -237,7 +237,7 @@ def _check_ready_file(path: Path) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"cannot write --ready-file {path}: {error.strerror}; name a file that can be made"
+            f"cannot write --ready-file {path}: {error.strerror}; name a file that can be created"
         ) from error
 
 

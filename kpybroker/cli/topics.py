@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kpybroker.cli import options, trimming
+from kpybroker.cli import configs, options, trimming
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, check, nearest_name
@@ -18,15 +18,10 @@ from kpybroker.wire.rpc import (
     create_partitions,
     create_topics,
     delete_topics,
-    describe_configs,
-    incremental_alter_configs,
 )
+from kpybroker.wire.rpc.incremental_alter_configs import AlterableConfig
 from kpybroker.wire.rpc.metadata import MetadataResponseTopic
 
-TOPIC_RESOURCE = 2
-SET_FOR_TOPIC = 1
-"""ConfigSource of a setting of the topic itself."""
-SET, DELETE = 0, 1
 PARTITIONS_MAX = 100_000
 REPLICATION_MAX = 1000
 
@@ -83,31 +78,31 @@ def create(
 ) -> None:
     """Create one topic or several with the same settings."""
     factor = _one_factor(replication, replication_factor)
-    configs = [create_topics.CreatableTopicConfig(name=name, value=value) for name, value in _settings(settings)]
+    given = [create_topics.CreatableTopicConfig(name=name, value=value) for name, value in _settings(settings)]
     wanted = [
         create_topics.CreatableTopic(
-            name=name, num_partitions=partitions or -1, replication_factor=factor, configs=configs
+            name=name, num_partitions=partitions or -1, replication_factor=factor, configs=given
         )
         for name in names
     ]
 
     async def make(client: Client) -> None:
-        made: list[dict[str, Any]] = []
+        created: list[dict[str, Any]] = []
 
         async def attempt() -> None:
-            left = [topic for topic in wanted if topic.name not in {row["topic"] for row in made}]
+            left = [topic for topic in wanted if topic.name not in {row["topic"] for row in created}]
             request = create_topics.Request(topics=left, timeout_ms=client.timeout_ms)
             for row in (await client.ask("CreateTopics", request)).topics:
                 exists = row.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
                 if not (exists and if_not_exists):
                     check(row.error_code, row.error_message or row.name)
-                made.append({"topic": row.name, "created": not exists, **_size_of(row)})
+                created.append({"topic": row.name, "created": not exists, **_size_of(row)})
 
         await client.patiently(attempt, resend=False)
         if as_json:
-            show_json(made)
+            show_json(created)
             return
-        for row in made:
+        for row in created:
             show_line(f"created {row['topic']}" if row["created"] else f"{row['topic']} already exists")
 
     options.run(make)
@@ -230,18 +225,8 @@ async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, A
 
 
 async def _settings_of(client: Client, name: str) -> dict[str, str | None]:
-    resource = describe_configs.DescribeConfigsResource(
-        resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
-    )
-    response = await client.ask("DescribeConfigs", describe_configs.Request(resources=[resource]))
-    for row in response.results:
-        check(row.error_code, row.error_message)
-    return {
-        setting.name: setting.value
-        for row in response.results
-        for setting in row.configs
-        if setting.config_source == SET_FOR_TOPIC
-    }
+    rows = await configs.described(client, configs.Resource(configs.TOPIC, name), None)
+    return {row.name: row.value for row in rows if row.config_source in configs.OWN[configs.TOPIC]}
 
 
 def _show_topic(topic: dict[str, Any]) -> None:
@@ -309,7 +294,7 @@ def _not_there(missing: Sequence[str], known: Iterable[str]) -> str:
 
 @app.command()
 def alter(
-    name: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    name: options.TopicName,
     partitions: Annotated[
         int | None,
         typer.Option(
@@ -331,18 +316,15 @@ def alter(
 ) -> None:
     """Add partitions to a topic, or change its settings."""
     changes = [
-        incremental_alter_configs.AlterableConfig(name=key, config_operation=SET, value=value)
-        for key, value in _settings(settings)
-    ] + [
-        incremental_alter_configs.AlterableConfig(name=key, config_operation=DELETE, value=None) for key in unset or []
-    ]
+        AlterableConfig(name=key, config_operation=configs.SET, value=value) for key, value in _settings(settings)
+    ] + [AlterableConfig(name=key, config_operation=configs.DELETE, value=None) for key in unset or []]
     if partitions is None and not changes:
         raise ConfigError("nothing to alter: give --partitions, --set or --unset")
 
     async def change(client: Client) -> None:
         topic = (await client.existing([name]))[name]
         if changes:
-            await _change_settings(client, name, changes)
+            await configs.alter(client, configs.Resource(configs.TOPIC, name), changes)
         if partitions is not None:
             await _add_partitions(client, name, partitions)
         if as_json:
@@ -352,15 +334,6 @@ def alter(
             show_line(f"altered {name}")
 
     options.run(change)
-
-
-async def _change_settings(client: Client, name: str, changes: list[incremental_alter_configs.AlterableConfig]) -> None:
-    resource = incremental_alter_configs.AlterConfigsResource(
-        resource_type=TOPIC_RESOURCE, resource_name=name, configs=changes
-    )
-    request = incremental_alter_configs.Request(resources=[resource])
-    for row in (await client.ask("IncrementalAlterConfigs", request)).responses:
-        check(row.error_code, row.error_message)
 
 
 async def _add_partitions(client: Client, name: str, count: int) -> None:

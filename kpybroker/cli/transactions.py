@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Annotated, Any
 
 import typer
 
-from kpybroker.cli import group_facts, options
+from kpybroker.cli import cluster_facts, group_facts, options
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.cli.times import when
@@ -47,17 +46,13 @@ def list_(
 
 
 async def _all(client: Client) -> list[list_transactions.TransactionState]:
-    await client.metadata([])
-    found: list[list_transactions.TransactionState] = []
-
     async def attempt(node: int) -> list[list_transactions.TransactionState]:
         response = await client.ask("ListTransactions", list_transactions.Request(), node=node)
         check(response.error_code)
         states: list[list_transactions.TransactionState] = response.transaction_states
         return states
 
-    for node in sorted(client.brokers):
-        found += await client.patiently(functools.partial(attempt, node))
+    found = await cluster_facts.from_each_broker(client, attempt)
     return sorted(found, key=lambda row: row.transactional_id)
 
 

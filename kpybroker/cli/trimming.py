@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from kpybroker.cli import options
+from kpybroker.cli import cluster_facts, options
 from kpybroker.cli.show import remark, show_json, show_table
 from kpybroker.cli.times import TIME_HELP, parse_time
-from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, check
+from kpybroker.client.client import EARLIEST, LATEST, Client, check
 from kpybroker.errors import ConfigError
 from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import delete_records
 
 
 def trim(
-    name: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    name: options.TopicName,
     before_time: Annotated[
         str | None, typer.Option("--before-time", metavar="TIME", help=f"Delete records older than this: {TIME_HELP}.")
     ] = None,
@@ -25,12 +25,8 @@ def trim(
         int | None, typer.Option("--before-offset", metavar="N", min=0, help="Delete records below this offset.")
     ] = None,
     everything: Annotated[bool, options.flag("--everything", "Delete all records that are there now.")] = False,
-    partition: Annotated[
-        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")
-    ] = None,
-    execute: Annotated[
-        bool, options.flag("--execute", "Make the change; without this, only the plan is shown.")
-    ] = False,
+    partition: options.Partition = None,
+    execute: options.Execute = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
@@ -43,8 +39,8 @@ def trim(
 
     async def cut(client: Client) -> None:
         found = sorted(row.partition_index for row in (await client.topic(name)).partitions)
-        if partition is not None and partition not in found:
-            raise CommandFailed(f"{name} has no partition {partition}: there are {found[0]} to {found[-1]}")
+        if partition is not None:
+            cluster_facts.require_partition(name, partition, found)
         places = [(name, index) for index in (found if partition is None else [partition])]
         starts = await client.list_offsets(dict.fromkeys(places, EARLIEST))
         ends = await client.list_offsets(dict.fromkeys(places, LATEST))
@@ -59,7 +55,7 @@ def trim(
             return
         show_table(("PARTITION", "START", "NEW START", "DELETED", "LEFT"), rows, title=name)
         if not execute:
-            remark("nothing was changed; add --execute to do it")
+            remark(options.ONLY_A_PLAN)
 
     options.run(cut)
 

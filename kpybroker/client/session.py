@@ -63,8 +63,8 @@ def run(
 
 def refusal_text(refusal: KafkaError) -> str:
     """A refusal as text for people: the broker's message, and what to do if that is known."""
-    said = f"the broker refuses: {refusal.message} ({refusal.code.name})" if refusal.message else str(refusal.code.name)
+    text = f"the broker refuses: {refusal.message} ({refusal.code.name})" if refusal.message else str(refusal.code.name)
     if refusal.code is ErrorCode.REQUEST_TIMED_OUT and refusal.message:
-        return said  # the message names the cause, and a longer timeout does not help
+        return text  # the message names the cause, and a longer timeout does not help
     hint = HINTS.get(refusal.code)
-    return f"{said}; {hint}" if hint is not None else said
+    return f"{text}; {hint}" if hint is not None else text

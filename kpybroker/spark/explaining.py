@@ -23,6 +23,6 @@ def explained(error: BaseException) -> str:
     """One line: the cause and what to do about it, if known, then the last exception of Spark or Kafka."""
     text = str(error)
     named = EXCEPTION.findall(text)
-    said = f"{named[-1][0]}: {named[-1][1]}" if named else (text.splitlines() or [type(error).__name__])[0]
+    last = f"{named[-1][0]}: {named[-1][1]}" if named else (text.splitlines() or [type(error).__name__])[0]
     known = next((cause for pattern, cause in CAUSES.items() if re.search(pattern, text)), None)
-    return f"{known} ({said})" if known else said
+    return f"{known} ({last})" if known else last

@@ -60,12 +60,12 @@ def pytest_runtest_makereport(
     if report.failed:
         sizes = item.stash.get(_sizes, {})
         for broker in _running():
-            said = [broker.output.since(sizes.get(broker.bootstrap, {}))]
+            texts = [broker.output.since(sizes.get(broker.bootstrap, {}))]
             how = broker.ended()
             if how is not None:
-                said.append(f"the broker at {broker.bootstrap} {how}")
-            if any(said):
-                report.sections.append((SECTION, "\n".join(filter(None, said))))
+                texts.append(f"the broker at {broker.bootstrap} {how}")
+            if any(texts):
+                report.sections.append((SECTION, "\n".join(filter(None, texts))))
     return report
 
 

@@ -137,17 +137,17 @@ def _bootstrap_of(process: subprocess.Popen[bytes], output: BrokerOutput) -> str
     try:
         line = lines.get(timeout=START_TIMEOUT_S).decode(errors="surrogateescape")
     except queue.Empty:
-        said = output.since({}) or "it wrote nothing"
-        raise BrokerStartError(f"kpybroker is not ready after {START_TIMEOUT_S:g} s: {said}") from None
+        output_text = output.since({}) or "it wrote nothing"
+        raise BrokerStartError(f"kpybroker is not ready after {START_TIMEOUT_S:g} s: {output_text}") from None
     ready = _READY.match(line)
     if ready is not None:
         output.read_logs_in(Path(ready[2]))
         return ready[1]
     code = process.wait(STOP_TIMEOUT_S)
-    said = output.since({}) or "it wrote nothing"
+    output_text = output.since({}) or "it wrote nothing"
     if code == _MISUSED:  # one line, which refers to options of the command line
-        said = said.removeprefix("kpybroker: ").replace("--set: ", "").replace("--set ", "")
-    raise BrokerStartError(f"kpybroker {_how_it_ended(code)}: {said}")
+        output_text = output_text.removeprefix("kpybroker: ").replace("--set: ", "").replace("--set ", "")
+    raise BrokerStartError(f"kpybroker {_how_it_ended(code)}: {output_text}")
 
 
 def _how_it_ended(code: int) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from chaos.connection_owner import CLIENTS
 from chaos.links import Flow, Links
-from chaos.whose import CLIENTS
 from oracle.cluster import Listening
 
 ECHO = """

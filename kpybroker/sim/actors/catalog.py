@@ -21,7 +21,7 @@ from kpybroker.sim.actors.reassignment import Reassignments
 from kpybroker.sim.actors.record_deletion import RecordDeletion
 from kpybroker.sim.actors.tables import Tables
 from kpybroker.sim.actors.time_lookups import TimeLookups
-from kpybroker.sim.actors.topics_made_again import TopicRecreation
+from kpybroker.sim.actors.topic_recreation import TopicRecreation
 from kpybroker.sim.actors.transactions import TransactionClients
 from kpybroker.sim.actors.unregistration import Unregistration
 from kpybroker.sim.actors.voters import VoterChanges

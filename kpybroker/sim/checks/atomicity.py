@@ -34,9 +34,9 @@ def check_transactions(history: History, found: dict[Place, list[tuple[int, byte
 
 def check_transformed(history: History, group: str, taken: list[bytes], written: list[bytes]) -> None:
     """Each committed record below the group's committed offset has one committed output; no other record has any."""
-    made = Counter(found for value in written if (found := input_of(group, value)) is not None)
+    outputs = Counter(found for value in written if (found := input_of(group, value)) is not None)
     for value in taken:
-        if made[value] != 1:
-            history.breach(f"{group} consumed {value!r}, and wrote it {made[value]} times")
-    for value in made.keys() - set(taken):
+        if outputs[value] != 1:
+            history.breach(f"{group} consumed {value!r}, and wrote it {outputs[value]} times")
+    for value in outputs.keys() - set(taken):
         history.breach(f"{group} wrote {value!r}, but did not commit its offset")

@@ -89,7 +89,7 @@ def _misplaced(machine: SimMachine, *, may_be_alone: bool) -> str | None:
         place = broker.storage.log_dirs.of(one)
         if found is None or place is None or broker.node_id not in found.partitions[index].replicas:
             continue
-        said = directory_in(found.partitions[index], broker.node_id)
-        if said != place.id:
+        known = directory_in(found.partitions[index], broker.node_id)
+        if known != place.id:
             return f"{topic}-{index} is in {place.path}, but the metadata has another directory"
     return None

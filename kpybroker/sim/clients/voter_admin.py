@@ -99,9 +99,9 @@ class VoterChecks:
 
     def look(self, name: str, quorum: Quorum) -> None:
         """Voters committed at an offset are the same everywhere, and only one change is pending at a time."""
-        said = quorum.voter_history
+        voter_sets = quorum.voter_history
         open_changes = 0
-        for before, after in itertools.pairwise(said):
+        for before, after in itertools.pairwise(voter_sets):
             if after.end > quorum.state.high_watermark:
                 open_changes += 1
             else:

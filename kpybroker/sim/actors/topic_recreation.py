@@ -5,7 +5,7 @@ from __future__ import annotations
 from kpybroker.sim.actors.actor import Actor
 from kpybroker.sim.clients.client import SimClient
 from kpybroker.sim.clients.run import Run
-from kpybroker.sim.clients.topic_remaking import TopicRecreator
+from kpybroker.sim.clients.topic_recreating import TopicRecreator
 from kpybroker.sim.cluster.setup import Setup
 
 
