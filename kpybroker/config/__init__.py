@@ -5,6 +5,14 @@ from kpybroker.config.listeners import Endpoint
 from kpybroker.config.log_settings import LogSettings
 from kpybroker.config.parsing import parse_config
 from kpybroker.config.properties import parse_properties, parse_setting
-from kpybroker.config.quorum import Voter
+from kpybroker.config.quorum import StaticVoter
 
-__all__ = ["BrokerConfig", "Endpoint", "LogSettings", "Voter", "parse_config", "parse_properties", "parse_setting"]
+__all__ = [
+    "BrokerConfig",
+    "Endpoint",
+    "LogSettings",
+    "StaticVoter",
+    "parse_config",
+    "parse_properties",
+    "parse_setting",
+]

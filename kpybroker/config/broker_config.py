@@ -26,7 +26,7 @@ from kpybroker.config.quorum import (
     NO_CONTROLLERS,
     ControllerServer,
     InitialController,
-    Voter,
+    StaticVoter,
     check_roles,
     parse_initial,
     parse_servers,
@@ -63,7 +63,7 @@ class BrokerConfig:
     advertised_listeners: tuple[Endpoint, ...]
     controller_listener_names: tuple[str, ...]
     """In upper case, as the names of listeners are."""
-    controller_quorum_voters: tuple[Voter, ...]
+    controller_quorum_voters: tuple[StaticVoter, ...]
     controller_quorum_bootstrap_servers: tuple[ControllerServer, ...]
     controller_quorum_auto_join_enable: bool
     initial_controllers: tuple[InitialController, ...] | None
@@ -344,7 +344,7 @@ def _quorum(values: dict[str, Any], endpoints: dict[str, tuple[Endpoint, ...]]) 
 
 
 def _initial(
-    values: dict[str, Any], voters: tuple[Voter, ...], servers: tuple[ControllerServer, ...]
+    values: dict[str, Any], voters: tuple[StaticVoter, ...], servers: tuple[ControllerServer, ...]
 ) -> tuple[InitialController, ...] | None:
     text, said = values["initial_controllers"], INITIAL
     if text is None and values["controller_quorum_auto_join_enable"]:

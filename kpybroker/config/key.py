@@ -147,7 +147,7 @@ class NotEmpty(NamedTuple):
         return "not empty"
 
 
-class Replicas(NamedTuple):
+class ThrottledReplicas(NamedTuple):
     """`*`, or partition:broker pairs, of a replication throttle."""
 
     def refuse(self, value: Value) -> str | None:

@@ -18,7 +18,7 @@ VOTERS_MAX = 15
 DIRECTORY_BYTES = 16
 
 
-class Voter(NamedTuple):
+class StaticVoter(NamedTuple):
     """One voter of controller.quorum.voters: id@host:port."""
 
     node_id: int
@@ -42,15 +42,15 @@ class InitialController(NamedTuple):
     directory_id: bytes
 
 
-def parse_voters(texts: Sequence[str]) -> tuple[Voter, ...]:
+def parse_voters(texts: Sequence[str]) -> tuple[StaticVoter, ...]:
     """id@host:port entries. Raises ConfigError."""
-    voters: list[Voter] = []
+    voters: list[StaticVoter] = []
     for text in texts:
         node, at, address = text.partition("@")
         found = _address(address)
         if not (at and node.isdigit()) or found is None:
             raise ConfigError(f"{VOTERS}: cannot read {text!r}: write id@host:port")
-        voters.append(Voter(int(node), *found))
+        voters.append(StaticVoter(int(node), *found))
     for number, voter in enumerate(voters):
         for other in voters[:number]:
             if other.node_id == voter.node_id:
@@ -77,7 +77,7 @@ def parse_initial(
     text: str | None,
     node_id: int,
     roles: Sequence[str],
-    voters: Sequence[Voter],
+    voters: Sequence[StaticVoter],
     servers: Sequence[ControllerServer],
     said: str = INITIAL,
 ) -> tuple[InitialController, ...] | None:
@@ -130,7 +130,7 @@ def _address(text: str) -> ControllerServer | None:
 def check_roles(
     roles: Sequence[str],
     node_id: int,
-    voters: Sequence[Voter],
+    voters: Sequence[StaticVoter],
     servers: Sequence[ControllerServer],
     controller_listeners: Sequence[Endpoint],
 ) -> None:

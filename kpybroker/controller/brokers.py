@@ -12,7 +12,7 @@ from kpybroker.controller.directories import directory_in
 from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
 from kpybroker.controller.log_dirs import lose_directories
-from kpybroker.controller.sessions import Sessions
+from kpybroker.controller.sessions import BrokerSessions
 from kpybroker.controller.state import ControllerState, TopicState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.brokers import BrokerImage
@@ -139,7 +139,7 @@ def registered(state: ControllerState, node_id: int, epoch: int) -> BrokerImage:
 
 
 def heartbeat(
-    state: ControllerState, rules: Rules, sessions: Sessions, command: BrokerHeartbeat, next_offset: int
+    state: ControllerState, rules: Rules, sessions: BrokerSessions, command: BrokerHeartbeat, next_offset: int
 ) -> tuple[list[Any], BrokerState]:
     """Decide a heartbeat. Raises STALE_BROKER_EPOCH for a broker with another registration.
 
@@ -215,7 +215,7 @@ def unregister_broker(state: ControllerState, rules: Rules, node_id: int) -> tup
 def _shut_down(
     state: ControllerState,
     rules: Rules,
-    sessions: Sessions,
+    sessions: BrokerSessions,
     command: BrokerHeartbeat,
     broker: BrokerImage,
     next_offset: int,

@@ -24,7 +24,7 @@ from kpybroker.controller import commands as asked
 from kpybroker.controller.commands import Command, ProducerIdBlock
 from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.scram_commands import AlterUserScramCredentials
-from kpybroker.controller.sessions import Sessions
+from kpybroker.controller.sessions import BrokerSessions
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import Moment, Outcome, Stored, Tick, Ticket
@@ -55,8 +55,8 @@ LATE_MS = 500
 class ControllerMachine:
     """`next_offset` returns the offset of the next record, which becomes the broker epoch of a registration. `random`
     draws topic ids and the order of brokers. `config` has the cluster's defaults. `node_id` is the controller's own
-    node: an earlier incarnation of its broker is certainly gone. For `applied` see `Sessions`, for `folds_case` see
-    `ControllerState`."""
+    node: an earlier incarnation of its broker is certainly gone. For `applied` see `BrokerSessions`, for `folds_case`
+    see `ControllerState`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ControllerMachine:
     ) -> None:
         self.config = config
         self.state = ControllerState(folds_case=folds_case)
-        self.sessions = Sessions(config.broker_session_timeout_ms, applied)
+        self.sessions = BrokerSessions(config.broker_session_timeout_ms, applied)
         self._random = random
         self._next_offset = next_offset
         self._look_around_ms: int | None = None

@@ -9,7 +9,7 @@ from kpybroker.controller.state import ControllerState
 UNKNOWN = -1
 
 
-class Sessions:
+class BrokerSessions:
     """Sessions of registered brokers, live or fenced. Times are milliseconds of the steady clock.
 
     applied: returns the metadata offset that a node has applied, as known by other means than heartbeats.

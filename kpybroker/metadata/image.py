@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kpybroker.errors import Damage
 from kpybroker.metadata.brokers import BrokerImage
-from kpybroker.metadata.parts import PARTS, Content, Replaying
+from kpybroker.metadata.parts import PARTS, MetadataContent, Replaying
 from kpybroker.metadata.topics import TOPIC_RESOURCE, TOPICS, PartitionImage, TopicImage
 
 __all__ = [
@@ -42,14 +42,14 @@ class Changes(NamedTuple):
     configs: tuple[tuple[int, str], ...] = ()
 
 
-class Image(Content):
+class Image(MetadataContent):
     """The metadata at an offset. All mappings are read-only by agreement; `Image()` is the empty cluster."""
 
     __slots__ = ("changes", "epoch", "offset")
 
     topics: Mapping[str, TopicImage]
 
-    def __init__(self, content: Content | None = None) -> None:
+    def __init__(self, content: MetadataContent | None = None) -> None:
         super().__init__(content)
         if self.open_transaction is not None:
             self.open_transaction = tuple(self.open_transaction)

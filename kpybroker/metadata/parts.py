@@ -41,7 +41,7 @@ CHANGES: Mapping[type[Any], Callable[[Metadata, Any], None]] = {
 }
 
 
-class Content:
+class MetadataContent:
     """The value of every part, as an attribute with the part's name. Those that others read are named here for mypy;
     `Part.of` gives any of them with its type."""
 
@@ -61,7 +61,7 @@ class Content:
     open_transaction: Sequence[Any] | None
     """The records of a metadata transaction that has not ended (KIP-868)."""
 
-    def __init__(self, before: Content | None = None) -> None:
+    def __init__(self, before: MetadataContent | None = None) -> None:
         for part in PARTS:
             setattr(self, part.name, part.empty if before is None else part.of(before))
         self.open_transaction = None if before is None else before.open_transaction
@@ -81,14 +81,14 @@ class Content:
     __hash__ = None  # type: ignore[assignment]  # compared by content, never a key
 
 
-class Replaying(Content, Metadata):
+class Replaying(MetadataContent, Metadata):
     """Metadata that records change, one after the other. A mapping is copied when the first record touches it."""
 
     __slots__ = ("_own",)
 
     open_transaction: list[Any] | None
 
-    def __init__(self, before: Content | None = None) -> None:
+    def __init__(self, before: MetadataContent | None = None) -> None:
         super().__init__(before)
         self._own: set[str] = set()
         if self.open_transaction is not None:

@@ -45,7 +45,7 @@ class Driver:
         self._world = world
         self.config = config
         self.path = f"{directory.path}/{METADATA_DIRECTORY}"
-        self.timer = ElectionTimer(lambda: self.take(raft.Tick()))
+        self.timer = ElectionTimer(lambda: self.take(raft.TimerTick()))
         self._is_stopping = False
         """From now on only what is already written may still commit."""
         self._has_ended = False

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from kpybroker.raft.core import state as raft
 from kpybroker.raft.core.core import step
 from kpybroker.raft.core.divergence import Agrees, Diverges, NeedsSnapshot, compare, truncation
-from kpybroker.raft.core.state import Role, State, Tail, Timing, Voted
+from kpybroker.raft.core.state import Role, State, Tail, Timeouts, Voted
 
 BATCH = 3
 FETCH_EVERY_MS = 50
@@ -85,7 +85,7 @@ class Quorum:
         self.random = Random(seed)
         self.now = 0
         self.voters = tuple(range(1, voters + 1))
-        self.timing = Timing(election_timeout_ms=300, election_backoff_max_ms=200, fetch_timeout_ms=600)
+        self.timing = Timeouts(election_timeout_ms=300, election_backoff_max_ms=200, fetch_timeout_ms=600)
         self.nodes = {
             number: Node(number, State(number, self.voters, timing=self.timing))
             for number in range(1, voters + observers + 1)
@@ -128,7 +128,7 @@ class Quorum:
         def act() -> None:
             if node.up:
                 if node.state.wake_ms is not None and node.state.wake_ms <= self.now:
-                    self.step(node, raft.Tick())
+                    self.step(node, raft.TimerTick())
                 if node.synced < len(node.log) and self.random.random() < 0.3:
                     self._sync(node)
                 self._fetch(node)
@@ -306,7 +306,7 @@ class Quorum:
         entries: tuple[Entry, ...] = ()
         start = fetch.tail.end
         if isinstance(outcome, Agrees):
-            self.step(node, raft.Fetched(replica, fetch.tail.end))
+            self.step(node, raft.ReplicaFetched(replica, fetch.tail.end))
             entries = tuple(node.log[start : start + BATCH])
         elif isinstance(outcome, NeedsSnapshot):
             start = self.random.randint(max(node.start, 1), max(node.start, 1, node.state.high_watermark))

@@ -90,7 +90,7 @@ def test_a_restart_begins_a_new_epoch_and_commits_the_old_records_with_its_own()
 
 
 def test_a_pre_vote_comes_before_an_election() -> None:
-    state, lines = play(late(State(1, (1, 2, 3), Voted(4))), raft.Tick(), granted(3, 4, pre=True))
+    state, lines = play(late(State(1, (1, 2, 3), Voted(4))), raft.TimerTick(), granted(3, 4, pre=True))
     assert lines == [
         "pre-vote of 2 for epoch=4; pre-vote of 3 for epoch=4",
         "persist epoch=5 leader=-1 voted=1; vote of 2 for epoch=5; vote of 3 for epoch=5",
@@ -101,11 +101,11 @@ def test_a_pre_vote_comes_before_an_election() -> None:
 
 
 def test_a_silent_voter_is_asked_again_until_the_election_is_over() -> None:
-    state, _ = play(late(State(1, (1, 2, 3), Voted(4))), raft.Tick(), refused(2, 4, pre=True))
+    state, _ = play(late(State(1, (1, 2, 3), Voted(4))), raft.TimerTick(), refused(2, 4, pre=True))
     assert state.retry_at_ms is not None
-    _, lines = play(state, raft.Tick(), now_ms=state.retry_at_ms)
+    _, lines = play(state, raft.TimerTick(), now_ms=state.retry_at_ms)
     assert lines == ["pre-vote of 2 for epoch=4; pre-vote of 3 for epoch=4"]
-    state, lines = play(late(state), raft.Tick())
+    state, lines = play(late(state), raft.TimerTick())
     assert lines == ["nothing"]
     assert state.role is Role.UNATTACHED
     assert state.deadline_ms is not None
@@ -145,7 +145,7 @@ def test_a_follower_refuses_pre_votes_while_it_hears_from_its_leader() -> None:
 
 
 def test_a_prospective_candidate_learns_that_the_leader_is_alive() -> None:
-    state, _ = play(late(State(1, (1, 2, 3), Voted(4, 2, NOBODY), role=Role.FOLLOWER)), raft.Tick())
+    state, _ = play(late(State(1, (1, 2, 3), Voted(4, 2, NOBODY), role=Role.FOLLOWER)), raft.TimerTick())
     assert state.role is Role.PROSPECTIVE
     again, _ = play(state, raft.BeginAsked(2, 4))
     assert again.role is Role.FOLLOWER
@@ -177,31 +177,39 @@ def test_a_leader_that_restarts_does_not_lead_on() -> None:
 
 def test_earlier_records_commit_with_the_first_one_of_the_epoch() -> None:
     state = leader_of_three(end=10)
-    script = [raft.Synced(11), raft.Fetched(2, 10), raft.Fetched(3, 7), raft.Fetched(2, 11), raft.Fetched(9, 50)]
+    script = [
+        raft.Synced(11),
+        raft.ReplicaFetched(2, 10),
+        raft.ReplicaFetched(3, 7),
+        raft.ReplicaFetched(2, 11),
+        raft.ReplicaFetched(9, 50),
+    ]
     _, lines = play(state, *script)
     assert lines == ["nothing", "nothing", "nothing", "commit 11", "nothing"]
 
 
 def test_a_leader_announces_itself_to_voters_that_do_not_fetch() -> None:
-    state, _ = play(leader_of_three(), raft.Fetched(2, 0))
+    state, _ = play(leader_of_three(), raft.ReplicaFetched(2, 0))
     assert state.retry_at_ms is not None
-    state, lines = play(state, raft.Tick(), now_ms=state.retry_at_ms)
+    state, lines = play(state, raft.TimerTick(), now_ms=state.retry_at_ms)
     assert lines == ["tell 3 of epoch=4"]
 
 
 def test_a_leader_without_fetches_from_a_majority_resigns() -> None:
-    state, _ = play(leader_of_three(), raft.Fetched(2, 0), now_ms=2000)
+    state, _ = play(leader_of_three(), raft.ReplicaFetched(2, 0), now_ms=2000)
     assert state.deadline_ms is not None
-    state, lines = play(state, raft.Tick(), now_ms=state.deadline_ms)
+    state, lines = play(state, raft.TimerTick(), now_ms=state.deadline_ms)
     assert state.is_leader
     assert state.deadline_ms == 2000 + state.timing.check_quorum_ms
-    state, lines = play(state, raft.Tick(), now_ms=state.deadline_ms)
+    state, lines = play(state, raft.TimerTick(), now_ms=state.deadline_ms)
     assert lines == ["tell 2 that epoch=4 ends, then [2, 3]; tell 3 that epoch=4 ends, then [2, 3]"]
     assert (state.role, state.leader_id) == (Role.RESIGNED, NOBODY)
 
 
 def test_the_best_successor_holds_the_first_election() -> None:
-    _, lines = play(leader_of_three(), raft.Fetched(3, 9), raft.Fetched(2, 5), raft.Resign(), raft.Resign())
+    _, lines = play(
+        leader_of_three(), raft.ReplicaFetched(3, 9), raft.ReplicaFetched(2, 5), raft.Resign(), raft.Resign()
+    )
     assert lines[2] == "tell 2 that epoch=4 ends, then [3, 2]; tell 3 that epoch=4 ends, then [3, 2]"
     assert lines[3] == "nothing"
     waits = []
@@ -230,9 +238,11 @@ def test_a_follower_commits_what_its_leader_committed_and_it_has() -> None:
 
 
 def test_an_observer_follows_and_is_never_a_candidate() -> None:
-    state, lines = play(State(9, (1, 2, 3)), raft.Start(), raft.Tick(), raft.LeaderTold(3, 2), raft.Followed(2, 3, 0))
+    state, lines = play(
+        State(9, (1, 2, 3)), raft.Start(), raft.TimerTick(), raft.LeaderTold(3, 2), raft.Followed(2, 3, 0)
+    )
     assert lines == ["nothing", "nothing", "persist epoch=3 leader=2 voted=-1", "nothing"]
-    state, lines = play(late(state), raft.Tick())
+    state, lines = play(late(state), raft.TimerTick())
     assert lines == ["nothing"], "a disk that hangs does not stop a node that only follows"
     assert (state.role, state.deadline_ms) == (Role.UNATTACHED, None)
 
@@ -249,7 +259,7 @@ def test_a_majority_has_all_committed_records_and_the_watermark_never_falls(vote
     state = State(1, ids, Voted(1, 1, NOBODY), role=Role.LEADER, synced=synced, fetched_ms={}, epoch_start=start)
     for voter, end in data.draw(st.lists(st.tuples(st.sampled_from([*ids, 99]), st.integers(0, 20)), max_size=20)):
         before = state.high_watermark
-        event = raft.Synced(end) if voter == 1 else raft.Fetched(voter, end)
+        event = raft.Synced(end) if voter == 1 else raft.ReplicaFetched(voter, end)
         state, effects = step(state, event, 0, Random(1))
         assert state.synced is not None
         if effects:
@@ -273,7 +283,7 @@ def test_after_the_last_epoch_there_is_no_election(voters: tuple[int, ...], lead
     for round_ in range(1, 20):
         now_ms = round_ * 100_000
         grants = [granted(voter, EPOCH_MAX, pre=True) for voter in voters[1:]]
-        state, more = play(state, raft.Tick(), *grants, now_ms=now_ms)
+        state, more = play(state, raft.TimerTick(), *grants, now_ms=now_ms)
         lines += more
         assert state.epoch == EPOCH_MAX
         assert state.role in (Role.UNATTACHED, Role.FOLLOWER, Role.PROSPECTIVE)

@@ -121,7 +121,7 @@ def stands_and_wins(quorum: Quorum) -> list[Callable[[], raft.Event]]:
 def elect(quorum: Quorum) -> None:
     """Hold an election from the start. A shortage of descriptors may end it at any event."""
     quorum.driver.begin(quorum.state._replace(role=Role.UNATTACHED, deadline_ms=0, synced=None))
-    for event in [raft.Tick, *stands_and_wins(quorum)]:
+    for event in [raft.TimerTick, *stands_and_wins(quorum)]:
         try:
             quorum.driver.step(event())
         except KafkaError:

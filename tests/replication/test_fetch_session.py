@@ -13,7 +13,7 @@ from kpybroker.errors import KafkaError
 from kpybroker.replication.follower import fetch_session
 from kpybroker.replication.follower.fetch_session import FetchSession, PartitionFetch
 from kpybroker.replication.follower.follower_log import FetchPosition
-from kpybroker.replication.partition.sessions import INITIAL_EPOCH, Session, SessionKey, Sessions, Want
+from kpybroker.replication.partition.sessions import INITIAL_EPOCH, FetchSessions, Session, SessionKey, Want
 from kpybroker.topics import TopicIdPartition
 
 TOPIC_ID = b"t" * 16
@@ -28,7 +28,7 @@ class Leader:
     """The leader's side, driven like `serving.fetch.session.resolve`."""
 
     def __init__(self, limit: int) -> None:
-        self.sessions = Sessions(Random(1), limit, lambda: 0)
+        self.sessions = FetchSessions(Random(1), limit, lambda: 0)
         self.held: dict[SessionKey, int] = {}
 
     def fetch(self, follower: FetchSession, wanted: dict[TopicIdPartition, PartitionFetch]) -> None:

@@ -18,7 +18,7 @@ from kpybroker.replication.follower.fetch_session import FetchSession, Partition
 from kpybroker.replication.follower.follower_log import FetchPosition
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.replica_rules import ReplicaRules
-from kpybroker.replication.partition.sessions import Sessions
+from kpybroker.replication.partition.sessions import FetchSessions
 from kpybroker.serving.fetch.replica import COUNT_ALL_MS, fetch_replica
 from kpybroker.storage.log.log import Log
 from kpybroker.topics import TopicIdPartition
@@ -44,7 +44,7 @@ class Leader:
         self.now_ms = 0
         rules = ReplicaRules(LEADER, now_ms=lambda: self.now_ms)
         self.hosting = Host(rules)
-        self.sessions = Sessions(Random(1), 10, rules.now_ms)
+        self.sessions = FetchSessions(Random(1), 10, rules.now_ms)
         self.quotas = ClientQuotas(self.config, rules.now_ms)
         self.partitions = [self._lead(world, directory / f"t-{index}", index) for index in range(COUNT)]
 

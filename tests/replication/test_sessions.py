@@ -1,4 +1,4 @@
-"""Sessions: epochs count up, the limits hold, and partitions take turns."""
+"""Fetch sessions: epochs count up, the limits hold, and partitions take turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.partition.sessions import EPOCH_MAX, EVICTION_MS, Session, SessionKey, Sessions, Want
+from kpybroker.replication.partition.sessions import EPOCH_MAX, EVICTION_MS, FetchSessions, Session, SessionKey, Want
 
 ID = bytes(range(16))
 
@@ -20,13 +20,15 @@ def wants(*indices: int, offset: int = 0) -> OrderedDict[SessionKey, Want]:
     return OrderedDict((("t", index), Want("t", ID, index, offset, 1000, -1)) for index in indices)
 
 
-def opened(sessions: Sessions) -> Session:
+def opened(sessions: FetchSessions) -> Session:
     session = sessions.open(wants(0), by_id=False)
     assert session is not None
     return session
 
 
-def code_of(sessions: Sessions, session_id: int, epoch: int, *, by_id: bool = False, is_replica: bool = False) -> int:
+def code_of(
+    sessions: FetchSessions, session_id: int, epoch: int, *, by_id: bool = False, is_replica: bool = False
+) -> int:
     try:
         sessions.resume(session_id, epoch, by_id=by_id, is_replica=is_replica)
     except KafkaError as refusal:
@@ -35,7 +37,7 @@ def code_of(sessions: Sessions, session_id: int, epoch: int, *, by_id: bool = Fa
 
 
 def test_an_epoch_is_valid_once() -> None:
-    sessions = Sessions(Random(1), 10, lambda: 0)
+    sessions = FetchSessions(Random(1), 10, lambda: 0)
     one = opened(sessions)
     assert [code_of(sessions, one.id, epoch) for epoch in (0, 2, 1, 1, 2)] == [
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -49,7 +51,7 @@ def test_an_epoch_is_valid_once() -> None:
 
 
 def test_epochs_wrap_past_the_special_ones() -> None:
-    sessions = Sessions(Random(1), 10, lambda: 0)
+    sessions = FetchSessions(Random(1), 10, lambda: 0)
     one = opened(sessions)
     one.epoch = EPOCH_MAX
     assert code_of(sessions, one.id, EPOCH_MAX) == ErrorCode.NONE
@@ -57,7 +59,7 @@ def test_epochs_wrap_past_the_special_ones() -> None:
 
 
 def test_a_closed_session_is_unknown() -> None:
-    sessions = Sessions(Random(1), 10, lambda: 0)
+    sessions = FetchSessions(Random(1), 10, lambda: 0)
     one = opened(sessions)
     sessions.close(one.id)
     sessions.close(one.id)
@@ -66,7 +68,7 @@ def test_a_closed_session_is_unknown() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_without_room_there_are_no_sessions(limit: int) -> None:
-    assert Sessions(Random(1), limit, lambda: 0).open(wants(0), by_id=False) is None
+    assert FetchSessions(Random(1), limit, lambda: 0).open(wants(0), by_id=False) is None
 
 
 class Model:
@@ -112,7 +114,7 @@ STEPS = st.one_of(
 @given(limit=st.integers(1, 3), steps=st.lists(STEPS, max_size=30))
 def test_a_new_session_evicts_only_as_kip_227_allows(limit: int, steps: list[tuple[str, int, int]]) -> None:
     model = Model(limit)
-    sessions = Sessions(Random(1), limit, lambda: model.now_ms)
+    sessions = FetchSessions(Random(1), limit, lambda: model.now_ms)
     for number, (what, which, much) in enumerate(steps):
         known = model.every[which] if what in ("use", "close") and which < len(model.every) else None
         if what == "wait":
@@ -142,7 +144,7 @@ def test_a_new_session_evicts_only_as_kip_227_allows(limit: int, steps: list[tup
         assert len(sessions) == len(model.alive) <= limit
 
 
-def held(sessions: Sessions) -> int:
+def held(sessions: FetchSessions) -> int:
     """The partitions of consumers' sessions, counted one by one."""
     return sum(len(one.wants) for one in sessions if one.news is None)
 
@@ -151,7 +153,7 @@ def held(sessions: Sessions) -> int:
 @given(limit=st.integers(0, 6), steps=st.lists(STEPS, max_size=30))
 def test_the_partitions_of_all_consumers_are_bounded(limit: int, steps: list[tuple[str, int, int]]) -> None:
     now_ms = 0
-    sessions = Sessions(Random(1), 10, lambda: now_ms, limit)
+    sessions = FetchSessions(Random(1), 10, lambda: now_ms, limit)
     every: list[Session] = []
     for what, which, much in steps:
         one = every[which] if what in ("use", "close") and which < len(every) else None
@@ -178,7 +180,7 @@ def test_the_partitions_of_all_consumers_are_bounded(limit: int, steps: list[tup
 
 def test_a_session_above_the_limit_evicts_nobody() -> None:
     now_ms = 0
-    sessions = Sessions(Random(1), 10, lambda: now_ms, 3)
+    sessions = FetchSessions(Random(1), 10, lambda: now_ms, 3)
     kept = sessions.open(wants(0, 1), by_id=False)
     now_ms = 2 * EVICTION_MS
     assert sessions.open(wants(0, 1, 2, 3), by_id=False) is None
@@ -188,7 +190,7 @@ def test_a_session_above_the_limit_evicts_nobody() -> None:
 
 @pytest.mark.parametrize("is_replica", [False, True])
 def test_a_session_is_not_found_by_the_other_kind(is_replica: bool) -> None:
-    sessions = Sessions(Random(1), 10, lambda: 0)
+    sessions = FetchSessions(Random(1), 10, lambda: 0)
     one = sessions.open(wants(0), by_id=False, is_replica=is_replica)
     assert one is not None
     told = [code_of(sessions, one.id, 1, is_replica=kind) for kind in (not is_replica, is_replica)]

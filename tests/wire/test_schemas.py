@@ -8,7 +8,7 @@ import pytest
 
 from kpybroker.wire.api import API, DECLARED, NEVER
 from kpybroker.wire.codec.layout import layout
-from kpybroker.wire.codec.message import Part, fields_of
+from kpybroker.wire.codec.message import Structure, fields_of
 from tests.wire.messages import MESSAGES, VERSIONS, versions
 from tests.wire.schemas import Reader, default_of, described, schemas, snake
 
@@ -41,7 +41,7 @@ def test_every_stored_record_is_declared() -> None:
 
 def parts_in(annotation: Any) -> list[Any]:
     """The structures that an annotation names."""
-    if isinstance(annotation, type) and issubclass(annotation, Part):
+    if isinstance(annotation, type) and issubclass(annotation, Structure):
         return [annotation]
     return [part for each in get_args(annotation) for part in parts_in(each)]
 

@@ -33,17 +33,17 @@ from kpybroker.raft.core.state import (
     Effect,
     EndAsked,
     Event,
-    Fetched,
     Followed,
     LeaderGone,
     LeaderTold,
     Persist,
+    ReplicaFetched,
     Resign,
     Role,
     Start,
     State,
     Synced,
-    Tick,
+    TimerTick,
     VoteAsked,
     Voted,
     VotersChanged,
@@ -74,7 +74,7 @@ def _start(state: State, event: Start, now_ms: int, chance: Random) -> Stepped:
     return state._replace(role=Role.UNATTACHED, deadline_ms=now_ms + wait_ms), []
 
 
-def _tick(state: State, event: Tick, now_ms: int, chance: Random) -> Stepped:
+def _tick(state: State, event: TimerTick, now_ms: int, chance: Random) -> Stepped:
     if state.deadline_ms is not None and state.deadline_ms <= now_ms:
         if state.is_leader:
             return check_quorum(state, now_ms, chance)
@@ -312,9 +312,9 @@ def _voters_changed(state: State, event: VotersChanged, now_ms: int, chance: Ran
 
 _STEPS: Mapping[type[Any], Callable[[State, Any, int, Random], Stepped]] = {
     Start: _start,
-    Tick: _tick,
+    TimerTick: _tick,
     Synced: synced,
-    Fetched: fetched,
+    ReplicaFetched: fetched,
     VoteAsked: _vote_asked,
     VoteTold: _vote_told,
     LeaderTold: _leader_told,

@@ -14,9 +14,9 @@ from kpybroker.raft.core.state import (
     CaughtUp,
     Commit,
     Effect,
-    Fetched,
     Lead,
     Persist,
+    ReplicaFetched,
     Resign,
     Role,
     State,
@@ -111,7 +111,7 @@ def synced(state: State, event: Synced, now_ms: int, chance: Random) -> Stepped:
     return _count(state, state.node_id, event.end, now_ms, chance)
 
 
-def fetched(state: State, event: Fetched, now_ms: int, chance: Random) -> Stepped:
+def fetched(state: State, event: ReplicaFetched, now_ms: int, chance: Random) -> Stepped:
     """A voter has every record before its fetch on disk. It may have lost records that it had after that."""
     if state.fetched_ms is None or event.replica not in state.voters or event.replica == state.node_id:
         return state, []

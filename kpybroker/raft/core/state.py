@@ -33,7 +33,7 @@ class Tail(NamedTuple):
     end: int = 0
 
 
-class Timing(NamedTuple):
+class Timeouts(NamedTuple):
     """Kafka's controller.quorum.* settings of the same names."""
 
     election_timeout_ms: int = 1000
@@ -81,7 +81,7 @@ class State(NamedTuple):
     voted: Voted = Voted()
     tail: Tail = Tail()
     """Of the node's own log, with what is not on disk yet; the shell brings it up to date before each step."""
-    timing: Timing = Timing()
+    timing: Timeouts = Timeouts()
     role: Role = Role.UNATTACHED
     answers: Mapping[int, bool] = {}
     """Of this round of asking, by voter: granted or not."""
@@ -168,7 +168,7 @@ class State(NamedTuple):
 
     @property
     def wake_ms(self) -> int | None:
-        """When the next Tick is wanted."""
+        """When the next tick is due."""
         if self.deadline_ms is None or self.retry_at_ms is None:
             return self.deadline_ms if self.retry_at_ms is None else self.retry_at_ms
         return min(self.deadline_ms, self.retry_at_ms)
@@ -185,7 +185,7 @@ class Start(NamedTuple):
     """The node has started; `voted` is what its disk said."""
 
 
-class Tick(NamedTuple):
+class TimerTick(NamedTuple):
     """It is `wake_ms`, or later."""
 
 
@@ -195,7 +195,7 @@ class Synced(NamedTuple):
     end: int
 
 
-class Fetched(NamedTuple):
+class ReplicaFetched(NamedTuple):
     """A replica fetched from `end` on, in this epoch, and its log agrees with ours: it has all before on disk."""
 
     replica: int
@@ -330,9 +330,9 @@ class AnswerVote(NamedTuple):
 
 Event = (
     Start
-    | Tick
+    | TimerTick
     | Synced
-    | Fetched
+    | ReplicaFetched
     | VoteAsked
     | VoteTold
     | LeaderTold

@@ -73,7 +73,7 @@ class FetchRpcs:
         driver, key = self._driver, (replica_id, wanted.replica_directory_id)
         self._progress.fetched(key, wanted.fetch_offset)
         if driver.voters.counts(*key):
-            driver.step(raft.Fetched(replica_id, wanted.fetch_offset))
+            driver.step(raft.ReplicaFetched(replica_id, wanted.fetch_offset))
         self._applied.note(replica_id, min(wanted.high_watermark, wanted.fetch_offset))
 
     def has_news(self, request: fetch.Request) -> bool:
@@ -134,7 +134,7 @@ class FetchRpcs:
         row.error_code = check_leader(driver, wanted.current_leader_epoch)
         if not row.error_code:
             if driver.voters.counts(request.replica_id, wanted.replica_directory_id):
-                driver.step(raft.Fetched(request.replica_id, 0))  # a sign of life; it reports no progress
+                driver.step(raft.ReplicaFetched(request.replica_id, 0))  # a sign of life; it reports no progress
             try:
                 limit_bytes = min(request.max_bytes, driver.config.controller_quorum_fetch_snapshot_max_bytes)
                 row.size, found = await driver.metadata.snapshots.read(asked, wanted.position, limit_bytes)

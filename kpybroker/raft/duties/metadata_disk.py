@@ -38,7 +38,7 @@ class MetadataDisk:
         """This step would write to a disk that hangs. Ticks are never forbidden: timeouts must still fire."""
         return (
             bool(self._watch.hung)
-            and type(event) is not raft.Tick
+            and type(event) is not raft.TimerTick
             and any(type(effect) is raft.Persist for effect in effects)
         )
 

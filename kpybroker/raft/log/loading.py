@@ -8,7 +8,7 @@ from typing import Any
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ConfigError, Damage, KafkaError, MalformedFrame
 from kpybroker.metadata.image import BROKER_RESOURCE, ELR_FEATURE, Image
-from kpybroker.raft.core.state import State, Tail, Timing, Voted
+from kpybroker.raft.core.state import State, Tail, Timeouts, Voted
 from kpybroker.raft.log.identity import METADATA_TOPIC_ID
 from kpybroker.raft.log.snapshots import Snapshot, Snapshots
 from kpybroker.raft.log.voters import Voters
@@ -178,7 +178,7 @@ def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image
         config.node_id,
         told.voters,
         Voted(epoch) if epoch > voted.epoch else voted,
-        timing=Timing(
+        timing=Timeouts(
             config.controller_quorum_election_timeout_ms,
             config.controller_quorum_election_backoff_max_ms,
             config.controller_quorum_fetch_timeout_ms,

@@ -16,7 +16,7 @@ from kpybroker.replication.partition.flush_queue import FlushQueue
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition_events import PartitionEvents
 from kpybroker.replication.partition.replica_rules import ReplicaRules
-from kpybroker.replication.partition.sessions import Sessions
+from kpybroker.replication.partition.sessions import FetchSessions
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.world import World
 
@@ -43,7 +43,7 @@ class Replication:
         proposals = IsrProposals(channel, node_id, epoch)
         self.hosting = Hosting(rules, self.flush_queue, PartitionEvents(proposals.propose))
         slots = config().max_incremental_fetch_session_cache_slots
-        self.sessions = Sessions(world.random, slots, rules.now_ms)
+        self.sessions = FetchSessions(world.random, slots, rules.now_ms)
         context = FetcherContext(world.network, node_id, config, epoch, image, self.hosting.following_throttle)
         reports = DirectoryReports(channel, node_id, epoch)
         moves = ReplicaMoves(world, self.hosting, log_dirs, reports, image)

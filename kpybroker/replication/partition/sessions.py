@@ -158,7 +158,7 @@ class Session:
         self.rank: Rank = (is_replica, len(wants), session_id)
         """As of the last use of the session."""
         self.counted = 0
-        """How many of its partitions `Sessions` has counted."""
+        """How many of its partitions `FetchSessions` has counted."""
 
     def update(self, wants: OrderedDict[SessionKey, Want], forgotten: list[SessionKey]) -> list[Want]:
         """Apply a Fetch to the session; returns the wants that the Fetch names."""
@@ -180,7 +180,7 @@ class Session:
         self.wants.move_to_end(key)
 
 
-class Sessions:
+class FetchSessions:
     """All sessions of a broker: at most `limit`, with at most `partitions_limit` partitions of consumers.
 
     Without room for a new session, others are evicted (KIP-227): one for its slot, several for its partitions. Evicted

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.sim.checks.atomicity import check_transactions, check_transformed
-from kpybroker.sim.clients.classic_members import Membership
+from kpybroker.sim.clients.classic_members import ClassicMembership
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.consuming import Consumer, latest_offset
 from kpybroker.sim.clients.run import Run
@@ -81,7 +81,7 @@ async def _read_all(run: Run, auditor: SimClient, more: dict[str, Check]) -> Non
 
 async def _fetch(auditor: SimClient, group: str, place: Place) -> None:
     """Raises Unanswered, Refused."""
-    await Membership(auditor, group).fetch(place)
+    await ClassicMembership(auditor, group).fetch(place)
 
 
 async def _read_committed(run: Run, auditor: SimClient) -> None:
@@ -124,7 +124,7 @@ async def _read_positions(auditor: SimClient, group: str, found: dict[Place, lis
     taken = []
     for known, place in list(auditor.history.commits):
         if known == group:
-            position = await Membership(auditor, group).fetch(place)
+            position = await ClassicMembership(auditor, group).fetch(place)
             taken += [value for offset, value in found[place] if offset < position]
     check_transformed(auditor.history, group, taken, [value for _, value in found[OUTPUTS, 0]])
 

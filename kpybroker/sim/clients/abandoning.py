@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
-from kpybroker.sim.clients.classic_members import REBALANCE_MS, SESSION_MS, Membership
+from kpybroker.sim.clients.classic_members import REBALANCE_MS, SESSION_MS, ClassicMembership
 from kpybroker.sim.clients.client import TRANSACTION, Refused, SimClient, Unanswered
 from kpybroker.sim.clients.transacting import TIMEOUTS_MS, TV2, ClientDied, TransactionalSession
 from kpybroker.sim.cluster.cluster import SimMachine
@@ -40,7 +40,7 @@ class Abandoner:
     async def run(self) -> bool:
         """Returns False, with a breach, if something did not end in time."""
         client = self._client
-        left, left_early = Membership(client, LEFT), Membership(client, REBALANCING)
+        left, left_early = ClassicMembership(client, LEFT), ClassicMembership(client, REBALANCING)
         for _ in range(ATTEMPTS_MAX):
             try:
                 await left_early.share_of(self._places)
@@ -76,7 +76,7 @@ class Abandoner:
 
     async def _takes_over(self, gone: str, began_s: float) -> bool:
         """A member that joined before the clocks jumped becomes the only member: the rebalance has ended."""
-        client, successor = self._client, Membership(self._client, REBALANCING)
+        client, successor = self._client, ClassicMembership(self._client, REBALANCING)
         limit_s = REBALANCE_MS / 1000 + BOUND_S
         while client.loop.time() < began_s + limit_s:
             try:

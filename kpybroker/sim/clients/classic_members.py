@@ -50,7 +50,7 @@ def _places(assignment: bytes) -> list[Place]:
     return found
 
 
-class Membership:
+class ClassicMembership:
     """The requests of one client to the coordinator of its group."""
 
     def __init__(self, client: SimClient, group: str, *, instance_id: str | None = None, topics: tuple[str, ...] = ()):
@@ -198,7 +198,7 @@ class Committer:
         self._client = client
         self._place = place
         self._pace_s = pace_s
-        self._membership = Membership(client, group)
+        self._membership = ClassicMembership(client, group)
 
     async def run(self) -> None:
         client = self._client
@@ -235,7 +235,7 @@ class ClassicGroupMember:
         self._pace_s = pace_s
         instance_id = client.name if client.random.random() < STATIC_ODDS else None
         topics = tuple(sorted({name for name, _ in places}))
-        self._membership = Membership(client, group, instance_id=instance_id, topics=topics)
+        self._membership = ClassicMembership(client, group, instance_id=instance_id, topics=topics)
 
     async def run(self) -> None:
         client = self._client

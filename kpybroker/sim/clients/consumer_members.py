@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kpybroker.errors import ErrorCode
-from kpybroker.sim.clients.classic_members import LEAVING_ODDS, MOVED, STATIC_ODDS, Membership
+from kpybroker.sim.clients.classic_members import LEAVING_ODDS, MOVED, STATIC_ODDS, ClassicMembership
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.laws.assignment_law import PartitionOwnership
 from kpybroker.sim.world.history import Place
@@ -42,7 +42,7 @@ class ConsumerGroupMember:
         self._pace_s = pace_s
         self._instance_id = client.name if client.random.random() < STATIC_ODDS else None
         self._uses_regex = client.random.random() < REGEX_ODDS
-        self._membership = Membership(client, group, instance_id=self._instance_id)
+        self._membership = ClassicMembership(client, group, instance_id=self._instance_id)
         self._owned: set[Place] = set()
         self._number = 0
         self._start_over()

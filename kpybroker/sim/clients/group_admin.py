@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from kpybroker.sim.clients.classic_members import Membership
+from kpybroker.sim.clients.classic_members import ClassicMembership
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.world.history import Commits, Place
 from kpybroker.wire.rpc import delete_groups, describe_groups, list_groups, offset_delete
 
 
 class GroupAdmin:
-    """Deleted offsets must stay deleted: `Membership.fetch` checks this for every group in the history."""
+    """Deleted offsets must stay deleted: `ClassicMembership.fetch` checks this for every group in the history."""
 
     def __init__(self, client: SimClient, place: Place, *, pace_s: float) -> None:
         self._client = client
@@ -24,7 +24,7 @@ class GroupAdmin:
         while not client.stopping:
             group = f"passing{self._number}"
             self._number += 1
-            membership = Membership(client, group)
+            membership = ClassicMembership(client, group)
             try:
                 await membership.commit(self._place, 1)
                 await self._look(group)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, NamedTuple
 
 from kpybroker.errors import ErrorCode
-from kpybroker.sim.clients.classic_members import Membership
+from kpybroker.sim.clients.classic_members import ClassicMembership
 from kpybroker.sim.clients.client import TRANSACTION, Refused, SimClient, Unanswered
 from kpybroker.sim.world.history import Place, Sent, SentTransaction
 from kpybroker.wire.records.batch import encode_batch
@@ -129,7 +129,7 @@ class TransactionalSession:
             known = row.base_offset >= 0 and not row.error_code
             client.history.acked(sent, row.base_offset + number if known else -1)
 
-    async def commit_offset(self, membership: Membership, place: Place, offset: int) -> None:
+    async def commit_offset(self, membership: ClassicMembership, place: Place, offset: int) -> None:
         """Add an offset commit to the transaction; the coordinator checks the membership (KIP-447)."""
         group = membership.group
         if self._protocol.adds_partitions and group not in self._added:

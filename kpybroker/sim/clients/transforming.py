@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kpybroker.errors import ErrorCode
-from kpybroker.sim.clients.classic_members import Membership
+from kpybroker.sim.clients.classic_members import ClassicMembership
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.consuming import Consumer
 from kpybroker.sim.clients.transacting import (
@@ -56,8 +56,8 @@ class Transformer:
         self._attempts = 0
         self._membership = self._newcomer()
 
-    def _newcomer(self) -> Membership:
-        return Membership(self._client, self._group, topics=tuple(sorted({name for name, _ in self._sources})))
+    def _newcomer(self) -> ClassicMembership:
+        return ClassicMembership(self._client, self._group, topics=tuple(sorted({name for name, _ in self._sources})))
 
     async def run(self) -> None:
         client = self._client

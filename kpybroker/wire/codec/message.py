@@ -44,7 +44,7 @@ def field(versions: str = "0+", *, default: Any = UNSET, tag: int | None = None,
     return Field(versions, default, tag, nullable)
 
 
-class Part:
+class Structure:
     """What every declared class can do: be built by keyword, compared and shown."""
 
     __slots__ = ()
@@ -83,7 +83,7 @@ def _seal(cls: type[T], facts: dict[str, Any]) -> type[T]:
         __slots__=tuple(declared),
         _declared=tuple((name, kind, vars(cls).get(name, UNSET)) for name, kind in declared.items()),
     )
-    sealed: Any = type(cls.__name__, (Part,), body)
+    sealed: Any = type(cls.__name__, (Structure,), body)
     made: type[T] = sealed
     return made
 
@@ -140,7 +140,7 @@ def without_none(kind: Any) -> tuple[Any, bool]:
 def is_part(kind: Any) -> bool:
     """Whether an annotation is a declared class, or an optional one."""
     kind, _ = without_none(kind)
-    return isinstance(kind, type) and issubclass(kind, Part)
+    return isinstance(kind, type) and issubclass(kind, Structure)
 
 
 def _zero(kind: Any) -> Any:
