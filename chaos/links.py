@@ -1,8 +1,9 @@
 """A TCP proxy in front of every listener, so that every link can be cut, hung, slowed or reset.
 
-A listener advertises one address, so it has one proxy. The kernel tells which process connected (`chaos/connection_owner.py`), so
-every ordered pair of nodes, and clients with each node, is a separate link, also on controller listeners. The proxy
-cannot lose a SYN: a connection over a hung link is established, but then receives nothing.
+A listener advertises one address, so it has one proxy. The kernel tells which process connected
+(`chaos/connection_owner.py`), so every ordered pair of nodes, and clients with each node, is a separate link, also on
+controller listeners. The proxy cannot lose a SYN: a connection over a hung link is established, but then receives
+nothing.
 
 While a node is down its proxies refuse connections, as the node itself would.
 """
