@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
 from kpybroker.archive import job
-from kpybroker.archive.replaying import Wanted
+from kpybroker.archive.replaying import ReplayScope
 from kpybroker.spark import QUICK_JVM, session
 from spark_examples.feeding import Record, create_topics, send
 from spark_examples.flights_table import flights
@@ -48,7 +48,7 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
     print(f"verified: {len(verdict.faults)} faults, {sum(verdict.compared.values()):,} flights are in the topic too")
 
     start_ms, end_ms = (int(time.timestamp() * 1000) for time in WEEK)
-    sent = job.replay(lambda: spark, bootstrap, archive, Wanted(topic, start_ms=start_ms, end_ms=end_ms), again)
+    sent = job.replay(lambda: spark, bootstrap, archive, ReplayScope(topic, start_ms=start_ms, end_ms=end_ms), again)
     print(f"replayed {sum(now for now, _ in sent.values()):,} flights of the week from {WEEK[0]:%d %B}")
     archived = by_day(job.read(spark, archive, [topic])).rename("archived")
     replayed = by_day(read(spark, bootstrap, again)).rename("replayed")
