@@ -1,4 +1,4 @@
-"""The typed view of a broker's settings: static ones, and the dynamic ones that lie over them (KIP-226)."""
+"""The typed view of a broker's settings: the static ones, overridden by the dynamic ones (KIP-226)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ SELECTORS = (RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector")
 """Kafka's two ways to choose the replica that a consumer reads from (KIP-392)."""
 NO_SETTINGS: Mapping[str, str] = {}
 SETS = ("cleanup_policy", "leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
-"""Lists of which the order says nothing."""
+"""Lists whose order has no meaning."""
 NOT_GIVEN = {"node.id": "1", "process.roles": "broker,controller", "controller.listener.names": "CONTROLLER"}
-"""What Kafka insists on being told; a node of its own needs no file."""
+"""The settings that Kafka requires; a single node needs no file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +62,12 @@ class BrokerConfig:
     controller_listeners: tuple[Endpoint, ...]
     advertised_listeners: tuple[Endpoint, ...]
     controller_listener_names: tuple[str, ...]
-    """In upper case, as the names of listeners are."""
+    """In upper case, like all listener names."""
     controller_quorum_voters: tuple[StaticVoter, ...]
     controller_quorum_bootstrap_servers: tuple[ControllerServer, ...]
     controller_quorum_auto_join_enable: bool
     initial_controllers: tuple[InitialController, ...] | None
-    """Who votes at first; empty where others say it, None for this node alone."""
+    """The first voters; empty if other nodes know them, None for this node alone."""
     controller_quorum_election_timeout_ms: int
     controller_quorum_election_backoff_max_ms: int
     controller_quorum_fetch_timeout_ms: int
@@ -121,7 +121,7 @@ class BrokerConfig:
     max_connections_per_ip: int
     max_connections_per_ip_overrides: Mapping[str, int]
     listener_limits: Mapping[str, int]
-    """Limits of connections for one listener, by their whole names."""
+    """Connection limits of single listeners, by their full names."""
     queued_max_request_bytes: int
     quota_window_num: int
     quota_window_size_seconds: int
@@ -192,13 +192,14 @@ class BrokerConfig:
         default_factory=dict, init=False, repr=False, compare=False
     )
     described_topics: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What `describe` has said of topics under these settings."""
+    """Cached results of `describe` for topics under these settings."""
 
     @classmethod
     def of(
         cls, static: Mapping[str, str], dynamic_default: Mapping[str, str], dynamic_broker: Mapping[str, str]
     ) -> BrokerConfig:
-        """The view of three layers of settings, the last one winning. Raises ConfigError for a value out of range."""
+        """The view of three layers of settings, of which the last one wins. Raises ConfigError for a value out of
+        range."""
         texts = {**static, **dynamic_default, **dynamic_broker}
         values: dict[str, Any] = {}
         for key in CHANGEABLE_KEYS.values():
@@ -216,7 +217,7 @@ class BrokerConfig:
     def with_dynamic(self, default: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
         """The settings with the cluster's and this broker's dynamic ones over the static ones. Never raises.
 
-        In the place of a value that cannot be applied the last good one stays in force.
+        If a value cannot be applied, the last good one stays in force.
         """
         for_all = usable(BROKER, _changeable(default), self.dynamic_default)
         for_this = usable(BROKER, _changeable(broker), self.dynamic_broker)
@@ -225,27 +226,27 @@ class BrokerConfig:
         return BrokerConfig.of(self.static, for_all, for_this)
 
     def connections_from(self, host: str) -> int:
-        """How many connections one address may have."""
+        """The connection limit of an address."""
         return self.max_connections_per_ip_overrides.get(host, self.max_connections_per_ip)
 
     def connections_of(self, listener: str) -> int:
-        """How many connections one listener may have: its own limit, else that of the whole broker."""
+        """The connection limit of a listener: its own, else that of the broker."""
         return self.listener_limits.get(f"{LISTENER_PREFIX}{listener.lower()}.max.connections", self.max_connections)
 
     def connection_rate_of(self, listener: str) -> int:
-        """How many connections may come to one listener in a second: its own limit, else that of the whole broker."""
+        """The limit on new connections to a listener per second: its own, else that of the broker."""
         name = f"{LISTENER_PREFIX}{listener.lower()}.max.connection.creation.rate"
         return self.listener_limits.get(name, self.max_connection_creation_rate)
 
     def text(self, name: str) -> str | None:
-        """A broker setting in force as text; None where it has no value."""
+        """A broker setting in force as text; None if it has no value."""
         for layer in (self.dynamic_broker, self.dynamic_default, self.static):
             if name in layer:
                 return layer[name]
         return BROKER_KEYS[name].default
 
     def topic_default(self, name: str) -> str | None:
-        """What a topic setting is where the topic does not set it: the broker's synonym, else Kafka's default."""
+        """The default of a topic setting: the broker's synonym, else Kafka's default."""
         for synonym, factor in TOPIC_SYNONYMS.get(name, ()):
             text = self.text(synonym)
             if text is not None:
@@ -253,7 +254,7 @@ class BrokerConfig:
         return TOPIC_KEYS[name].default
 
     def check_topic_default(self, name: str) -> None:
-        """Raise ConfigError where the broker's settings give topics a value that no topic may have."""
+        """Raise ConfigError if the broker's settings give topics an invalid default."""
         for synonym, factor in TOPIC_SYNONYMS.get(name, ()):
             text = self.text(synonym)
             if text is not None:
@@ -263,9 +264,9 @@ class BrokerConfig:
                 return
 
     def log_settings(self, topic_overrides: Mapping[str, str] = NO_SETTINGS, *, replayed: bool = False) -> LogSettings:
-        """What a log of a topic with these overrides does. Equal overrides get the same object. Never raises.
+        """The settings of a log whose topic has these overrides. Equal overrides get the same object. Never raises.
 
-        An override that cannot be applied counts as not set.
+        An override that cannot be applied is ignored.
         """
         cached = self._log_settings.get(asked := (frozenset(topic_overrides.items()), replayed))
         if cached is not None:
@@ -291,7 +292,8 @@ class BrokerConfig:
 
 
 def _changeable(settings: Mapping[str, str]) -> dict[str, str]:
-    """What changes while running. Listeners and security, which are set per broker, wait for the next start."""
+    """The settings that can change while running. Listeners and security, which are set per broker, wait for the next
+    start."""
     return {
         name: text
         for name, text in settings.items()
@@ -300,7 +302,7 @@ def _changeable(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Settings whose reading needs others: listeners, directories, voters."""
+    """Settings that are parsed with the help of others: listeners, directories, voters."""
     node_id = values["node_id"]
     if "broker.id" in texts and values["broker_id"] != node_id:
         raise ConfigError(f"broker.id={values['broker_id']} contradicts node.id={node_id}; remove broker.id")

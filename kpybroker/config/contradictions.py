@@ -1,4 +1,5 @@
-"""Broker settings that are fine one by one and not together: Apache Kafka refuses them, at its start or as a change.
+"""Broker settings that are valid one by one but contradict each other: Apache Kafka refuses them, at its start or as a
+change.
 
 The rules are Kafka's answers to a table of settings (`tests/config/test_contradictions.py`), and one of ours.
 """
@@ -26,7 +27,7 @@ BOUNDED = (
     ("group.share", "partition.max.record.locks"),
     ("group.share", "record.lock.duration.ms"),
 )
-"""Defaults of groups, between the least and the most that one group may be given."""
+"""Defaults of groups that must be between the minimum and the maximum for one group."""
 NOT_ABOVE = (
     *((f"{prefix}.min.{name}", f"{prefix}.{name}") for prefix, name in BOUNDED),
     *((f"{prefix}.{name}", f"{prefix}.max.{name}") for prefix, name in BOUNDED),
@@ -40,27 +41,27 @@ NOT_ABOVE = (
 BELOW = tuple((f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms") for kind in GROUP_KINDS)
 CODECS = ("offsets.topic.compression.codec", "share.coordinator.state.topic.compression.codec")
 CODEC_MAX = 4
-"""zstd."""
+"""The code of zstd."""
 NOT_EMPTY = ("advertised.listeners", "group.consumer.assignors", "group.share.assignors", "log.dir", "log.dirs")
 DEDUPE_BYTES_MIN = 1 << 20
-"""For one thread it must be more, whatever Kafka's message says."""
+"""The value for one thread must be greater, whatever Kafka's message says."""
 
 
 class Contradiction(NamedTuple):
-    """`reason` says which settings contradict each other, their values and what to do; `names` are all of them."""
+    """`reason` has the contradicting settings, their values and the remedy; `names` are the settings."""
 
     names: tuple[str, ...]
     reason: str
 
 
 def contradictions(config: BrokerConfig) -> Iterator[Contradiction]:
-    """Every contradiction among the settings in force, the values of each being in range."""
+    """All contradictions among the settings in force, whose values are in range."""
     for rule in (_orders, _times, _cleaner, _codecs, _connections, _directories, _lists, _listeners):
         yield from rule(config)
 
 
 def check_fsync(config: BrokerConfig, source: str) -> None:
-    """Raise ConfigError where a file asks for forced writes, and says that there are none. Kafka knows only the one."""
+    """Raise ConfigError if a file asks for forced writes and disables them. Kafka has only the first setting."""
     mapped = newly_set(BROKER, config.static).get(Effect.MAPPED)
     if mapped and "kpybroker.fsync" in config.static and config.fsync != "always":
         said = ", ".join(f"{name}={config.static[name]}" for name in mapped)
@@ -88,7 +89,7 @@ def _orders(config: BrokerConfig) -> Iterator[Contradiction]:
 
 
 def _times(config: BrokerConfig) -> Iterator[Contradiction]:
-    """The strongest of several units is in force, so that no unit has a range of its own."""
+    """Of several units the strongest one is in force, so that a unit has no range of its own."""
     for topic_name, least, expected in (
         ("retention.ms", 1, "unlimited (-1) or, greater than or equal to 1"),
         ("segment.ms", 1, "at least 1"),

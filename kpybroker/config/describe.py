@@ -1,4 +1,4 @@
-"""What DescribeConfigs and CreateTopics say of settings: value, where it comes from, what it falls back to."""
+"""The settings as DescribeConfigs and CreateTopics show them: value, source and synonyms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT_MAX = 1000
 
 
 class Source(IntEnum):
-    """Where a value comes from, by Kafka's codes (DescribeConfigs v1+)."""
+    """The source of a value, by Kafka's codes (DescribeConfigs v1+)."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -32,7 +32,7 @@ class Source(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A setting that gives, or would give, the value; strongest first."""
+    """A setting that provides, or would provide, the value; strongest first."""
 
     name: str
     value: str | None
@@ -40,7 +40,7 @@ class Synonym(NamedTuple):
 
 
 class Described(NamedTuple):
-    """One setting as a client sees it. `value` is None where there is none, and where it is secret."""
+    """One setting as a client sees it. `value` is None if there is none, or if it is secret."""
 
     name: str
     value: str | None
@@ -53,14 +53,14 @@ class Described(NamedTuple):
 
 
 class BrokerLayers(NamedTuple):
-    """The settings of a broker, layer by layer: its own dynamic ones, the cluster's, the file's."""
+    """The settings of a broker in layers: its own dynamic ones, the cluster's, the file's."""
 
     config: BrokerConfig
     dynamic_broker: Mapping[str, str]
     dynamic_default: Mapping[str, str]
 
     def synonyms(self, name: str, names: Iterable[str]) -> list[Synonym]:
-        """All values the settings in `names` have, from the one of `name` on (Kafka leaves out what is before it)."""
+        """The values of the settings in `names`, beginning with `name` (Kafka leaves out those before it)."""
         layers = (
             (Source.DYNAMIC_BROKER_CONFIG, self.dynamic_broker),
             (Source.DYNAMIC_DEFAULT_BROKER_CONFIG, self.dynamic_default),
@@ -81,7 +81,7 @@ class BrokerLayers(NamedTuple):
 
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Sequence[Described]:
-    """Every setting of a topic with these overrides, by name. Kept, for many topics have the same overrides."""
+    """Every setting of a topic with these overrides, by name. Cached, since many topics have the same overrides."""
     kept = config.described_topics.get(key := frozenset(overrides.items()))
     if kept is None:
         kept = _describe_topic(BrokerLayers(config, config.dynamic_broker, config.dynamic_default), overrides)
@@ -107,7 +107,7 @@ def _describe_topic(layers: BrokerLayers, overrides: Mapping[str, str]) -> Seque
 
 
 def describe_broker(layers: BrokerLayers) -> list[Described]:
-    """Every setting of a broker, and what else was set on it, by name."""
+    """Every setting of a broker, known or not, by name."""
     known = [key for key in BROKER_KEYS.values() if not key.internal]
     entries = [_broker_entry(layers, key) for key in known]
     others = {
@@ -132,7 +132,7 @@ def _broker_entry(layers: BrokerLayers, key: ConfigKey) -> Described:
 
 
 def _unlisted(layers: BrokerLayers, name: str) -> Described:
-    """A setting of one listener, or one nobody here knows: that may be a secret of a plug-in, so it is not shown."""
+    """A setting of one listener, or an unknown one. It may be a secret of a plug-in, so its value is not shown."""
     key = CHANGEABLE_KEYS.get(without_prefix(name))
     names = dict.fromkeys((name,) if key is None else (name, key.name))
     synonyms = layers.synonyms(name, names)
@@ -142,7 +142,7 @@ def _unlisted(layers: BrokerLayers, name: str) -> Described:
 
 
 def describe_default_broker(layers: BrokerLayers) -> list[Described]:
-    """What was set for the whole cluster, and nothing else."""
+    """Only the settings that were set for the whole cluster."""
     entries = []
     for name, value in layers.dynamic_default.items():
         source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG

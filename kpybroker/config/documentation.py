@@ -1,7 +1,7 @@
-"""What each setting is for, in a sentence: for DescribeConfigs and the page about settings.
+"""The purpose of each setting in a sentence, for DescribeConfigs and the page about settings.
 
-The sentences stand in `documentation.txt`, one `name: sentence` a line. What only gives the default, or the range, of
-another setting has none of its own: it is told by the other's.
+The sentences are in `documentation.txt`, one `name: sentence` per line. A setting that is only the default or the limit
+of another one has no sentence: the other's describes it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SMALLEST = {"min": "Smallest", "max": "Largest"}
 
 
 def documentation(key: ConfigKey) -> str:
-    """What the setting is for, then what is particular about it here."""
+    """The purpose of a setting, then how this broker treats it."""
     return " ".join(part for part in (purpose(key.name), here(key)) if part)
 
 
 def here(key: ConfigKey) -> str:
-    """What is particular about a setting on this broker."""
+    """How this broker treats a setting."""
     match key.effect:
         case Effect.HARMLESS:
             return f"{key.doc} {NO_EFFECT}" if key.doc else NO_EFFECT
@@ -36,7 +36,7 @@ def here(key: ConfigKey) -> str:
 
 
 def purpose(name: str) -> str:
-    """What a setting of Kafka's is for; empty for our own, whose row says it."""
+    """The purpose of a setting of Kafka's; empty for our own, whose row has it."""
     own = _sentences().get(name)
     if own is not None:
         return own

@@ -1,7 +1,7 @@
-"""Which dynamic settings can be applied: the one rule, by which changes are refused and metadata is followed.
+"""Which dynamic settings can be applied: the same rule for changes and for the metadata that a node follows.
 
-The metadata may hold any text: an earlier version, or Apache Kafka, took more than can be applied. Such a value stays
-where it is, and the last good one holds.
+The metadata may contain any text: an earlier version or Apache Kafka may have accepted more. Such a value stays there,
+and the last good one stays in force.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
 KEPT_LENGTH_MAX = 64
-"""A longer value is looked at anew each time."""
+"""Longer values are not cached."""
 TOPICS_OF = {
     synonym: [(topic, factor) for topic, names in TOPIC_SYNONYMS.items() for name, factor in names if name == synonym]
     for names in TOPIC_SYNONYMS.values()
@@ -24,13 +24,14 @@ TOPICS_OF = {
 }
 """Broker setting -> the topic settings that it is a default of, each with the factor to the topic's unit."""
 CONNECTIONS_MIN = 2
-"""What a client of Apache Kafka has at a broker: one to ask whom to ask, which stays open, and one to ask."""
+"""The connections of a client of Apache Kafka to a broker: one for metadata, which stays open, and one for requests."""
 LEAST = {"max.connections": CONNECTIONS_MIN, "max.connection.creation.rate": 1}
-"""Below these nobody could come in to take a change back. A property file may say less: it is changed otherwise."""
+"""Below these values, no client could connect to take a change back. A property file may have lower ones, since it is
+changed otherwise."""
 MIN_ISR = "min.insync.replicas"
-"""Set for the whole cluster while eligible leader replicas are on."""
+"""Set for the whole cluster while eligible leader replicas are enabled."""
 ENTITIES = {2: "topics", 4: "brokers", 16: "client-metrics", 32: "groups"}
-"""What `kafka-configs --entity-type` calls each type of resource."""
+"""The names of resource types in `kafka-configs --entity-type`."""
 
 
 class Unusable(NamedTuple):
@@ -44,13 +45,13 @@ class Unusable(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """What it is, in words. The value of a secret is not shown, and a long one not whole."""
+        """The setting in words. Secret values are not shown, and long ones are shortened."""
         of = f"{ENTITIES.get(self.resource_type, self.resource_type)} {self.resource_name or '(default)'}"
         return f"the setting {self.name} of {of}"
 
     @property
     def way_out(self) -> str:
-        """The command that takes it away, or sets another where it must not be missing."""
+        """The command that removes it, or sets another value if it must not be missing."""
         is_default = self.resource_type == BROKER and not self.resource_name
         entity = "--entity-default" if is_default else f"--entity-name {self.resource_name}"
         entity_type = ENTITIES.get(self.resource_type, str(self.resource_type))
@@ -61,16 +62,16 @@ class Unusable(NamedTuple):
 
 
 def topic_text(topic_setting: str, text: str, factor: int) -> str:
-    """What the text of a broker setting says as the default of a topic setting."""
+    """The text of a broker setting as the default of a topic setting."""
     if len(TOPIC_SYNONYMS[topic_setting]) == 1:
         return text
     return str(max(int(text) * factor, -1))  # every negative retention means: for ever
 
 
 def why_unusable(resource_type: int, name: str, text: str) -> str | None:
-    """Why this value cannot be applied, in Kafka's words where it has some; None where it can.
+    """Why this value cannot be applied, in Kafka's words if it has some; None if it can.
 
-    Also of a value that asks for protection which is not given here (`Effect.REFUSED`). None for unknown settings.
+    Also for a value that asks for protection that is not available (`Effect.REFUSED`). None for unknown settings.
     """
     if len(text) > KEPT_LENGTH_MAX:
         return _why_unusable(resource_type, name, text)
@@ -116,10 +117,8 @@ def _check_least(key: ConfigKey, text: str) -> None:
 
 
 def usable(resource_type: int, settings: Mapping[str, str], before: Mapping[str, str] = NOTHING) -> dict[str, str]:
-    """The settings that can be applied; for each other one its value in `before`, where there is one.
-
-    `before` are settings that were applied.
-    """
+    """The settings that can be applied; the others with their value in `before`, if it has one. `before` are settings
+    that were applied."""
     found = {}
     for name, text in settings.items():
         good = text if before.get(name) == text or why_unusable(resource_type, name, text) is None else before.get(name)

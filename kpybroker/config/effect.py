@@ -1,4 +1,4 @@
-"""What becomes of the settings that somebody gives: each row of the tables says it (`key.Effect`)."""
+"""The effect of settings: each row of the tables has it (`key.Effect`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_K
 
 LISTENER_PREFIX = "listener.name."
 OF_MECHANISMS = ("sasl.", "connections.max.reauth.ms")
-"""What may be set for one SASL mechanism of a listener."""
+"""Settings for one SASL mechanism of a listener."""
 KEYS: Mapping[int, Mapping[str, ConfigKey]] = {
     2: TOPIC_KEYS,
     4: CHANGEABLE_KEYS,
@@ -24,8 +24,8 @@ NOTHING: Mapping[str, str] = {}
 
 
 def without_prefix(name: str) -> str:
-    """The setting that `listener.name.<listener>.<setting>` or `listener.name.<listener>.<mechanism>.<setting>` is for
-    one listener; any other name as it is."""
+    """The setting that `listener.name.<listener>.<setting>` or `listener.name.<listener>.<mechanism>.<setting>` sets
+    for one listener; any other name unchanged."""
     if not name.startswith(LISTENER_PREFIX):
         return name
     setting = name.split(".", 3)[-1]
@@ -34,7 +34,7 @@ def without_prefix(name: str) -> str:
 
 
 def key_of(kind: int, name: str) -> ConfigKey | None:
-    """The row of a setting, also of one for a single listener; None where it is not known."""
+    """The row of a setting, also of one for a single listener; None if it is unknown."""
     if kind != BROKER:
         return KEYS.get(kind, {}).get(name)
     setting = without_prefix(name)
@@ -44,9 +44,9 @@ def key_of(kind: int, name: str) -> ConfigKey | None:
 def newly_set(
     kind: int, settings: Mapping[str, str], before: Mapping[str, str] = NOTHING
 ) -> dict[Effect | None, list[str]]:
-    """Names of those newly set, sorted, by what becomes of them; None is for unknown ones of a broker.
+    """The names of newly set settings, sorted, by their effect; None for unknown ones of a broker.
 
-    What only repeats a default is left out, and so is what has no valid value.
+    Repeated defaults and invalid values are left out.
     """
     found: dict[Effect | None, list[str]] = {}
     for name in sorted(settings):

@@ -1,7 +1,7 @@
-"""One setting: its name, type, default, range, and who may change it while the broker runs.
+"""One setting: its name, type, default, range, and whether it may change while the broker runs.
 
 Type codes and update modes are Kafka's (DescribeConfigs v3+, `kafka-configs`). A row is made by one of four functions,
-which say what becomes of the setting here: `obeyed`, `mapped`, `harmless` or `refused` (see `Effect`).
+which define the effect of the setting: `obeyed`, `mapped`, `harmless` or `refused` (see `Effect`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ DURATION = re.compile(
     r"by_duration:P(?=[0-9T])([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+([.][0-9]+)?S)?)?", re.IGNORECASE
 )
 BLANKS = "".join(map(chr, range(33)))
-"""What Java trims; other white space of Unicode is part of a value."""
+"""The characters that Java trims; other white space of Unicode is part of a value."""
 DECIMAL = re.compile(r"[+-]?(NaN|Infinity|([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)")
-"""A number as Java reads a double, but for hexadecimal ones."""
+"""A number as Java reads a double, except for hexadecimal ones."""
 COUNT = re.compile(r"[0-9]{1,10}")
 SHOWN_MAX = 200
-"""Characters of a value in a message."""
+"""The most characters of a value in a message."""
 LIMITS = {"INT": (-(1 << 31), (1 << 31) - 1), "SHORT": (-(1 << 15), (1 << 15) - 1), "LONG": (-(1 << 63), (1 << 63) - 1)}
 
 
@@ -56,33 +56,33 @@ class Mode(Enum):
 
 
 class Effect(Enum):
-    """What becomes of a setting that somebody gives another value than its default.
+    """What happens if a setting gets another value than its default.
 
-    Only what nobody relies on may be harmless: where a setting protects data or access, such as by encryption,
-    authentication, authorization or durability, it is obeyed, mapped or refused.
+    A setting may be harmless only if nobody relies on it: one that protects data or access (encryption, authentication,
+    authorization, durability) is obeyed, mapped or refused.
     """
 
     OBEYED = "obeyed"
-    """Something in the broker reads it."""
+    """The broker uses it."""
     MAPPED = "mapped"
-    """Another setting, which promises as much or more, is used in its place."""
+    """Another setting, which promises as much or more, takes its place."""
     HARMLESS = "harmless"
-    """Accepted, validated, kept and shown; nothing is less safe because the broker does not read it."""
+    """Accepted, validated, stored and shown; nothing is less safe because the broker does not use it."""
     REFUSED = "refused"
-    """It asks for protection that this broker does not give: a start or a change with it fails."""
+    """It asks for a protection that this broker does not provide: a start or a change with it fails."""
 
 
 class Check(Protocol):
     """The range of a setting."""
 
     def refuse(self, value: Value) -> str | None:
-        """Why this value is out of range, or None when it is fine."""
+        """Why this value is out of range, or None if it is valid."""
 
     def __str__(self) -> str: ...
 
 
 class Between(NamedTuple):
-    """A closed range; `low` alone where `high` is None. `also` is one more value allowed outside of it."""
+    """A closed range; only `low` if `high` is None. `also` is one more allowed value outside of it."""
 
     low: float
     high: float | None = None
@@ -105,7 +105,7 @@ class Between(NamedTuple):
 
 
 class Positive(NamedTuple):
-    """A number greater than 0, and infinity; where Apache Kafka has no range, and does not work at others."""
+    """A number greater than 0, or infinity; used where Apache Kafka has no range and fails for other values."""
 
     def refuse(self, value: Value) -> str | None:
         assert isinstance(value, int | float)
@@ -138,7 +138,7 @@ class OneOf(NamedTuple):
 
 
 class NotEmpty(NamedTuple):
-    """A string or list with something in it, where it is set at all."""
+    """A string or list that must not be empty if it is set."""
 
     def refuse(self, value: Value) -> str | None:
         return None if value else "it must not be empty; leave it out instead"
@@ -193,9 +193,9 @@ class OffsetReset(NamedTuple):
 
 
 class ConfigKey(NamedTuple):
-    """A row of the tables. `default` is the text Kafka shows; None means no value. `doc` is our own remark.
+    """A row of the tables. `default` is the text that Kafka shows; None means no value. `doc` is our own remark.
 
-    Of a refused setting `doc` says why it is refused, and what to do instead.
+    For a refused setting, `doc` has the reason and the remedy.
     """
 
     name: str
@@ -214,7 +214,7 @@ class ConfigKey(NamedTuple):
 
     @property
     def has_effect(self) -> bool:
-        """Whether this broker does something else where the setting has another value."""
+        """Whether this broker behaves differently if the setting has another value."""
         return self.effect in (Effect.OBEYED, Effect.MAPPED)
 
     @property
@@ -227,7 +227,7 @@ class ConfigKey(NamedTuple):
         return None if self.default is None else _convert(self.kind, self.default)
 
     def parse(self, text: str | None) -> Value:
-        """The typed value; raises ConfigError that names the key, the value and what is expected."""
+        """The typed value; raises ConfigError with the key, the value and the expected range."""
         if text is None:
             return None
         reason = self.refusal(text)
@@ -237,18 +237,18 @@ class ConfigKey(NamedTuple):
         return _convert(self.kind, text)
 
     def asks(self, text: str) -> bool:
-        """Whether a valid value asks for something: it is not empty, and not what holds without it."""
+        """Whether a valid value asks for something: it is not empty, and not the default."""
         value = _convert(self.kind, text)
         return value not in ("", ()) and value != self.default_value
 
     def unprotected(self, text: str) -> str | None:
-        """Why this valid value is refused: it asks for protection that this broker does not give. Else None."""
+        """Why this valid value is refused: it asks for a protection that this broker does not provide. Else None."""
         if self.effect is not Effect.REFUSED or not self.asks(text):
             return None
         return f"{self.name}={'[hidden]' if self.sensitive else text[:SHOWN_MAX]} cannot be obeyed: {self.doc}"
 
     def refusal(self, text: str) -> str | None:
-        """Why this is no value of the setting, or None when it is one."""
+        """Why this value is invalid, or None if it is valid."""
         try:
             value = _convert(self.kind, text)
         except ValueError as error:
@@ -303,7 +303,7 @@ def obeyed(
     internal: bool = False,
     doc: str | None = None,
 ) -> ConfigKey:
-    """A setting with a reader."""
+    """A setting that the broker uses."""
     return ConfigKey(name, kind, default, Effect.OBEYED, check, mode, internal, doc)
 
 
@@ -316,7 +316,7 @@ def mapped(
     *,
     doc: str,
 ) -> ConfigKey:
-    """A setting that another one stands for; `doc` names it."""
+    """A setting that is replaced by another one; `doc` names it."""
     return ConfigKey(name, kind, default, Effect.MAPPED, check, mode, False, doc)
 
 
@@ -330,7 +330,7 @@ def harmless(
     internal: bool = False,
     doc: str | None = None,
 ) -> ConfigKey:
-    """A setting that is kept and shown, and that nothing relies on here."""
+    """A setting that is stored and shown, and that nothing relies on here."""
     return ConfigKey(name, kind, default, Effect.HARMLESS, check, mode, internal, doc)
 
 
@@ -343,5 +343,5 @@ def refused(
     *,
     doc: str,
 ) -> ConfigKey:
-    """A setting that asks for protection which is not given here; `doc` says why, and the way out."""
+    """A setting that asks for a protection that is not available here; `doc` has the reason and the remedy."""
     return ConfigKey(name, kind, default, Effect.REFUSED, check, mode, False, doc)

@@ -19,7 +19,7 @@ def is_listener_limit(name: str) -> bool:
 
 
 def read_listener_limits(settings: Mapping[str, str]) -> dict[str, int]:
-    """Those among the settings, by their whole names. Raises ConfigError."""
+    """The listener limits among the settings, by their full names. Raises ConfigError."""
     found = {}
     for name, text in settings.items():
         if is_listener_limit(name):

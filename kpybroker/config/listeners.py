@@ -1,4 +1,4 @@
-"""`listeners` and `advertised.listeners`: NAME://host:port, and what each name speaks."""
+"""`listeners` and `advertised.listeners`: NAME://host:port, and the security protocol of each name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Endpoint(NamedTuple):
 
 
 def parse_listeners(setting: str, texts: Sequence[str], protocols: dict[str, str]) -> tuple[Endpoint, ...]:
-    """Read NAME://host:port entries; `protocols` maps upper-case names to what they speak. Raises ConfigError."""
+    """Parse NAME://host:port entries; `protocols` maps upper-case names to protocols. Raises ConfigError."""
     if len(texts) > LISTENERS_MAX:
         raise ConfigError(f"{setting}: {len(texts)} listeners, at most {LISTENERS_MAX} are allowed")
     endpoints = []
@@ -52,7 +52,7 @@ def parse_listeners(setting: str, texts: Sequence[str], protocols: dict[str, str
 
 
 def parse_protocol_map(text: str, controller_names: Sequence[str], given: bool) -> dict[str, str]:
-    """listener.security.protocol.map; controller listeners are PLAINTEXT where the map is not set (KIP-597)."""
+    """listener.security.protocol.map; if it is not set, controller listeners are PLAINTEXT (KIP-597)."""
     protocols: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, colon, protocol = entry.partition(":")
@@ -69,7 +69,7 @@ def parse_protocol_map(text: str, controller_names: Sequence[str], given: bool) 
 
 
 def unserved_listeners(properties: Mapping[str, str]) -> list[str]:
-    """Entries of `listeners` whose protocol is not served; what cannot be read is left to `parse_listeners`."""
+    """Entries of `listeners` whose protocol is not served; `parse_listeners` refuses invalid ones."""
     entries = [part.partition(":") for part in properties.get("listener.security.protocol.map", "").split(",")]
     protocols = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in entries}
     found = []
@@ -82,7 +82,7 @@ def unserved_listeners(properties: Mapping[str, str]) -> list[str]:
 
 
 def check_listening(endpoints: Sequence[Endpoint]) -> None:
-    """Refuse what cannot be served: protocols without an implementation, one address twice, none at all."""
+    """Refuse what cannot be served: unimplemented protocols, duplicate addresses, no listener at all."""
     if not endpoints:
         raise ConfigError("listeners: no listener for clients; write e.g. listeners=PLAINTEXT://:9092")
     taken: dict[tuple[str, int], str] = {}
@@ -98,7 +98,7 @@ def check_listening(endpoints: Sequence[Endpoint]) -> None:
 
 
 def check_advertised(advertised: Sequence[Endpoint], listening: Sequence[Endpoint]) -> None:
-    """Every advertised listener is listened on, and its address is one a client can dial."""
+    """Every advertised listener exists, and clients can connect to its address."""
     names = {endpoint.name for endpoint in listening}
     for endpoint in advertised:
         if endpoint.name not in names:

@@ -1,4 +1,4 @@
-"""Broker settings of logs: the defaults of topics, and the log directories' upkeep."""
+"""Broker settings of logs: the defaults of topics, and the maintenance of log directories."""
 
 from __future__ import annotations
 

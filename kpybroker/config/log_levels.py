@@ -1,4 +1,4 @@
-"""Levels of this process's loggers under Kafka's names: what BROKER_LOGGER resources show and change (KIP-412)."""
+"""The levels of this process's loggers under Kafka's names, for BROKER_LOGGER resources (KIP-412)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def log_levels() -> dict[str, str]:
 
 
 def check_log_level(name: str, level: str | None) -> None:
-    """Raise INVALID_CONFIG for a logger that is not there, or a level that is none; None means: as its parent."""
+    """Raise INVALID_CONFIG for an unknown logger or level; None means: inherited from its parent."""
     if name not in log_levels():
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
     if level is None and name == ROOT:
@@ -39,7 +39,7 @@ def check_log_level(name: str, level: str | None) -> None:
 
 
 def set_log_level(name: str, level: str | None) -> None:
-    """Set a level that `check_log_level` let pass; None takes it away."""
+    """Set a level that `check_log_level` has accepted; None removes it."""
     logger = logging.root if name == ROOT else logging.getLogger(name)
     logger.setLevel(logging.NOTSET if level is None else LEVELS[level])
 

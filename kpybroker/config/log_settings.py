@@ -1,7 +1,7 @@
-"""What one partition's log is told to do: the typed view of a topic's settings.
+"""The settings of one partition's log: the typed view of a topic's settings.
 
-Field names are the topic settings' in snake_case, units as Kafka has them (`_ms`, `_bytes`). Defaults are Kafka 4.3's;
-a test compares them with the table in `topic_keys`.
+Field names are the topic settings' in snake_case, with Kafka's units (`_ms`, `_bytes`). Defaults are those of Kafka
+4.3; a test compares them with the table in `topic_keys`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class LogSettings:
     follower_replication_throttled_replicas: frozenset[str] = frozenset()
     """`partition:broker`, or `*` (KIP-73)."""
     fsync_always: bool = False
-    """An acknowledged record is on disk, not only in the page cache: `kpybroker.fsync=always`, or flush.messages or
-    flush.ms is set, for which it stands."""
+    """Records are on disk before they are acknowledged, not only in the page cache: `kpybroker.fsync=always`, or
+    flush.messages or flush.ms is set, which maps to it."""
     record_validation_full: bool = True
-    """The broker's `kpybroker.record.validation=full`: the records of a client's batch are walked over."""
+    """The broker's `kpybroker.record.validation=full`: the records of clients' batches are checked."""
     replayed: bool = False
-    """A coordinator reads all of it before it answers: an internal topic's log, which is compacted early."""
+    """A coordinator replays the whole log before it answers: an internal topic's log, which is compacted early."""
 
     @property
     def compacted(self) -> bool:

@@ -1,4 +1,4 @@
-"""From properties to a BrokerConfig: names, values, and what the settings say together."""
+"""From properties to a BrokerConfig: checks names, values and combinations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kpybroker.errors import ConfigError
 
 
 def parse_config(properties: Mapping[str, str] = NO_SETTINGS, source: str = "configuration") -> BrokerConfig:
-    """Check and read settings given as text. Raises ConfigError naming the setting, its value, what is expected."""
+    """Check and parse settings given as text. Raises ConfigError with the setting, its value and the expected range."""
     check_protection(properties, source)
     check_names(properties, source)
     static = {**NOT_GIVEN, **properties}

@@ -1,4 +1,4 @@
-"""Property files by Java's rules, and `--set name=value`; mistaken names are refused with the nearest known one."""
+"""Property files by Java's rules, and `--set name=value`; misspelt names are refused with the nearest known one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 BLANK = " \t\f"
 SUGGESTION_CUTOFF = 0.6
 OTHERS = frozenset({"com", "confluent", "cruise", "io", "org", "rlmm", "rsm", "strimzi"})
-"""First words of settings of other software, and of its Java packages. Apache Kafka passes over any unknown name; here
-one that is not known to be another's is taken for a mistake."""
+"""First words of other software's settings, and of its Java packages. Apache Kafka ignores any unknown name; here, a
+name that is not known to be other software's is a mistake."""
 NAME_MAX = 200
-"""A longer name is compared with nothing."""
+"""Longer names are not compared."""
 OTHERWISE = {other: topic for topic, others in TOPIC_SYNONYMS.items() for other, _ in others} | {
     topic: others[0][0] for topic, others in TOPIC_SYNONYMS.items()
 }
-"""Settings that a topic and its broker name differently, by both names."""
+"""Settings that topic and broker name differently, by both names."""
 REMOVED = {
     "zookeeper.connect": "ZooKeeper is gone since Kafka 4.0; the node keeps its metadata itself",
     "zookeeper.connection.timeout.ms": "ZooKeeper is gone since Kafka 4.0",
@@ -63,7 +63,7 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def check_names(names: Iterable[str], source: str) -> None:
-    """Raise ConfigError for the first name that is a mistake: no broker setting, and no other software's either."""
+    """Raise ConfigError for the first mistake: a name that is neither a broker setting nor other software's."""
     for name in names:
         setting = without_prefix(name)
         if setting not in BROKER_KEYS and setting not in AUTHORIZER_KEYS and not is_of_others(name):
@@ -71,13 +71,13 @@ def check_names(names: Iterable[str], source: str) -> None:
 
 
 def is_of_others(name: str) -> bool:
-    """Whether an unknown name is known to be a setting of other software, which Apache Kafka passes over."""
+    """Whether an unknown name is known to be a setting of other software, which Apache Kafka ignores."""
     first, dot, _ = name.partition(".")
     return bool(dot) and first in OTHERS
 
 
 def check_protection(properties: Mapping[str, str], source: str) -> None:
-    """Raise ConfigError for settings that ask for protection which is not given here: all of them, with the way out."""
+    """Raise ConfigError for all settings that ask for a protection that is not available here, with the remedy."""
     found: dict[str, list[str]] = {}
     for name, text in properties.items():
         key = key_of(BROKER, name)
@@ -100,7 +100,8 @@ def _hint(name: str) -> str:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """A hint to append where a wrong name is near a known one, or the broker's for a topic's; else nothing."""
+    """A hint to append if a wrong name is similar to a known one, or is the topic's name for a broker setting; else
+    nothing."""
     if len(name) > NAME_MAX:
         return ""
     nearest = (

@@ -1,4 +1,5 @@
-"""`process.roles`, `controller.quorum.voters` and `controller.quorum.bootstrap.servers`: who is who in a cluster."""
+"""`process.roles`, `controller.quorum.voters` and `controller.quorum.bootstrap.servers`: the roles of a cluster's
+nodes."""
 
 from __future__ import annotations
 
@@ -81,9 +82,9 @@ def parse_initial(
     servers: Sequence[ControllerServer],
     said: str = INITIAL,
 ) -> tuple[InitialController, ...] | None:
-    """Who votes at first: empty where others know it, None for this node alone. Raises ConfigError.
+    """The first voters: empty if other nodes know them, None for this node alone. Raises ConfigError.
 
-    `said` is the setting that somebody wrote.
+    `said` is the value of the setting.
     """
     if text is None or text == STANDALONE:
         return None
@@ -134,7 +135,7 @@ def check_roles(
     servers: Sequence[ControllerServer],
     controller_listeners: Sequence[Endpoint],
 ) -> None:
-    """Raises ConfigError where the roles contradict who votes, or where nobody could be reached."""
+    """Raises ConfigError if the roles contradict the voters, or if no controller could be reached."""
     named = ", ".join(f"{voter.node_id}@{voter.host}:{voter.port}" for voter in voters)
     votes = any(voter.node_id == node_id for voter in voters)
     if "controller" in roles:

@@ -1,4 +1,4 @@
-"""The page about settings, made from the tables: what each is for, and which do something here."""
+"""The page about settings, made from the tables: their purpose, and which have an effect here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Broker settings of security: TLS, SASL, delegation tokens, authorization.
 
-What asks for a protection is refused. What only says how such a protection works is harmless, for without the other
-settings it protects nothing, in Apache Kafka neither; each such row says which ones.
+A setting that asks for protection is refused. A setting that only configures such a protection is harmless: without the
+other settings it protects nothing, in Apache Kafka neither. Each such row names the other settings.
 """
 
 from __future__ import annotations
@@ -161,4 +161,4 @@ AUTHORIZER_KEYS: Mapping[str, ConfigKey] = {
         refused("super.users", STRING, "", doc=NO_AUTHORIZER),
     )
 }
-"""Settings of Kafka's StandardAuthorizer, which are not in Kafka's table. The defaults are what holds here."""
+"""Settings of Kafka's StandardAuthorizer, which are not in Kafka's table. The defaults are what applies here."""

@@ -1,4 +1,4 @@
-"""Settings of topics, groups and client metrics subscriptions, and the broker settings they fall back to."""
+"""Settings of topics, groups and client metrics subscriptions, and the broker settings that provide their defaults."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ TOPIC_SYNONYMS: Mapping[str, tuple[tuple[str, int], ...]] = {
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)),
     "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
 }
-"""Per topic setting the broker settings it falls back to, strongest first, each with the factor to the topic's unit."""
+"""For each topic setting, the broker settings that provide its default, strongest first, with the factor to the topic's
+unit."""
 
 GROUP_KEYS: Mapping[str, ConfigKey] = {
     key.name: key
@@ -128,7 +129,7 @@ GROUP_KEYS: Mapping[str, ConfigKey] = {
         harmless("streams.session.timeout.ms", INT, "45000", at_least(1)),
     )
 }
-"""A group setting falls back to the broker setting of the same name with `group.` in front, where there is one."""
+"""The default of a group setting is the broker setting with `group.` in front of its name, if there is one."""
 
 CLIENT_METRICS_KEYS: Mapping[str, ConfigKey] = {
     key.name: key

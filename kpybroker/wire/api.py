@@ -1,7 +1,7 @@
-"""The APIs that are served: key, versions, first flexible version, whom it is for, where it runs. Written only here.
+"""The table of served APIs: key, versions, first flexible version, audience, and the node that executes them.
 
-ApiVersions, dispatch and docs/protocol.md are printed from this table; tests/test_table.py demands of every row its
-message, handler, test and golden vectors.
+ApiVersions, dispatch and docs/protocol.md are derived from this table; tests/test_table.py requires for every row a
+message, a handler, a test and golden vectors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 NEVER = 1 << 15
 """The first flexible version of an API that has none."""
 FEW = 1000
-"""The most elements of a request about a handful of things; it is read and handled in one go."""
+"""The most elements of a request about a few items; it is parsed and processed at once."""
 MANY = 25_000
 """... about the partitions that one client writes to, or the members of one group."""
 PARTITIONS = 100_000
@@ -30,14 +30,14 @@ class Audience(Enum):
 
 
 class RunsOn(Enum):
-    """Which node does the work; any node takes the request."""
+    """The node that executes the request; any node accepts it."""
 
     ANY = "the node asked"
     CONTROLLER = "the active controller"
 
 
 class Listens(Enum):
-    """On which listeners the requests are taken, as Kafka's schemas say it."""
+    """The listeners that accept the request, as in Kafka's schemas."""
 
     BROKER = frozenset({"broker"})
     CONTROLLER = frozenset({"controller"})
@@ -47,7 +47,7 @@ class Listens(Enum):
 class Api(NamedTuple):
     """One row. min and max are the versions served; flexible is the first with header v2 and tagged fields (KIP-482).
 
-    advertise_from: the lowest version that ApiVersions shows, where it is not min; note says why.
+    advertise_from: the lowest version in ApiVersions, if that is not min; note says why.
     """
 
     key: int
@@ -59,27 +59,27 @@ class Api(NamedTuple):
     runs_on: RunsOn
     listens: Listens
     elements: int = FEW
-    """A request has at most so many, in all its arrays together; whoever sends more is closed. Above FEW the handler
-    takes turns (`long_work.py`), or does the work in slices (tests/handlers/test_long_requests.py)."""
+    """The most elements of a request, in all its arrays together; a request with more closes its connection. Above FEW,
+    the handler takes turns (`long_work.py`), or works in slices (tests/handlers/test_long_requests.py)."""
     error_rows: str = ""
-    """The list of its responses whose elements have the error codes, where the response has none of its own. Given for
-    the APIs that run on the controller, whose requests are repeated when it moves."""
+    """The list of the response whose elements have the error codes, if the response itself has none. For APIs that run
+    on the controller, whose requests are repeated when it moves."""
     advertise_from: int | None = None
     note: str = ""
     is_urgent: bool = False
-    """A parked Fetch before it on the same connection gives way to it."""
+    """A parked Fetch in front of it on the same connection gives way to it."""
     strict_from: int | None = None
     """The first version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599), for requests that are under the
     quota of controller mutations."""
     brokers_from: int | None = None
     """The first version that only brokers send, of an API for clients."""
     carries_bytes: bool = False
-    """Its requests carry records, or another request: they may be as large as socket.request.max.bytes, and what they
-    carry is not copied out of the frame."""
+    """Its requests carry records, or another request: they may be as large as socket.request.max.bytes, and their
+    payload is not copied out of the frame."""
 
     @property
     def module(self) -> str:
-        """The name of its files: wire/rpc, handlers, tests/handlers."""
+        """The name of its files in wire/rpc, handlers and tests/handlers."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.name).lower()
 
     @property
@@ -98,7 +98,7 @@ class Api(NamedTuple):
         return self.runs_on is RunsOn.CONTROLLER and self.listens is Listens.BOTH
 
     def has_error(self, response: Any, code: int) -> bool:
-        """Whether a response has this error code: it itself, or any element of its `error_rows`."""
+        """Whether a response has this error code: the response itself, or any element of its `error_rows`."""
         rows = getattr(response, self.error_rows) if self.error_rows else (response,)
         return any(row.error_code == code for row in rows)
 
@@ -217,11 +217,11 @@ API = [
 DECLARED = [
     Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
 ]
-"""Rows whose messages are declared and that nobody answers yet: neither dispatched nor advertised. A row that gets its
-handler moves up."""
+"""Rows whose messages are declared and that have no handler yet: neither dispatched nor advertised. A row moves up when
+it gets its handler."""
 # fmt: on
 
 by_key = {api.key: api for api in API}
 by_name = {api.name: api for api in (*API, *DECLARED)}
 PRODUCE, FETCH, API_VERSIONS = by_name["Produce"], by_name["Fetch"], by_name["ApiVersions"]
-"""The rows that the way from a frame to its reply treats apart."""
+"""The rows that get special treatment between frame and reply."""

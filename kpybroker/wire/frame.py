@@ -1,8 +1,8 @@
-"""What stands before a message: the frame's size and the request or response header.
+"""The part of a frame before the message: its size and the request or response header.
 
 Request header v1 ends with the client id, v2 (flexible versions) adds tagged fields. Response header v0 is the
-correlation id, v1 adds tagged fields; ApiVersions is always answered with v0, for a client that asks does not know
-yet what the broker speaks (KIP-511). Source: the Kafka protocol guide, "Request/Response Headers".
+correlation id, v1 adds tagged fields. ApiVersions is always answered with v0, since the client does not know the
+broker's versions yet (KIP-511). Source: the Kafka protocol guide, "Request/Response Headers".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CORRELATION = Struct(">i")
 
 
 class RequestHeader(NamedTuple):
-    """Who asks what, and by which number the answer is to be known."""
+    """The API and version of a request, its client and its correlation id."""
 
     api_key: int
     api_version: int
@@ -32,7 +32,7 @@ class RequestHeader(NamedTuple):
 
 
 def skip_tags(data: Any, pos: int) -> int:
-    """The position behind the tagged fields at pos; none is known in a header. Raises MalformedFrame."""
+    """The position after the tagged fields at pos; headers have no known ones. Raises MalformedFrame."""
     try:
         return skip_tagged(data, pos) if data[pos] else pos + 1
     except IndexError:
@@ -42,7 +42,7 @@ def skip_tags(data: Any, pos: int) -> int:
 def parse_request_header(view: Any) -> tuple[RequestHeader, int]:
     """The header of a request frame (without its size) and the position of the message. Raises MalformedFrame.
 
-    An unknown api key has a header too; its tagged fields are not skipped.
+    The header of an unknown api key is parsed too; its tagged fields are not skipped.
     """
     try:
         key, version, correlation_id, client_bytes = _REQUEST.unpack_from(view)
@@ -86,13 +86,13 @@ def encode_response(correlation_id: int, api: Api, version: int, response: Any) 
 
 
 def response_head(correlation_id: int, api: Api, version: int) -> bytes:
-    """What stands before the message in a response frame, without the size."""
+    """The header of a response frame, without the size."""
     head = _CORRELATION.pack(correlation_id)
     return head + b"\0" if version >= api.flexible and api is not API_VERSIONS else head
 
 
 def request_head(correlation_id: int, api: Api, version: int, client_id: str | None) -> bytes:
-    """What stands before the message in a request frame, without the size."""
+    """The header of a request frame, without the size."""
     client = b"" if client_id is None else client_id.encode()
     head = _REQUEST.pack(api.key, version, correlation_id, -1 if client_id is None else len(client))
     return head + client + (b"\0" if version >= api.flexible else b"")

@@ -1,8 +1,9 @@
-"""Parsing the requests of one connection: clients repeat themselves, all but the records or the offset.
+"""Caches the parsed requests of one connection: clients repeat themselves, except for the records or the offset.
 
-A frame that has the same bytes as an earlier one but for known fields is not parsed again: the earlier request is
-handed out with these changed. Whoever gets a request has done with it before the next one of the connection is parsed,
-or reads only what repeats; the records are taken out of it, or they would keep the receive buffer they lie in.
+A frame with the same bytes as an earlier one, except for known fields, is not parsed again: the earlier request is
+returned with these fields changed. This is safe because a request has been processed before the next one of the
+connection is parsed, or its handler only reads fields that do not change. The records are taken out of a cached
+request; otherwise they would keep its receive buffer.
 """
 
 from __future__ import annotations
@@ -17,29 +18,27 @@ from kpybroker.wire.codec.primitives import read_uvarint, write_uvarint
 from kpybroker.wire.response_templates import MARK, MARK_BYTES, SHORT_MARK, SHORT_MARK_BYTES
 
 LEARNT_BYTES = 512
-"""What is kept of a request at most; longer ones are parsed each time."""
+"""The most bytes that are cached of a request; longer ones are parsed each time."""
 KNOWN_LIMIT = 32
-"""Requests kept per connection: a producer sends to so many partitions in turn, of topics with names of one length."""
+"""The most cached requests of a connection: a producer sends to this many partitions in turn."""
 CHANCES = 16
-"""How often a connection's Fetch is learnt: one whose shape changes all the time is not worth it."""
+"""How often a connection's Fetch is cached: if its form always changes, caching is not worth it."""
 _NO_TAGS = b"\0\0\0"
-"""Behind the records: the tagged fields of the partition, the topic and the request."""
+"""The bytes after the records: the empty tagged fields of the partition, the topic and the request."""
 
 
 class RepeatingProduce:
-    """Does what the lowered parser does.
-
-    The same bytes up to the length of the only records field, and no tagged fields behind it, are the same fields.
-    """
+    """Parses like the lowered parser. If the bytes before the length of the only records field are the same, and no
+    tagged fields follow it, the fields are the same."""
 
     __slots__ = ("_known", "_parse", "_records_at")
 
     def __init__(self, parse: Callable[[Any, int], Any]) -> None:
         self._parse = parse
         self._records_at = 0
-        """Where the records' length stood in the request that was parsed last."""
+        """The position of the records' length in the last parsed request."""
         self._known: dict[bytes, tuple[Any, Any]] = {}
-        """Requests, and the partition's data in them, by the bytes from the header to the records' length."""
+        """Requests and their partition data, by the bytes from the header to the records' length."""
 
     def __call__(self, frame: memoryview, at: int) -> Any:
         records_at = self._records_at
@@ -79,10 +78,8 @@ class RepeatingProduce:
 
 
 class RepeatingFetch:
-    """Does what the lowered parser does.
-
-    In a Fetch of one partition, the session's epoch and the offset change; they stand at fixed places.
-    """
+    """Parses like the lowered parser. In a Fetch of one partition, the session's epoch and the offset change; they are
+    at fixed positions."""
 
     __slots__ = ("_chances", "_parse", "_partition", "_request", "_same", "_size", "_unpack", "_version")
 

@@ -1,6 +1,7 @@
-"""Responses that differ from the one before in a few numbers only: built once as a form, then filled in.
+"""Templates of responses that differ in a few numbers only: built once, then filled in.
 
-A form is found by building a response whose varying numbers are marks: it says what the builder says by construction.
+A template is made by building a response with marks in place of these numbers, so it cannot differ from what the
+builder makes.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from kpybroker.wire.codec.primitives import write_uvarint
 from kpybroker.wire.rpc import fetch, produce
 
 MARK = 0xF7A5_C3E1_9B8D_F6D4 - (1 << 64)
-"""Not in any name, for it is not UTF-8; that no topic id has it is looked at."""
+"""Not valid UTF-8, so it is in no name; that it is in no topic id is checked."""
 SHORT_MARK = MARK >> 32
 MARK_BYTES = Struct(">q").pack(MARK)
 SHORT_MARK_BYTES = Struct(">i").pack(SHORT_MARK)
 _SIZE_AND_ID = Struct(">ii")
 _NO_RECORDS = b"\1\0\0\0"
-"""The end of a Fetch response of one partition without records: their length, and no tagged fields three times."""
+"""The end of a Fetch response of one partition without records: their length, and three empty sets of tagged fields."""
 
 
 class ProduceForm(NamedTuple):
-    """Everything but the correlation id and the base offset of a Produce response to one partition."""
+    """A Produce response for one partition, without correlation id and base offset."""
 
     pack: Callable[[int, int, bytes, int, bytes], bytes]
     size_bytes: int
@@ -36,7 +37,7 @@ class ProduceForm(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """A Produce response: a form and the base offset."""
+    """A Produce response: a template and its base offset."""
 
     form: ProduceForm
     base_offset: int
@@ -58,7 +59,7 @@ def produce_form(acknowledgement: produce.Response, version: int) -> ProduceForm
 
 
 class FetchForm(NamedTuple):
-    """Everything of a Fetch response of one partition but correlation id, session id, three offsets and the records."""
+    """A Fetch response for one partition, without correlation id, session id, three offsets and the records."""
 
     pack: Callable[[int, int, bytes, int, bytes, int, int, int, bytes], bytes]
     size_bytes: int
@@ -68,7 +69,7 @@ class FetchForm(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A Fetch response: a form and what it leaves open."""
+    """A Fetch response: a template and its values."""
 
     form: FetchForm
     session_id: int
@@ -89,7 +90,7 @@ class Fetched(NamedTuple):
 
 
 def fetch_form(topic: str, topic_id: bytes, index: int, version: int, *, committed: bool) -> FetchForm | None:
-    """None where the marks cannot be told from the rest, or the version is not flexible."""
+    """None if the marks cannot be told from other bytes, or the version is not flexible."""
     if version < FETCH.flexible:
         return None
     row = fetch.PartitionData(
@@ -113,7 +114,7 @@ def fetch_form(topic: str, topic_id: bytes, index: int, version: int, *, committ
 
 
 class FetchedMany(NamedTuple):
-    """A Fetch response of many rows, built but for the correlation id; large records are buffers of their own."""
+    """A Fetch response of many rows, encoded except for the correlation id; large records are separate buffers."""
 
     session_id: int
     body: list[Buffer]

@@ -1,4 +1,4 @@
-"""Lowers a layout to the function that builds it; see `lowering` for what makes it fast."""
+"""Lowers a layout to the function that builds it; `lowering` explains why it is fast."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kpybroker.wire.codec.lowering import Emitter, finish, has_view
 from kpybroker.wire.codec.message import default_source
 
 LARGE_BYTES = 4096
-"""Records of this size and above are handed on as they are; below it, copying is cheaper than another buffer."""
+"""Records of at least this size are passed on without a copy; below it, copying is cheaper than another buffer."""
 
 
 ELEMENTS_A_TURN = 500
-"""So many elements of a long answer are built before others have their turn."""
+"""How many elements of a long response are built in one turn."""
 
 
 def lower_builder(cls: Any, version: int, in_turns: bool = False) -> Callable[[Any, list[Any], list[int]], Any]:
@@ -42,7 +42,7 @@ def lower_builder(cls: Any, version: int, in_turns: bool = False) -> Callable[[A
 
 
 def put_records(records: Any, out: list[Any], large: list[int]) -> None:
-    """Append records in one piece or several, and note which are worth staying a buffer of their own."""
+    """Append records in one piece or several, and note which pieces are large enough to stay separate buffers."""
     for each in records if isinstance(records, list) else (records,):
         if len(each) >= LARGE_BYTES:
             large.append(len(out))
@@ -50,7 +50,7 @@ def put_records(records: Any, out: list[Any], large: list[int]) -> None:
 
 
 def null_length(piece: Text | Blob | Array) -> tuple[str, str]:
-    """The code and source of the length that says null."""
+    """The struct code and source of the length for null."""
     if piece.compact:
         return "x", ""
     return "h" if isinstance(piece, Text) else "i", "-1"
@@ -62,7 +62,7 @@ class BuilderEmitter(Emitter):
     in_turns = False
 
     def fixed(self, code: str, source: str) -> None:
-        """An array of fixed-width values is one too; its code begins with a star and its count's code."""
+        """Add a fixed-width value, or an array of them; an array's code begins with a star and its count's code."""
         self.run.append((code, source))
 
     def block(self, head: str, *body: Callable[[], None]) -> None:
@@ -78,7 +78,7 @@ class BuilderEmitter(Emitter):
         self.run = []
 
     def packed(self) -> str:
-        """The expression for the pending run."""
+        """The expression for the pending run of values."""
         codes = "".join(code for code, _ in self.run)
         if codes.strip("x") == "":
             return repr(bytes(len(codes)))
@@ -93,7 +93,7 @@ class BuilderEmitter(Emitter):
         return f"{name}[{', '.join(sizes)},]"
 
     def compact_length(self, size: str, write: str) -> None:
-        """Emit a compact length together with the pending run; write is the name of the writer for longer ones."""
+        """Emit a compact length together with the pending run; write is the name of the function for longer ones."""
         if not self.run:
             self.line(f"out.append(ONE_BYTE[{size}] if {size} < 128 else {write}({size}))")
             return
@@ -122,7 +122,7 @@ class BuilderEmitter(Emitter):
             self.struct_fields(piece, source)
 
     def measured(self, piece: Text | Blob | Array, source: str, value: str, empty: str) -> str:
-        """Emit `value` and its length as it goes on the wire, null included; the name of the length."""
+        """Emit `value` and its encoded length, including null; returns the name of the length."""
         size = self.temporary("n")
         plus_one = " + 1" * piece.compact
         if isinstance(piece, Text):
@@ -206,7 +206,7 @@ class BuilderEmitter(Emitter):
         self.depth -= 1
 
     def struct_fields(self, piece: Struct, source: str) -> None:
-        """Emit the fields of the object that source names. What is left of the run stays pending."""
+        """Emit the fields of the object in the variable source. The rest of the run stays pending."""
         if "." in source:
             made = self.temporary("o")
             self.line(f"{made} = {source}")
@@ -219,7 +219,7 @@ class BuilderEmitter(Emitter):
             self.fixed("x", "")
 
     def tagged(self, tagged: tuple[Tagged, ...], source: str) -> None:
-        """Emit the tagged fields; nearly always there is none to send, so that is asked first."""
+        """Emit the tagged fields; since there are almost never any, that case comes first."""
         sent = []
         for each in tagged:
             assert not has_view(each.piece), "the size of a tagged field is known only after it is built"

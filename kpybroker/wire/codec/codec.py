@@ -1,4 +1,4 @@
-"""Messages to bytes and back: the functions that `parsing` and `building` make of a declaration, each on first use."""
+"""Converts messages to bytes and back, with the functions that `parsing` and `building` generate on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kpybroker.wire.codec.parsing import Reading, lower_parser, lower_parser_in_
 
 
 def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
-    """The function behind `parse`, for those who parse the same message again and again."""
+    """The function behind `parse`, for callers that parse the same message again and again."""
     declared: Any = cls  # a Part, which `message` made of it
     found: Callable[[Buffer, int], T] | None = declared.lowered_parsers.get(version)
     if found is None:
@@ -22,7 +22,7 @@ def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
 
 
 def parser_at_once(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
-    """As `parser`, for requests of few elements (`parsing.ELEMENTS_AT_ONCE`). Raises ManyElements for others."""
+    """Like `parser`, for requests of few elements (`parsing.ELEMENTS_AT_ONCE`). Raises ManyElements for others."""
     found: Callable[[Buffer, int], T] = _lowered(
         cls, version, "at once", lambda: lower_parser(cls, version, reading=Reading.AT_ONCE)
     )
@@ -32,7 +32,7 @@ def parser_at_once(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
 def parse_in_turns(
     cls: type[T], version: int, frame: bytes | memoryview, pos: int, most: int
 ) -> Generator[None, None, T]:
-    """A request of many elements: yields now and then, and returns it. Its records are views of the frame.
+    """Parse a request of many elements; yields between turns, and returns it. Its records are views of the frame.
 
     Raises MalformedFrame, also for more than `most` elements.
     """
@@ -42,13 +42,16 @@ def parse_in_turns(
 
 
 def build_in_turns(message: Any, version: int) -> Generator[None, None, bytes]:
-    """As `build`; yields now and then. The message must not change meanwhile."""
+    """Like `build`; yields between turns. The message must not change meanwhile."""
     return b"".join((yield from build_chunks_in_turns(message, version)))
 
 
 def build_chunks_in_turns(message: Any, version: int) -> Generator[None, None, list[bytes | memoryview]]:
-    """As `build_chunks`; yields now and then. What was built since the last yield is one chunk: there are millions of
-    pieces, and to join them at the end would take longer than all others may wait."""
+    """Like `build_chunks`; yields between turns.
+
+    The pieces built in one turn are one chunk: there are millions of pieces, and joining them at the end would delay
+    others for too long.
+    """
     builder = _lowered(type(message), version, "build in turns", lambda: lower_builder(type(message), version, True))
     chunks: list[bytes | memoryview] = []
     pieces: list[Any] = []
@@ -74,13 +77,13 @@ def _lowered(cls: Any, version: int, kind: str, lower: Callable[[], Any]) -> Any
 def parse(cls: type[T], version: int, view: Buffer, pos: int = 0) -> T:
     """The message that fills view from pos to its end. Its records are views of it. Raises MalformedFrame.
 
-    Bytes behind a request are ignored, as Kafka does; behind any other message they are refused.
+    Bytes after a request are ignored, as in Kafka; after any other message they are refused.
     """
     return parser(cls, version)(view, pos)
 
 
 def parse_prefix(cls: type[T], version: int, view: Buffer, pos: int = 0) -> tuple[T, int]:
-    """The message that starts at pos, and the position behind it. Raises MalformedFrame."""
+    """The message that starts at pos, and the position after it. Raises MalformedFrame."""
     declared: Any = cls
     lowered = declared.lowered_parsers.get(~version)  # beside the whole-frame parsers; no version is negative
     if lowered is None:
@@ -90,7 +93,7 @@ def parse_prefix(cls: type[T], version: int, view: Buffer, pos: int = 0) -> tupl
 
 
 def pieces_of(message: Any, version: int) -> tuple[list[Any], list[int]]:
-    """The message's buffers in order, and which of them are large records (indices). ValueError: cannot be encoded."""
+    """The message's buffers in order, and the indices of large records. ValueError: it cannot be encoded."""
     builder = message.lowered_builders.get(version)
     if builder is None:
         builder = message.lowered_builders[version] = lower_builder(type(message), version)
@@ -114,7 +117,7 @@ def build_chunks(message: Any, version: int) -> list[bytes | memoryview]:
 
 
 def merge(pieces: list[Any], large: list[int]) -> list[bytes | memoryview]:
-    """Join all that lies between the large pieces."""
+    """Join everything between the large pieces."""
     if not large:
         return [b"".join(pieces)]
     chunks: list[bytes | memoryview] = []

@@ -19,14 +19,14 @@ class Fixed(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A UTF-8 string behind its length."""
+    """A UTF-8 string after its length."""
 
     compact: bool
     nullable: bool
 
 
 class Blob(NamedTuple):
-    """Bytes behind their length; a view of the frame, if they are records."""
+    """Bytes after their length; records are a view of the frame."""
 
     compact: bool
     nullable: bool
@@ -34,7 +34,7 @@ class Blob(NamedTuple):
 
 
 class Array(NamedTuple):
-    """Elements behind their count."""
+    """Elements after their count."""
 
     compact: bool
     nullable: bool
@@ -51,10 +51,10 @@ class Tagged(NamedTuple):
 
 
 class Struct(NamedTuple):
-    """Fields in order, then the tagged ones. tagged is None where the version has no tagged fields at all.
+    """Fields in order, then the tagged ones.
 
-    absent: fields that this version lacks, with the values that parsing gives them.
-    nullable: a byte says whether it is there: 1, or 255 for null; 0 for null in a tagged field.
+    tagged is None if the version has no tagged fields at all. absent: fields that this version lacks, with the values
+    that parsing sets. nullable: a byte says whether it is there: 1, or 255 for null; in a tagged field 0 for null.
     """
 
     cls: type
@@ -78,14 +78,14 @@ def in_versions(versions: str, version: int) -> bool:
 
 
 def layout(cls: Any, version: int) -> Struct:
-    """The tree of a message class in one version, which must be one of its own."""
+    """The layout of a message class in one of its versions."""
     assert in_versions(cls._versions, version), f"{cls.__module__}.{cls.__name__} has no version {version}"
     flexible = cls.first_flexible is not None and version >= cls.first_flexible
     return _struct(cls, version, flexible, nullable=False)
 
 
 def is_request(cls: Any) -> bool:
-    """Whether bytes behind the message are ignored, as Kafka does with requests; elsewhere they are refused."""
+    """Whether bytes after the message are ignored, as Kafka does for requests; elsewhere they are refused."""
     return bool(cls.__name__ == "Request")
 
 

@@ -19,7 +19,7 @@ from kpybroker.wire.codec.layout import Array, Blob, Fixed, Piece, Struct, Text
 
 
 class Emitter:
-    """Lines of a function, the names they use, and the run of fixed-width values not yet emitted."""
+    """The lines of a function, the names they use, and the run of fixed-width values that is not emitted yet."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.namespace = namespace
@@ -49,7 +49,7 @@ class Emitter:
 
 
 def min_bytes(piece: Piece) -> int:
-    """The fewest bytes that a value of this piece takes."""
+    """The fewest bytes of a value."""
     if isinstance(piece, Fixed):
         return struct.calcsize(">" + piece.code)
     if isinstance(piece, Text):
@@ -62,7 +62,7 @@ def min_bytes(piece: Piece) -> int:
 
 
 def has_view(piece: Piece) -> bool:
-    """Whether records are somewhere in this piece."""
+    """Whether there are records anywhere in this layout."""
     if isinstance(piece, Struct):
         pieces = [each for _, each in piece.members] + [each.piece for each in piece.tagged or ()]
         return any(map(has_view, pieces))
@@ -70,7 +70,7 @@ def has_view(piece: Piece) -> bool:
 
 
 def finish(emitter: Emitter, head: str, title: str) -> Callable[..., Any]:
-    """The function made of the emitted lines; title is what a traceback calls its file."""
+    """Compile the emitted lines; title is the file name in tracebacks."""
     source = "\n".join([head, *(emitter.lines or [" pass"])])
     exec(compile(source, f"<{title}>", "exec"), emitter.namespace)
     made: Callable[..., Any] = emitter.namespace["lowered"]

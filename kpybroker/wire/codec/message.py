@@ -23,7 +23,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Field(NamedTuple):
-    """What a declaration says of a field beyond its type; see `field`."""
+    """The part of a field's declaration besides its type; see `field`."""
 
     versions: str
     default: Any
@@ -35,17 +35,17 @@ UNSET: Any = object()
 
 
 def field(versions: str = "0+", *, default: Any = UNSET, tag: int | None = None, nullable: str | None = None) -> Any:
-    """A field that is not simply there in all versions.
+    """A field that not all versions have in the same way.
 
-    versions: "3", "2-4" or "2+". default: where it is not the type's zero. tag: the field is tagged (KIP-482).
-    nullable: the versions in which it may be null, where these are not all; the annotation then says `| None`.
-    A tagged structure has the default None, which says "not sent".
+    versions: "3", "2-4" or "2+". default: if it is not the type's zero. tag: the field is tagged (KIP-482). nullable:
+    the versions in which it may be null, if not all; the annotation then says `| None`. A tagged structure has the
+    default None, for "not sent".
     """
     return Field(versions, default, tag, nullable)
 
 
 class Structure:
-    """What every declared class can do: be built by keyword, compared and shown."""
+    """The base of every declared class: built by keyword, compared and shown."""
 
     __slots__ = ()
     _declared: tuple[tuple[str, Any, Any], ...] = ()
@@ -55,7 +55,7 @@ class Structure:
     lowered_parsers: dict[int, Callable[[Buffer, int], Any]]
     lowered_builders: dict[int, Callable[[Any, list[Any], list[int]], None]]
     lowered_others: dict[tuple[str, int], Any]
-    """Parsers and builders of other kinds, by kind and version."""
+    """Other generated parsers and builders, by kind and version."""
 
     def __init__(self, **values: Any) -> None:
         made = make_init(type(self))  # on first use: most classes are never built
@@ -73,7 +73,7 @@ class Structure:
 
 
 def _seal(cls: type[T], facts: dict[str, Any]) -> type[T]:
-    """The class with slots: the declared values would shadow them, so it is made anew."""
+    """The class with slots: it is created again, since the default values would conflict with them."""
     declared = cls.__annotations__
     body = {name: value for name, value in vars(cls).items() if name not in declared}
     for name in ("__dict__", "__weakref__"):
@@ -96,8 +96,11 @@ def part(cls: type[T]) -> type[T]:
 
 @dataclass_transform(kw_only_default=True)
 def message(versions: str, *, flexible: int | None = None, key: int | None = None) -> Callable[[type[T]], type[T]]:
-    """A whole message. versions: those that exist; flexible: the first with compact lengths and tagged fields, if any;
-    key: the number by which a log knows this kind of record, where it has one."""
+    """A whole message.
+
+    versions: those that exist; flexible: the first with compact lengths and tagged fields, if any; key: the number of
+    this kind of record in a log, if it has one.
+    """
 
     def seal(cls: type[T]) -> type[T]:
         facts = {"_versions": versions, "first_flexible": flexible, "_key": key}
@@ -107,12 +110,12 @@ def message(versions: str, *, flexible: int | None = None, key: int | None = Non
 
 
 def key_of(cls: Any) -> Any:
-    """The number by which a log knows this kind of record; None where it has none."""
+    """The number of this kind of record in a log; None if it has none."""
     return cls._key
 
 
 def last_version(cls: Any) -> int:
-    """The highest version that a message exists in."""
+    """The highest version of a message."""
     return int(cls._versions.rpartition("-")[2])
 
 
@@ -156,7 +159,7 @@ def _zero(kind: Any) -> Any:
 
 
 def default_source(default: Any, namespace: dict[str, Any]) -> str:
-    """An expression for a default; what it needs is put into namespace."""
+    """An expression for a default; the objects that it needs are put into namespace."""
     if isinstance(default, type):
         namespace[default.__name__] = default
         return f"{default.__name__}()"

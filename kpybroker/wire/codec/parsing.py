@@ -1,4 +1,4 @@
-"""Lowers a layout to the function that parses it. What makes it fast and keeps it safe: see `lowering`."""
+"""Lowers a layout to the function that parses it; `lowering` explains why it is fast and safe."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from kpybroker.wire.codec.lowering import Emitter, finish, has_view, min_bytes
 from kpybroker.wire.codec.message import default_source
 
 COPY_BYTES = 16384
-"""Up to this size a frame with records is copied for its other fields: indexing bytes is cheaper than a view."""
+"""A frame with records up to this size is copied for its other fields: indexing bytes is cheaper than a view."""
 ELEMENTS_MAX = 1_000_000
-"""A request has at most so many elements in all its arrays together, tagged fields included; the Api table says of most
-APIs that they have fewer."""
+"""The most elements of a request, in all its arrays together, tagged fields included; most APIs have a lower limit in
+the Api table."""
 ELEMENTS_AT_ONCE = 1000
-"""A request with more elements than this is read in turns: some two milliseconds."""
+"""A request with more elements than this is parsed in turns of some two milliseconds."""
 ELEMENTS_A_TURN = 500
-"""So many structures or strings of a long request are read before others have their turn."""
+"""How many structures or strings of a long request are parsed in one turn."""
 
 
 class Reading(Enum):
-    """How much a parser takes at once, and what it does about a message that has more."""
+    """How many elements a parser reads at once, and what it does with a message that has more."""
 
     WHOLE = "any message, to its end"
     AT_ONCE = "a request of at most ELEMENTS_AT_ONCE elements; raises ManyElements"
@@ -44,7 +44,7 @@ class Reading(Enum):
 def lower_parser(
     cls: Any, version: int, *, prefix: bool = False, reading: Reading = Reading.WHOLE
 ) -> Callable[[Any, int], Any]:
-    """`parser(view, pos)`: the message; with prefix, (message, position behind it), and there may be more behind it."""
+    """`parser(view, pos)` returns the message; with prefix, (message, position after it), and more bytes may follow."""
     assert reading is not Reading.IN_TURNS, "that has another signature"
     tree = layout(cls, version)
     title = f"parse {cls.__name__} v{version}"
@@ -67,10 +67,8 @@ def lower_parser(
 
 
 def lower_parser_in_turns(cls: Any, version: int) -> Callable[[bytes, int, int], Generator[None, None, Any]]:
-    """`parser(frame, pos, most)`: yields after every ELEMENTS_A_TURN elements, and returns the request.
-
-    `most` is how many elements it may have. The frame must stay as it is: records are views of it.
-    """
+    """`parser(frame, pos, most)` yields after every ELEMENTS_A_TURN elements, and returns the request, which may have
+    `most` elements. The frame must not change: records are views of it."""
     tree = layout(cls, version)
     opening = "data = view = memoryview(view)" if has_view(tree) else "data = bytes(view)"
     return _lower(tree, f"parse {cls.__name__} v{version}, in turns", False, opening, reading=Reading.IN_TURNS)
@@ -126,7 +124,7 @@ class ParserEmitter(Emitter):
         self.reading = reading
 
     def count(self, size: str) -> None:
-        """Emit taking so many elements from what a request may have."""
+        """Emit subtracting elements from the number that a request may have."""
         if self.counted:
             self.line(f"room -= {size}")
             if self.reading is Reading.AT_ONCE:
@@ -187,7 +185,7 @@ class ParserEmitter(Emitter):
         self.block("else:", f"{target}, pos = read_long_text(data, pos - 1, {piece.nullable})")
 
     def length(self, piece: Blob | Array) -> str:
-        """Emit reading a length or count; the name that holds it is -1 for null."""
+        """Emit reading a length or count; the variable is -1 for null."""
         size = self.temporary("n")
         self.fixed("B" if piece.compact else "i", size)
         self.flush()
@@ -259,7 +257,7 @@ class ParserEmitter(Emitter):
         self.depth -= 1
 
     def struct_fields(self, piece: Struct) -> str:
-        """Emit making and filling an object; the name that holds it. What is left of the run stays pending."""
+        """Emit creating and filling an object; returns its variable. The rest of the run stays pending."""
         made = self.temporary("o")
         self.line(f"{made} = new({self.name(piece.cls, piece.cls.__name__)})")
         defaults = [*piece.absent, *((each.name, each.default) for each in piece.tagged or ())]

@@ -20,15 +20,15 @@ Int32 = Annotated[int, "i"]
 Int64 = Annotated[int, "q"]
 Uint16 = Annotated[int, "H"]
 Uuid = Annotated[bytes, "16s"]
-"""16 raw bytes, big-endian; `ZERO_UUID` says "none"."""
+"""16 raw bytes, big-endian; `ZERO_UUID` means none."""
 Records = Annotated[memoryview | bytes | None, "records"]
 """Record batches: a view of the frame when parsed, never copied."""
 RecordChunks = Annotated[memoryview | bytes | list[memoryview | bytes] | None, "records"]
-"""Record batches to be sent, in one piece or several, none of them copied by `build_chunks`."""
+"""Record batches to be sent, in one piece or several, which `build_chunks` does not copy."""
 
 ZERO_UUID = bytes(16)
 TEXT_LIMIT_BYTES = 32767
-"""Kafka refuses longer strings in either encoding, also where a compact length could say more."""
+"""Kafka refuses longer strings in either encoding, although a compact length could be greater."""
 
 ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 _TWO_BYTES: Callable[[int, int], bytes] = struct.Struct("BB").pack
@@ -36,12 +36,12 @@ _TWO_BYTES: Callable[[int, int], bytes] = struct.Struct("BB").pack
 
 
 def refuse(reason: str) -> NoReturn:
-    """Raise MalformedFrame; a call, so that lowered code stays short."""
+    """Raise MalformedFrame; a function, so that lowered code stays short."""
     raise MalformedFrame(reason)
 
 
 def read_uvarint(data: Any, pos: int) -> tuple[int, int]:
-    """The unsigned varint at pos and the position behind it. IndexError past the end, MalformedFrame past 32 bits."""
+    """The unsigned varint at pos and the position after it. IndexError past the end, MalformedFrame past 32 bits."""
     value = shift = 0
     while True:
         byte = data[pos]
@@ -58,11 +58,11 @@ def read_uvarint(data: Any, pos: int) -> tuple[int, int]:
 
 
 UNKNOWN_TAGS_MAX = 127
-"""Of one structure: a sender that is newer than we are has a few."""
+"""The most unknown tagged fields of one structure: a newer sender has a few."""
 
 
 def skip_tagged(data: Any, pos: int) -> int:
-    """The position behind the tagged fields at pos, none of which is known. IndexError, MalformedFrame past the end."""
+    """The position after the tagged fields at pos, all of them unknown. IndexError, MalformedFrame past the end."""
     count, pos = read_uvarint(data, pos)
     if count > min(len(data) - pos, UNKNOWN_TAGS_MAX):
         refuse(f"{count} tagged fields")
@@ -98,7 +98,7 @@ def write_text_length(length_plus_one: int) -> bytes:
 
 
 def read_long_text(data: Any, pos: int, nullable: bool) -> tuple[str | None, int]:
-    """The compact string at pos, whose length takes more than a byte or says null."""
+    """The compact string at pos whose length has more than one byte, or is null."""
     length, pos = read_uvarint(data, pos)
     if length == 0:
         return (None, pos) if nullable else refuse("null where a string is required")
@@ -109,7 +109,7 @@ def read_long_text(data: Any, pos: int, nullable: bool) -> tuple[str | None, int
 
 
 class ManyElements(Exception):
-    """A request has more elements than are read in one go; it is to be read in turns. No error."""
+    """A request has more elements than are parsed at once: it must be parsed in turns. Not an error."""
 
 
 def refuse_at_once() -> NoReturn:
@@ -118,7 +118,7 @@ def refuse_at_once() -> NoReturn:
 
 
 class Unpackers(dict[int, Callable[..., tuple[Any, ...]]]):
-    """`Unpackers("q")[n](data, pos)`: n int64 as a tuple. The caller has compared n with what is left."""
+    """`Unpackers("q")[n](data, pos)`: n int64 as a tuple. The caller has checked that n fits into the rest."""
 
     def __init__(self, code: str) -> None:
         self._code = code
@@ -131,13 +131,13 @@ class Unpackers(dict[int, Callable[..., tuple[Any, ...]]]):
 
 
 KEPT_COUNT, KEPT_SHAPES = 16, 256
-"""Packers are kept for arrays up to this size and up to this number of combinations; others are made each time."""
+"""Packers are cached for arrays up to this size, and for this number of combinations."""
 
 
 class Packers(dict[tuple[int, ...], Callable[..., bytes]]):
-    """Packers of fixed-width values among which there are arrays, by the arrays' sizes.
+    """Packers of fixed-width values and arrays of them, by the sizes of the arrays.
 
-    `Packers(("i", "*Bq"))[2,](7, 3, *values)`: an int32, then a compact array of two int64 behind its count plus one.
+    `Packers(("i", "*Bq"))[2,](7, 3, *values)`: an int32, then a compact array of two int64 after its count plus one.
     """
 
     def __init__(self, codes: tuple[str, ...]) -> None:
@@ -154,7 +154,7 @@ class Packers(dict[tuple[int, ...], Callable[..., bytes]]):
         return pack
 
     def _pack_long(self, *values: Any) -> bytes:
-        """Counts of more than a byte are among the values."""
+        """Pack values with counts of more than one byte."""
         out, left = [], iter(values)
         for code in self._codes:
             if code[0] != "*":

@@ -18,9 +18,9 @@ from kpybroker.wire.records.compression import Buffer, Codec, compress, decompre
 
 HEADER_BYTES = 61
 PREFIX_BYTES = 12
-"""base_offset and length: what `length` does not count."""
+"""The size of base_offset and length, which `length` does not include."""
 DECOMPRESSED_LIMIT_BYTES = 128 << 20
-"""What one batch may decompress to, unless the caller knows better."""
+"""The default limit on the decompressed size of a batch."""
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
@@ -135,20 +135,20 @@ class Batch:
 
     @property
     def log_append_time(self) -> bool:
-        """All records carry max_timestamp, the broker's clock."""
+        """All records have max_timestamp, the broker's time."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     def crc_ok(self) -> bool:
         return crc32c(self.view[CRC_FROM:]) == self.crc
 
     def patch(self, base_offset: int, leader_epoch: int) -> None:
-        """Assign base offset and leader epoch in place; the CRC does not cover them."""
+        """Set base offset and leader epoch in place; the CRC does not include them."""
         _ASSIGNED.pack_into(self.view, 0, base_offset, self.size_bytes - PREFIX_BYTES, leader_epoch)
         self.base_offset = base_offset
         self.leader_epoch = leader_epoch
 
     def stamp(self, timestamp_ms: int, attribute: int = LOG_APPEND_TIME) -> None:
-        """Assign the maximum timestamp in place: an attribute bit (0 for none), the timestamp, a new CRC."""
+        """Set the maximum timestamp in place: an attribute bit (0 for none), the timestamp, a new CRC."""
         self.attributes |= attribute
         self.max_timestamp = timestamp_ms
         _INT16.pack_into(self.view, _ATTRIBUTES_AT, self.attributes)
@@ -158,7 +158,7 @@ class Batch:
 
 
 def base_offset_of(view: Buffer) -> int:
-    """The first offset of stored or queued batches, from the head of the first of them."""
+    """The first offset of stored or queued batches, from the header of the first one."""
     offset: int = _INT64.unpack_from(view, 0)[0]
     return offset
 
@@ -206,10 +206,10 @@ def _old_magic(magic: int) -> KafkaError:
 
 
 def read_records(batch: Batch, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES, plain: bytes = b"") -> Iterator[Record]:
-    """The records of a batch, decompressed to at most `limit_bytes`, unless `plain` has them already.
+    """The records of a batch, decompressed to at most `limit_bytes`, unless `plain` has the decompressed bytes.
 
     Raises KafkaError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE or UNSUPPORTED_COMPRESSION_TYPE from the codec, INVALID_RECORD
-    for records that do not follow the format or whose number is not the header's.
+    for records with a wrong format, or if their number differs from the header's.
     """
     plain = plain or bytes(decompress(batch.codec, batch.view[HEADER_BYTES:], limit_bytes))
     stamp = batch.max_timestamp if batch.log_append_time else None
@@ -306,7 +306,7 @@ def _headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
 
 
 Keyed = tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, Headers]
-"""(key, value) or (key, value, headers), stamped with the batch's time."""
+"""(key, value) or (key, value, headers), with the batch's timestamp."""
 
 
 def encode_batch(
@@ -323,7 +323,7 @@ def encode_batch(
     control: bool = False,
     transactional: bool = False,
 ) -> bytearray:
-    """A batch of consecutive offsets from `base_offset`; a Record brings its own timestamp, a tuple `timestamp_ms`."""
+    """A batch of consecutive offsets from `base_offset`. A Record has its own timestamp; tuples get `timestamp_ms`."""
     assert records, "a batch has at least one record"
     first = records[0]
     base_timestamp = first.timestamp if isinstance(first, Record) else timestamp_ms
@@ -349,9 +349,8 @@ def encode_batch(
 
 
 def with_body(batch: Batch, codec: int, body: Buffer, max_timestamp: int) -> Batch:
-    """The batch with its records compressed another way: `body` is what follows the header. Of the attributes the
-    codec stays, and that it is transactional.
-    """
+    """The batch with another encoding of its records: `body` is what follows the header. Of the attributes, the codec
+    and the transactional bit are kept."""
     last, producer = batch.last_offset_delta, (batch.producer_id, batch.producer_epoch, batch.base_sequence)
     attributes = codec | batch.attributes & TRANSACTIONAL
     header = (attributes, last, batch.base_timestamp, max_timestamp, *producer, batch.record_count)
@@ -401,6 +400,6 @@ def put_varint(out: bytearray, value: int) -> None:
 
 
 def header_at(data: Buffer, at: int) -> tuple[int, int]:
-    """(base_offset, size in bytes) of the batch at a position; for walking over stored batches."""
+    """(base_offset, size in bytes) of the batch at a position, for scanning stored batches."""
     base_offset, length = PREFIX.unpack_from(data, at)
     return base_offset, length + PREFIX_BYTES

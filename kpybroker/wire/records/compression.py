@@ -34,10 +34,10 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = Struct(">i")
 _LZ4_FAST = 1
 LZ4_DEFAULT_LEVEL = 9
-"""Of compression.lz4.level."""
+"""The default of compression.lz4.level."""
 _SNAPPY_MAX_RATIO = 64
 _GZIP_NEXT_BYTES = 1 << 10
-"""Of a second member, handed over at once, and twice as much each time: what is behind its end is copied."""
+"""The input for a second gzip member, doubled each time: bytes after its end are copied."""
 
 
 class Codec(IntEnum):
@@ -61,7 +61,7 @@ CODEC_BY_NAME = {
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` in the framing Kafka's Java client reads; `level` is the codec's own, None for its default."""
+    """`data` in the framing that Kafka's Java client reads; `level` is the codec's own, None for its default."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -89,9 +89,9 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, limit_bytes: int) -> Buffer:
-    """The plain bytes, at most `limit_bytes`.
+    """The decompressed bytes, at most `limit_bytes`.
 
-    Raises KafkaError: MESSAGE_TOO_LARGE above the limit, CORRUPT_MESSAGE for bytes that are not the codec's,
+    Raises KafkaError: MESSAGE_TOO_LARGE above the limit, CORRUPT_MESSAGE for bytes that the codec cannot read,
     UNSUPPORTED_COMPRESSION_TYPE for an unknown codec.
     """
     match codec:
@@ -113,13 +113,16 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> Buffer:
 
 
 def pieces(codec: int, data: Buffer, limit_bytes: int) -> Iterator[Part]:
-    """The plain bytes of stored data, in pieces of at most PIECE_BYTES. `whole_bytes` says how large the parts are that
-    they are cut from. Reads all that `decompress` reads, and raises as it does, once it gets there."""
+    """The decompressed bytes of stored data, in pieces of at most PIECE_BYTES.
+
+    `whole_bytes` is the size of the parts that they are cut from. Raises as `decompress` does, when it reaches the
+    error.
+    """
     return at_once(stored_pieces(codec, data, limit_bytes))
 
 
 def whole_bytes(codec: int, data: Buffer) -> int:
-    """What `pieces` may have to make in one go, in bytes; from headers alone. Raises KafkaError."""
+    """The most bytes that `pieces` may have to decompress at once; from headers alone. Raises KafkaError."""
     match codec:
         case Codec.LZ4:
             return lz4_frames.largest_part_bytes(bytes(data))
@@ -129,8 +132,8 @@ def whole_bytes(codec: int, data: Buffer) -> int:
 
 
 def stored_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
-    """As `pieces`, but what comes out in one go, and is large, is made by functions among them: to be called before the
-    next piece is asked for, on any thread."""
+    """Like `pieces`, but large parts that must be decompressed at once are functions among the pieces: call them before
+    asking for the next piece, on any thread."""
     match codec:
         case Codec.GZIP:
             return even(_gzip_pieces(data, limit_bytes), limit_bytes)
@@ -145,9 +148,9 @@ def stored_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
 
 
 def clients_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
-    """As `stored_pieces`, of what a client sends: only what Java's consumer reads to its end.
+    """Like `stored_pieces`, for batches of clients: only what Java's consumer reads to its end.
 
-    Raises KafkaError, too: UNKNOWN_SERVER_ERROR and INVALID_RECORD for LZ4, see `lz4_frames.pieces`.
+    Also raises UNKNOWN_SERVER_ERROR and INVALID_RECORD for LZ4, see `lz4_frames.pieces`.
     """
     match codec:
         case Codec.LZ4:
@@ -209,7 +212,7 @@ def _snappy_pieces(data: bytes, limit_bytes: int) -> Pieces:
 
 
 def _snappy_blocks(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """The blocks, and how many bytes they hold. Raises KafkaError."""
+    """The blocks, and their total decompressed size. Raises KafkaError."""
     if not data.startswith(_XERIAL_MAGIC):
         yield data, _raw_snappy_bytes(data)
         return
@@ -227,7 +230,7 @@ def _snappy_blocks(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def _raw_snappy_bytes(block: bytes) -> int:
-    """What a block says that it holds. Raises KafkaError."""
+    """The decompressed size in a block's header. Raises KafkaError."""
     import cramjam
 
     try:

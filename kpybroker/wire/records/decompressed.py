@@ -1,4 +1,4 @@
-"""What all codecs share where batches are decompressed in pieces: how large these are, and how bytes are refused."""
+"""What all codecs share when they decompress in pieces: the size of the pieces, and errors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from kpybroker.errors import ErrorCode, KafkaError
 PIECE_BYTES = 64 << 10
 """The largest piece."""
 IN_PLACE_BYTES = 1 << 20
-"""What is decompressed in one go where it is asked for; more is made by a Load."""
+"""The largest part that is decompressed where it is needed; a Load decompresses larger ones."""
 STEPS_A_PIECE = 250
-"""Blocks, or members, that are gone over for one piece: they may be as small as they like."""
+"""How many blocks or members are processed for one piece: they may be very small."""
 Load = Callable[[], None]
-"""Makes more than IN_PLACE_BYTES; to be called, on any thread, before the next piece is asked for.
-
-Raises KafkaError.
+"""Decompresses more than IN_PLACE_BYTES; call it, on any thread, before asking for the next piece. Raises KafkaError.
 """
 Part = bytes | memoryview
 Pieces = Iterator["Part | Load"]
@@ -30,8 +28,11 @@ def corrupt(codec: str, cause: object) -> KafkaError:
 
 
 def even(source: Iterable[Part | Load], limit_bytes: int) -> Pieces:
-    """Pieces of at most PIECE_BYTES: larger ones are cut, small ones put together. One may be empty: a step that took
-    time and made nothing. Raises KafkaError: MESSAGE_TOO_LARGE for more than `limit_bytes` in all."""
+    """Pieces of at most PIECE_BYTES: larger ones are cut, small ones joined. A piece may be empty: a step that took
+    time and produced nothing.
+
+    Raises KafkaError: MESSAGE_TOO_LARGE for more than `limit_bytes` in all.
+    """
     kept: list[Part] = []
     kept_bytes, left = 0, limit_bytes
     for piece in source:
@@ -61,7 +62,7 @@ def _cut(kept: list[Part]) -> Iterator[bytes]:
 
 
 def loaded(made: Callable[[], Part], bound_bytes: int) -> Pieces:
-    """What `made` returns: in place, or by a Load where it may be more than IN_PLACE_BYTES."""
+    """What `made` returns: at once, or by a Load if it may be more than IN_PLACE_BYTES."""
     if bound_bytes <= IN_PLACE_BYTES:
         yield made()
         return
@@ -71,7 +72,7 @@ def loaded(made: Callable[[], Part], bound_bytes: int) -> Pieces:
 
 
 def at_once(source: Iterable[Part | Load]) -> Iterator[Part]:
-    """The pieces, with what makes them called in place."""
+    """The pieces, with every Load called in place."""
     for piece in source:
         if isinstance(piece, Part):
             yield piece

@@ -1,4 +1,4 @@
-"""Records that are larger than the pieces they come in, field by field; and what a walk over records is."""
+"""Scans records that are larger than the pieces they come in, field by field; and the interface of a scan."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from kpybroker.wire.records.decompressed import Load
 from kpybroker.wire.records.record_fields import INT_BITS, LONG_BITS, Piece, misfit, varint, whole_headers
 
 SLICE_HEADERS = 10_000
-"""Of one record: about a millisecond."""
+"""Headers of one record that take about a millisecond."""
 FIELDS_BYTES = 32
-"""At least what stands in a record before its key: its length, attributes, two deltas, the length of the key."""
+"""The least size of a record's fields before its key: length, attributes, two deltas, the length of the key."""
 Slices = Generator[Load | None, Any, None]
-"""Work on the loop; others have their turn wherever it yields. A Load is to be called before it goes on."""
+"""Work on the loop that lets others run wherever it yields. Call a Load before continuing."""
 
 
 class Walking(Protocol):
-    """What goes over the records."""
+    """A scan of records."""
 
     seen: int
-    """Records walked over."""
+    """How many records were scanned."""
 
     def some(self, plain: Piece, at: int, most: int) -> int:
-        """Walk over at most `most` records that are whole; the position after them.
+        """Scan at most `most` records that are whole; returns the position after them.
 
-        Raises KafkaError; IndexError for a whole record whose fields leave it.
+        Raises KafkaError; IndexError for a whole record whose fields exceed it.
         """
 
     def note(self, delta: int, offset: int, key_bytes: int) -> None:
         """One large record: its deltas (offset still zigzag), -1 for no key. Raises KafkaError."""
 
     def note_headers(self, count: int) -> bool:
-        """A large record with so many headers: whether to look at them, and how it ends. Raises KafkaError."""
+        """A large record with this many headers: returns whether to check them, and the error if they are wrong. Raises
+        KafkaError."""
 
     @property
     def is_over(self) -> bool:
-        """Nothing of what follows matters."""
+        """Whether the rest does not matter."""
 
 
 def next_piece(left: Iterator[Piece | Load]) -> Generator[Load | None, Any, Piece | None]:
@@ -49,18 +50,18 @@ def next_piece(left: Iterator[Piece | Load]) -> Generator[Load | None, Any, Piec
 
 
 class LargeRecord:
-    """A record that is not whole in its piece and too large to put together: its fields, one by one."""
+    """A record that is not whole in its piece and too large to be joined: its fields, one by one."""
 
     def __init__(self, plain: Piece, at: int, left: Iterator[Piece | Load]) -> None:
         self.plain = plain
         self.at = at
         self._left = left
         self._bytes = 0
-        """Of the record, that are still to come."""
+        """How many bytes of the record are still to come."""
         self._index = 0
 
     def walk_over(self, found: Walking) -> Slices:
-        """Note it in `found`. Raises KafkaError."""
+        """Report the record to `found`. Raises KafkaError."""
         self._index = found.seen
         size, self.at = varint(self.plain, self.at)
         if size & 1:
@@ -111,7 +112,7 @@ class LargeRecord:
         return value
 
     def _sized(self) -> Generator[Load | None, Any, int]:
-        """Go over a length and its bytes; -1 for none."""
+        """Skip a length and its bytes; returns -1 for none."""
         size = yield from self._number()
         if size & 1:
             if size != 1:

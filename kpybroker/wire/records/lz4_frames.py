@@ -12,7 +12,7 @@ from kpybroker.wire.records.decompressed import IN_PLACE_BYTES, Load, Part, Piec
 
 MAGIC = b"\x04\x22\x4d\x18"
 FEW_BLOCKS = 64
-"""A frame of at most so many blocks, and IN_PLACE_BYTES, is decompressed whole: this is what most batches are."""
+"""A frame with at most this many blocks, and IN_PLACE_BYTES, is decompressed as a whole, as most batches are."""
 _MAX_RATIO = 255
 _BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 _INDEPENDENT, _BLOCK_CHECKSUM, _CONTENT_SIZE, _CONTENT_CHECKSUM = 0x20, 0x10, 0x08, 0x04
@@ -20,7 +20,7 @@ _RESERVED = 0x03
 _VERSION = 0x40
 _RESERVED_SIZE = 0x8F
 _AS_IT_IS = 1 << 31
-"""A bit of a block's length: it is not compressed."""
+"""The bit of a block's length for an uncompressed block."""
 _WORD = Struct("<I")
 _CONTENT_BYTES = Struct("<Q")
 _END = bytes(4)
@@ -29,28 +29,28 @@ _MASK = 0xFFFFFFFF
 
 
 class Header(NamedTuple):
-    """The header of a frame, as far as it is not checked by `checked`."""
+    """The header of a frame; `checked` verifies the rest of it."""
 
     flags: int
     block_bytes: int
-    """The most that a block holds."""
+    """The largest size of a block's content."""
     first: int
-    """Where the first block begins."""
+    """The position of the first block."""
 
     @property
     def is_linked(self) -> bool:
-        """Blocks may depend on those before them."""
+        """Whether blocks may depend on previous ones."""
         return not self.flags & _INDEPENDENT
 
 
 class Block(NamedTuple):
-    """Where a block is; its data is followed by a checksum where the frame says so."""
+    """The position of a block; its data is followed by a checksum if the frame has them."""
 
     at: int
-    """Of its length."""
+    """The position of its length."""
     word: int
     bound_bytes: int
-    """The most it can hold."""
+    """The largest size of its content."""
     end: int
 
 
@@ -66,7 +66,7 @@ def header_at(data: bytes, at: int) -> Header:
 
 
 def blocks(data: bytes, header: Header) -> Iterator[Block]:
-    """The blocks of a frame; the last has word 0, and ends where the frame does. Raises KafkaError."""
+    """The blocks of a frame; the last one has word 0, and ends at the end of the frame. Raises KafkaError."""
     flags, block_bytes, at = header
     more = 4 if flags & _BLOCK_CHECKSUM else 0
     while True:
@@ -89,8 +89,10 @@ def blocks(data: bytes, header: Header) -> Iterator[Block]:
 
 
 def few_blocks(data: bytes) -> int | None:
-    """The most that a client's frame holds, where it has few blocks, and no more than IN_PLACE_BYTES; None for any
-    other. Raises KafkaError, as `pieces` does."""
+    """The largest content of a client's frame, if it has few blocks and at most IN_PLACE_BYTES; None for any other.
+
+    Raises KafkaError, as `pieces` does.
+    """
     bound = 0
     for number, block in enumerate(blocks(data, _clients(data))):
         if not block.word:
@@ -124,7 +126,7 @@ def pieces(data: bytes, decompress_whole: Callable[[bytes, int | None], Part]) -
 
 
 def stored_pieces(data: bytes, decompress_whole: Callable[[bytes, int | None], Part]) -> Pieces:
-    """As `pieces`, of frames in any form: those with linked blocks are decompressed whole. Raises KafkaError."""
+    """Like `pieces`, for frames of any form: those with linked blocks are decompressed whole. Raises KafkaError."""
     at = 0
     while at < len(data):
         header = header_at(data, at)
@@ -137,7 +139,7 @@ def stored_pieces(data: bytes, decompress_whole: Callable[[bytes, int | None], P
 
 
 def _parts(data: bytes, at: int, header: Header) -> Iterator[tuple[Block, Part | Load]]:
-    """The blocks of the frame at a position, and what they hold."""
+    """The blocks of the frame at a position, and their content."""
     content = checked(data, at, header)
     size_bytes = 0
     for block in blocks(data, header):
@@ -169,7 +171,7 @@ def _check_end(data: bytes, end: int) -> None:
 
 
 def bound_bytes(data: bytes) -> int:
-    """The most bytes these frames can hold, from their block lengths; walks over headers only. Raises KafkaError."""
+    """The largest content of these frames, from their block lengths; reads headers only. Raises KafkaError."""
     bound = at = 0
     while at < len(data):
         for block in blocks(data, header_at(data, at)):
@@ -179,7 +181,7 @@ def bound_bytes(data: bytes) -> int:
 
 
 def largest_part_bytes(data: bytes) -> int:
-    """The most bytes that `stored_pieces` makes in one go; walks over headers only. Raises KafkaError."""
+    """The most bytes that `stored_pieces` decompresses at once; reads headers only. Raises KafkaError."""
     largest = at = 0
     while at < len(data):
         header = header_at(data, at)
@@ -192,15 +194,15 @@ def largest_part_bytes(data: bytes) -> int:
 
 
 class Content:
-    """What the blocks of a frame become, held against its header and its checksums."""
+    """The content of a frame's blocks, checked against its header and checksums."""
 
     def __init__(self, header: Header, size_bytes: int | None, alone: bytes) -> None:
         self._size_bytes = size_bytes
         self._alone = alone
-        """The header of a frame of one of its blocks."""
+        """The header for a frame with only one of its blocks."""
         self._sums_blocks = bool(header.flags & _BLOCK_CHECKSUM)
         self._output = bytearray()
-        """For one block, made anew for a larger one."""
+        """The output buffer, replaced for a larger block."""
         self._summing = None
         if header.flags & _CONTENT_CHECKSUM:
             import cramjam
@@ -209,7 +211,7 @@ class Content:
             self._summing = cramjam.lz4.Compressor(level=1, content_checksum=True, block_linked=False)
 
     def plain(self, data: bytes, block: Block) -> bytes:
-        """A block decompressed. Raises KafkaError."""
+        """Decompress a block. Raises KafkaError."""
         import cramjam
 
         if block.word & _AS_IT_IS and not self._sums_blocks:
@@ -232,7 +234,7 @@ class Content:
         return plain
 
     def check(self, size_bytes: int, checksum: bytes) -> None:
-        """Once all blocks are there. Raises KafkaError."""
+        """Check the frame after its last block. Raises KafkaError."""
         if self._size_bytes not in (None, size_bytes):
             raise corrupt("lz4", f"{size_bytes} bytes, {self._size_bytes} by its header")
         if self._summing is not None and bytes(self._summing.finish())[-4:] != checksum:
@@ -240,7 +242,7 @@ class Content:
 
 
 def checked(data: bytes, at: int, header: Header) -> Content:
-    """The content of the frame at a position, once its header has been held against its checksum. Raises KafkaError."""
+    """The content of the frame at a position, after its header was checked against its checksum. Raises KafkaError."""
     if data[header.first - 1] != _header_checksum(data[at + 4 : header.first - 1]):
         raise corrupt("lz4", "checksum of the header")
     size_bytes = None

@@ -17,7 +17,7 @@ _ABORT, _COMMIT = 0, 1
 
 
 class Marker(NamedTuple):
-    """Ends the transaction of a producer: who, by the word of which coordinator, and how."""
+    """Ends a producer's transaction: the producer, the coordinator's epoch, and the outcome."""
 
     producer_id: int
     producer_epoch: int
@@ -26,7 +26,7 @@ class Marker(NamedTuple):
 
 
 def encode_marker(marker: Marker, timestamp_ms: int) -> bytearray:
-    """The batch, its offset not assigned yet."""
+    """The marker's batch, without an offset."""
     return encode_batch(
         [(_KEY.pack(0, _COMMIT if marker.commits else _ABORT), _VALUE.pack(0, marker.coordinator_epoch))],
         timestamp_ms=timestamp_ms,
@@ -38,7 +38,7 @@ def encode_marker(marker: Marker, timestamp_ms: int) -> bytearray:
 
 
 def read_marker(batch: Batch) -> Marker | None:
-    """What a control batch ends; None for control records of other kinds. Raises KafkaError."""
+    """The marker in a control batch; None for other control records. Raises KafkaError."""
     for record in read_records(batch):
         key, value = record.key, record.value
         if key is None or value is None or len(key) < _KEY.size or len(value) < _VALUE.size:

@@ -1,4 +1,4 @@
-"""The fields of a record: numbers, lengths and headers, as they stand one behind the other in a batch."""
+"""The fields of a record in a batch: numbers, lengths and headers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.record_layouts import AFTER_LENGTH, AFTER_NAME, MISFIT
 
 INT_BITS = 35
-"""Five bytes, as much as a varint of 32 bits takes: Java's consumer refuses a longer one."""
+"""Five bytes, the size of a varint of 32 bits: Java's consumer refuses longer ones."""
 LONG_BITS = 70
-"""Ten bytes, as much as a varint of 64 bits takes: timestamp deltas alone."""
+"""Ten bytes, the size of a varint of 64 bits: for timestamp deltas only."""
 Piece = bytes | memoryview
 
 
 def misfit(index: int) -> KafkaError:
-    """What to raise for a record whose fields do not fill it."""
+    """The error for a record whose fields do not fill it."""
     return KafkaError(ErrorCode.INVALID_RECORD, f"record {index} does not have the length of its fields")
 
 
@@ -30,7 +30,8 @@ def varint(plain: Piece, at: int, bits: int = INT_BITS) -> tuple[int, int]:
 
 
 def record_size(plain: Piece, at: int) -> tuple[int, int]:
-    """A record's length and the position after it; one that has not come whole is larger than all that is here."""
+    """A record's length and the position after it. If the length is incomplete, it counts as larger than the remaining
+    bytes."""
     try:
         return varint(plain, at)
     except IndexError:
@@ -38,7 +39,7 @@ def record_size(plain: Piece, at: int) -> tuple[int, int]:
 
 
 def whole_headers(plain: Piece, at: int, most: int) -> tuple[int, int]:
-    """How many of the next headers, at most `most`, are whole and right, and where they end."""
+    """How many of the next headers, at most `most`, are complete and valid, and where they end."""
     total = len(plain)
     number = begin = 0
     try:
@@ -56,7 +57,7 @@ def whole_headers(plain: Piece, at: int, most: int) -> tuple[int, int]:
 
 
 def after_length(plain: Piece, at: int, *, may_be_absent: bool = True) -> int:
-    """What is behind a length that has more than one byte, and its bytes. Raises IndexError, KafkaError."""
+    """The position after a length of more than one byte and its bytes. Raises IndexError, KafkaError."""
     size, at = varint(plain, at)
     if size & 1:
         return at if size == 1 and may_be_absent else MISFIT

@@ -1,6 +1,6 @@
-"""Tables for the walk over records: how far a length reaches, and what the offset deltas of a batch look like.
+"""Tables for scanning records: the size of a field from its length, and the offset deltas of a batch.
 
-Both are varints, zigzag. The tables are for those as short as they can be; of others they say that they do not fit.
+Both are zigzag varints. The tables cover the shortest ones, and mark all others as misfits.
 """
 
 from __future__ import annotations
@@ -10,24 +10,22 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 INDEXES = 1 << 20
-"""Records of a batch that have a layout, which is as many as three bytes can tell."""
+"""Records of a batch that have a layout: as many as three bytes can count."""
 MISFIT = 1 << 40
-"""A position behind the end of anything."""
+"""A position beyond the end of anything."""
 _RUN = 64
 _TWO_BYTES, _THREE_BYTES = _RUN, _RUN << 7
-"""The first offset deltas that take as many."""
+"""The first offset deltas of two and three bytes."""
 
 
 class Layout(NamedTuple):
-    """Of records whose offset deltas take as many bytes."""
+    """Of records whose offset deltas have the same size."""
 
     unpack: Callable[[Any, int], tuple[Any, ...]]
-    """From the offset delta on: its first byte, the rest of it, the first byte of the key's length.
-
-    Raises struct.error at the end of the bytes.
-    """
+    """From the offset delta on: its first byte, the rest of it, the first byte of the key's length. Raises struct.error
+    at the end of the bytes."""
     width: int
-    """Bytes of the offset delta: where the key's length is."""
+    """The size of the offset delta, which the key's length follows."""
     after_key: list[int]
     """AFTER_LENGTH of the key's length, counted from the offset delta."""
 
@@ -44,12 +42,10 @@ def _layout(width: int, rest: str, *, needs_keys: bool) -> Layout:
 
 
 AFTER_LENGTH = [_after(byte) for byte in range(256)]
-"""By the first byte of a length: how far what is behind its bytes is from it.
-
-From 0x80 on a second byte follows, and if that is the last, it says 64 more for each 1.
-"""
+"""By the first byte of a length: the distance from it to the end of its bytes. From 0x80 on, a second byte follows; if
+that is the last one, it adds 64 for each 1."""
 AFTER_NAME = [MISFIT if byte == 1 else after for byte, after in enumerate(AFTER_LENGTH)]
-"""The same for what must not be absent."""
+"""The same for a field that must not be absent."""
 _LAYOUTS = [
     [_layout(width, rest, needs_keys=needs_keys) for width, rest in ((1, "0s"), (2, "B"), (3, "H"))]
     for needs_keys in (False, True)
@@ -59,9 +55,8 @@ _MORE = range(0x80, 0x80 + 2 * _RUN, 2)
 
 
 def layout_at(index: int, last: int, needs_keys: bool) -> tuple[Layout, range, int | bytes]:
-    """The layout of the record `index` of a batch, and of the next ones up to `last` of which the offset deltas have
-    nothing but their first bytes different: those bytes, and the rest of them all. `index` is less than INDEXES.
-    """
+    """The layout of the record `index` of a batch, and of the following ones up to `last` whose offset deltas differ in
+    the first byte only: these first bytes, and the common rest. `index` is less than INDEXES."""
     at = index % _RUN
     until = at + last - index
     if index < _TWO_BYTES:

@@ -26,19 +26,18 @@ from kpybroker.wire.records.compression import Buffer, Codec, compress
 
 Plain = TypeVar("Plain", bytes, memoryview)
 Scanned = tuple[int, int, int, int, Plain | None, bool]
-"""A record: where its bytes begin and end (its length among them), timestamp delta, offset delta, key, has a value."""
+"""A record: where its bytes begin and end (including its length), timestamp delta, offset delta, key, and whether it
+has a value."""
 Found = Scanned[bytes]
 _COPIED_BYTES = 1 << 20
-"""In one go: on a thread, others wait for the interpreter meanwhile."""
+"""The most bytes that are copied at once: on a thread, others wait for the interpreter meanwhile."""
 _VARINT_BITS = 70
 _HALF = 1 << 63
 
 
 def scan(plain: Plain, at: int, count: int) -> tuple[list[Scanned[Plain]], int]:
-    """`count` records from position `at` on, their offsets growing, and where they end.
-
-    Raises KafkaError: INVALID_RECORD.
-    """
+    """`count` records from position `at` on, with growing offsets, and where they end. Raises KafkaError:
+    INVALID_RECORD."""
     found: list[Scanned[Plain]] = []
     previous = -1
     try:
@@ -100,17 +99,17 @@ def _invalid() -> KafkaError:
 
 
 def _int64(value: int) -> int:
-    """As clients add: who appended a batch that nobody opened may have written any times into it."""
+    """Add as clients do: a batch that was never opened may contain any timestamps."""
     return (value + _HALF) % (2 * _HALF) - _HALF
 
 
 def delete_horizon_ms(batch: Batch) -> int | None:
-    """From when on the tombstones of a batch, or its end marker, may go; None where nobody has said so yet."""
+    """When the tombstones of a batch, or its end marker, may be removed; None if that is not set yet."""
     return batch.base_timestamp if batch.attributes & DELETE_HORIZON else None
 
 
 def put_retimed(out: bytearray, plain: memoryview, records: Sequence[Scanned[Plain]], shift_ms: int) -> None:
-    """Append the records with `shift_ms` added to their timestamp deltas, as 64-bit integers are added."""
+    """Append the records with `shift_ms` added to their timestamp deltas, as 64-bit integers."""
     for begin, end, delta, _, _, _ in records:
         _, at = read_varint(plain, begin)
         _, after = read_varint(plain, at + 1)
@@ -125,7 +124,7 @@ def put_retimed(out: bytearray, plain: memoryview, records: Sequence[Scanned[Pla
 def thinned(batch: Batch, body: Buffer, count: int, max_timestamp: int, horizon_ms: int | None) -> bytes:
     """The batch with the `count` records of `body`, which is not compressed yet; the codec stays.
 
-    `horizon_ms`: a delete horizon that it gets now, and that the timestamp deltas in `body` count from.
+    `horizon_ms`: a delete horizon that it gets now, and that the timestamp deltas in `body` are relative to.
     """
     attributes, base_timestamp = batch.attributes, batch.base_timestamp
     if horizon_ms is not None:
@@ -136,7 +135,7 @@ def thinned(batch: Batch, body: Buffer, count: int, max_timestamp: int, horizon_
 
 
 def emptied(batch: Batch) -> bytes:
-    """The batch without records: what it says of its producer and of the log's offsets stays."""
+    """The batch without records; its header keeps the producer's data and the offsets."""
     attributes = Codec.NONE | batch.attributes & (TRANSACTIONAL | CONTROL | LOG_APPEND_TIME)
     return _with(batch, attributes, -1, batch.max_timestamp, 0, b"")
 

@@ -1,4 +1,4 @@
-"""The records of a batch without making objects of them: a walk over their lengths, in slices.
+"""Scans the records of a batch without creating objects for them, in slices.
 
 Layout of a record: length varint (of what follows), attributes int8, timestamp delta varint, offset delta varint, key
 and value (length varint, -1 for none; bytes), number of headers varint, headers (key and value as above). Varints are
@@ -28,37 +28,37 @@ from kpybroker.wire.records.record_layouts import AFTER_LENGTH, INDEXES, MISFIT,
 SLICE_RECORDS = 1000
 """Records, or headers, of one slice: about half a millisecond."""
 BLAMED_LIMIT = 1000
-"""Records that one refusal names."""
+"""The most records that one refusal names."""
 _SHORT_BYTES = 64 << 10
-"""Of a record that is not whole in its piece: up to here it is put together, else walked over field by field."""
+"""A record that is not whole in its piece is joined up to this size, and scanned field by field above it."""
 _ALONE_MOST = 16
-"""Records that are looked at on their own before the next try to go faster."""
+"""How many records are scanned one by one before the fast way is tried again."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """What to look for in the records of a batch, and what was found; a record is told by its index.
+    """What to look for in the records of a batch, and what was found; records are identified by their index.
 
-    Each record is checked for its form, and the offsets must follow one another.
+    The format of each record is checked, and the offsets must be consecutive.
     """
 
     earliest: int
     latest: int
-    """Bounds of the timestamp deltas, in milliseconds."""
+    """The bounds of the timestamp deltas, in milliseconds."""
     timeless: int | None = None
-    """The timestamp delta of records without a timestamp, which any bounds let pass."""
+    """The timestamp delta of records without a timestamp, which is valid whatever the bounds."""
     seen: int = 0
     newest: int = -(1 << 63)
     """The largest timestamp delta."""
     without_key: list[int] = field(default_factory=list)
     out_of_time: list[int] = field(default_factory=list)
-    """Of both the first BLAMED_LIMIT."""
+    """The first BLAMED_LIMIT records that are beyond each bound."""
     needs_keys: bool = True
     """Whether to look for records without a key."""
     headers: int = 0
-    """Of all records walked over."""
+    """The headers of all scanned records."""
     headers_limit: int | None = None
-    """More are refused."""
+    """With more headers, the batch is refused."""
 
     @property
     def is_over(self) -> bool:
@@ -77,7 +77,7 @@ class Walk:
         self.seen += 1
 
     def note_headers(self, count: int) -> bool:
-        """So many more. Raises KafkaError: MESSAGE_TOO_LARGE above the limit."""
+        """Count headers. Raises KafkaError: MESSAGE_TOO_LARGE above the limit."""
         self.headers += count
         if self.headers_limit is not None and self.headers > self.headers_limit:
             text = f"a compressed batch with more than {self.headers_limit} headers"
@@ -108,7 +108,7 @@ class Walk:
                 return at
 
     def _any(self, plain: Piece, begin: int) -> int:
-        """The next record, whatever is in it; `begin` where it is not whole."""
+        """The next record, whatever it contains; `begin` if it is incomplete."""
         size, at = record_size(plain, begin)
         end = at + (size >> 1)
         if end > len(plain):
@@ -127,7 +127,7 @@ class Walk:
         return at
 
     def _end_of_headers(self, plain: Piece, at: int, end: int) -> int:
-        """Where the headers of a record end that ends at `end`; only what ends there is right."""
+        """Where the headers end of a record that ends at `end`; the record is valid only if both are the same."""
         count, at = varint(plain, at)
         if count & 1 or count > end - at:
             return MISFIT  # a negative number, or more than two bytes each can be
@@ -138,8 +138,8 @@ class Walk:
         return at
 
     def _sound(self, plain: Piece, at: int, last: int) -> int:
-        """The next records up to index `last`, while nothing is to be said of them; any other is left to `_any`. Short
-        varints are taken apart in place: calls would cost more than all the rest."""
+        """Scan records up to index `last`, as long as they are ordinary; any other is left to `_any`. Short varints are
+        decoded in place: calls would cost more than all the rest."""
         earliest, latest, total, begin, before = self.earliest, self.latest, len(plain), at, -1
         while (index := self.seen) < last and index < INDEXES:
             (unpack, width, after_key), run, rest = layout_at(index, last, self.needs_keys)
@@ -200,7 +200,7 @@ class Walk:
 
 
 def walk(plain: bytes, count: int, earliest: int, latest: int) -> Walk:
-    """All of `count` records, as `walk_through` goes over them, in one go. Raises KafkaError."""
+    """Scan all `count` records at once, like `walk_through`. Raises KafkaError."""
     found = Walk(earliest, latest)
     for _ in walk_through(found, (plain,), count):
         pass
@@ -208,9 +208,9 @@ def walk(plain: bytes, count: int, earliest: int, latest: int) -> Walk:
 
 
 def walk_through(found: Walking, pieces: Iterable[Piece | Load], count: int) -> Slices:
-    """Go over `count` records whose bytes come in `pieces`, which are held only as long as they are walked over.
+    """Scan `count` records whose bytes come in `pieces`, each of which is released when it is scanned.
 
-    Raises KafkaError: INVALID_RECORD for bytes that are not these records, and what `pieces` raise.
+    Raises KafkaError: INVALID_RECORD for bytes that are not these records, and whatever `pieces` raise.
     """
     left = iter(pieces)
     plain: Piece = b""

@@ -1,4 +1,4 @@
-"""A record of a batch, looked for by its time: a walk that looks at lengths, timestamps and offsets alone."""
+"""Finds a record of a batch by its timestamp: a scan of lengths, timestamps and offsets only."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from kpybroker.wire.records.record_fields import LONG_BITS, Piece, misfit, recor
 
 @dataclass(slots=True)
 class TimeWalk:
-    """Looks for a record by its time: the first with a timestamp delta of at least `wanted`, or the newest of all.
+    """Finds the first record with a timestamp delta of at least `wanted`, or the newest one.
 
-    Only lengths, timestamps and offsets are looked at; offsets may have gaps.
+    It reads lengths, timestamps and offsets only; offsets may have gaps.
     """
 
     since: int
     """The first offset delta that counts."""
     wanted: int | None = None
-    """None: the newest."""
+    """None for the newest."""
     seen: int = 0
     found: tuple[int, int] | None = None
     """Offset delta and timestamp delta of the record."""
@@ -38,11 +38,11 @@ class TimeWalk:
             self.found = offset >> 1, delta
 
     def note_headers(self, count: int) -> bool:
-        """No header matters."""
+        """Headers do not matter."""
         return False
 
     def some(self, plain: Piece, at: int, most: int) -> int:
-        """As in `Walk`, with less to look at: short varints are taken apart in place."""
+        """Like `Walk`, with fewer checks: short varints are decoded in place."""
         total, since, wanted, found = len(plain), self.since << 1, self.wanted, self.found
         newest = found[1] if found is not None else -(1 << 80)
         seen = self.seen

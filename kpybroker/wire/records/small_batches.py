@@ -1,4 +1,4 @@
-"""The records of small batches, looked at in one go. What is not taken here may be sound: `walk_through` knows."""
+"""Checks the records of small batches at once. A batch that fails here may still be valid: `walk_through` decides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FIRST = Struct(">6B").unpack_from
 
 
 def are_sound(plain: Piece, count: int, newest: int) -> bool:
-    """Whether `count` records fill `plain`, the newest of them with the timestamp delta `newest`; in one go."""
+    """Whether `count` records fill `plain`, the newest of them with the timestamp delta `newest`."""
     found = Walk(-_EVER, newest, needs_keys=False)
     try:
         at = found.some(plain, 0, count)
@@ -23,10 +23,8 @@ def are_sound(plain: Piece, count: int, newest: int) -> bool:
 
 
 def is_sole_record(view: Piece, at: int) -> bool:
-    """Whether one record without headers, at the base timestamp, fills `view` from `at` on: as most small batches are.
-
-    At least seven bytes are there. False says nothing: `walk` knows.
-    """
+    """Whether one record without headers, at the base timestamp, fills `view` from `at` on, as in most small batches.
+    There are at least seven bytes. After False, `walk` decides."""
     end = len(view)
     size, more, delta, offset, key, after = _FIRST(view, at)
     if size < 0x80:

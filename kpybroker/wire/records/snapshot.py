@@ -34,17 +34,17 @@ _CONTROL_CLASSES = {
 
 
 def control_record(kind: int, message: Any) -> Row:
-    """Key and value of a control record; the key is a version of its own and the type."""
+    """Key and value of a control record; the key is its version and type."""
     return _KEY.pack(0, kind), build(message, 0)
 
 
 def read_control(record: Record) -> tuple[int, Any]:
-    """The type of a control record and its message; None for a type not known here."""
+    """The type of a control record and its message; None for an unknown type."""
     return read_row(record.key, record.value)
 
 
 def read_row(key: bytes | None, value: bytes | None) -> tuple[int, Any]:
-    """The same of a key and a value."""
+    """The same for a key and a value."""
     if key is None or len(key) < _KEY.size or value is None:
         raise Damage("a control record without type or value")
     kind = _KEY.unpack_from(key)[1]
@@ -57,9 +57,10 @@ def read_row(key: bytes | None, value: bytes | None) -> tuple[int, Any]:
 def encode_snapshot(
     records: Iterable[Any], *, epoch: int, now_ms: int, last_timestamp_ms: int, control: Sequence[Row] = ()
 ) -> Iterator[bytes]:
-    """The file's batches in order. `control`: records behind the header (the version of KRaft, the voters).
+    """The file's batches in order.
 
-    Kafka reads a batch of a metadata log only if all its records have one timestamp.
+    `control`: records after the header (the version of KRaft, the voters). Kafka requires that all records in a batch
+    of a metadata log have the same timestamp.
     """
     header = quorum.SnapshotHeaderRecord(last_contained_log_timestamp=last_timestamp_ms)
     offset = 0
@@ -83,7 +84,7 @@ def encode_snapshot(
 
 
 def decode_snapshot(data: bytes, name: str) -> tuple[list[Any], list[tuple[int, Any]]]:
-    """The records, and the control records by type. Raises Damage for a file that is cut short or garbled."""
+    """The records, and the control records by type. Raises Damage for a file that is truncated or corrupt."""
     records: list[Any] = []
     control: list[tuple[int, Any]] = []
     view = memoryview(data)

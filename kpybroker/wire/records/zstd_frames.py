@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from kpybroker.wire.records.decompressed import PIECE_BYTES, corrupt
 
 WINDOW_BYTES_MAX = 1 << 27
-"""As much as Java's consumer takes."""
+"""The largest window that Java's consumer accepts."""
 FEW_BLOCKS = 8
-"""That are handed to the decompressor at once, where they hold no more than a piece."""
+"""How many blocks are decompressed at once, if they fit into a piece."""
 _MAGIC = 0xFD2FB528
 _SKIPPABLE, _SKIPPABLE_MASK = 0x184D2A50, 0xFFFFFFF0
 _BLOCK_BYTES_MAX = 128 << 10
@@ -21,10 +21,10 @@ _RAW, _REPEATED, _COMPRESSED = 0, 1, 2
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
-    """The plain bytes of one frame or more, each of which is ended. A piece may be empty.
+    """The decompressed bytes of one or more complete frames. A piece may be empty.
 
-    Raises KafkaError: CORRUPT_MESSAGE for what is no frame, or not all of one: the decompressor takes that for the end,
-    Java's consumer does not.
+    Raises KafkaError: CORRUPT_MESSAGE for an invalid or incomplete frame: the decompressor takes an incomplete one for
+    the end, Java's consumer does not.
     """
     import zstandard
 
@@ -49,7 +49,7 @@ def pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _steps(data: bytes, at: int, magic: int) -> Iterator[int]:
-    """Where the decompressor has had enough of the frame at a position for once; the last is the frame's end."""
+    """The positions in the frame up to which the decompressor is fed at once; the last is the frame's end."""
     if magic != _MAGIC or at + 5 > len(data):
         raise corrupt("zstd", "no frame header")
     flags = data[at + 4]
