@@ -63,7 +63,7 @@ def step(state: State, event: Event, now_ms: int, chance: Random) -> Stepped:
 
 
 def _start(state: State, event: Start, now_ms: int, chance: Random) -> Stepped:
-    """Resume from disk. A former leader does not lead on: it may have reported more than its disk has."""
+    """Resume from disk. A former leader does not go on leading: it may have reported more than its disk has."""
     if state.leader_id != NOBODY:
         return _follow(state, state.epoch, state.leader_id, now_ms, chance)
     if not state.may_stand:

@@ -1,4 +1,4 @@
-"""The words of the quorum's function: a node's state, what may happen to it, what it wants done (KIP-595, KIP-996)."""
+"""The types of Raft's function: a node's state, the events that it reacts to, and their effects (KIP-595, KIP-996)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 
 NOBODY: Final = -1
 EPOCH_MAX: Final = 2**31 - 1
-"""Epochs are int32: after this one there can be no election."""
+"""Epochs are int32: after this one, no election is possible."""
 
 LATE_MS: Final = 100
-"""A timer that fires so much later than it was wanted says that this node was held up."""
+"""If a timer fires this late, the node was suspended."""
 READING_MS: Final = 10
-"""How long a node that was held up reads what others have said meanwhile, before it decides that they are silent."""
+"""How long a node that was suspended reads what other nodes have sent, before it considers them silent."""
 
 
 class Voted(NamedTuple):
@@ -23,11 +23,11 @@ class Voted(NamedTuple):
     leader_id: int = NOBODY
     voted_id: int = NOBODY
     voted_directory: bytes = b""
-    """Of the candidate voted for (KIP-853); empty where it did not say."""
+    """The directory id of the candidate (KIP-853); empty if it was not sent."""
 
 
 class Tail(NamedTuple):
-    """Where a log ends, and the epoch of its last record (0 for an empty one): the greater one has more."""
+    """Where a log ends, and the epoch of its last record (0 for an empty log). Of two logs, the greater has more."""
 
     epoch: int = 0
     end: int = 0
@@ -42,27 +42,27 @@ class Timeouts(NamedTuple):
 
     @property
     def check_quorum_ms(self) -> int:
-        """How long a leader keeps office without fetches from a majority (Kafka's factor)."""
+        """How long a leader stays leader without fetches from a majority (Kafka's factor)."""
         return self.fetch_timeout_ms * 3 // 2
 
     @property
     def retry_ms(self) -> int:
-        """How long to wait before an unanswered request of an election is sent again."""
+        """How long to wait before an unanswered election request is sent again."""
         return max(self.election_timeout_ms // 5, 1)
 
     @property
     def begin_ms(self) -> int:
-        """How often a leader tells of itself those who do not fetch."""
+        """How often a leader sends BeginQuorumEpoch to voters that do not fetch."""
         return max(self.fetch_timeout_ms // 2, 1)
 
     @property
     def spread_ms(self) -> int:
-        """Over how long those who lose a leader at once spread their elections."""
+        """The interval over which nodes that lose their leader at once spread their elections."""
         return max(self.election_timeout_ms // 10, 1)
 
 
 class Role(Enum):
-    """What a node is in its epoch. Observers are UNATTACHED or FOLLOWER."""
+    """The role of a node in its epoch. Observers are UNATTACHED or FOLLOWER."""
 
     UNATTACHED = "knows no leader, may have voted"
     FOLLOWER = "fetches from a leader"
@@ -73,41 +73,41 @@ class Role(Enum):
 
 
 class State(NamedTuple):
-    """One node's view. What a leader keeps is None for everybody else."""
+    """One node's state. A leader's fields are None on all other nodes."""
 
     node_id: int
     voters: tuple[int, ...]
-    """The latest ones in the node's log, committed or not; for kraft.version 0, those of the settings."""
+    """The latest voters in the node's log, committed or not; for kraft.version 0, those of the settings."""
     voted: Voted = Voted()
     tail: Tail = Tail()
-    """Of the node's own log, with what is not on disk yet; the shell brings it up to date before each step."""
+    """The tail of the node's own log, including what is not on disk yet; the driver updates it before each step."""
     timing: Timeouts = Timeouts()
     role: Role = Role.UNATTACHED
     answers: Mapping[int, bool] = {}
-    """Of this round of asking, by voter: granted or not."""
+    """The votes of this election or pre-vote, by voter: granted or not."""
     has_fetched: bool = False
-    """A follower that has heard of its leader refuses pre-votes (KIP-996)."""
+    """A follower whose leader has answered a fetch refuses pre-votes (KIP-996)."""
     synced: Mapping[int, int] | None = None
-    """A leader's: up to where each voter has the log on disk, in this epoch."""
+    """On a leader: the end of each voter's log on disk, in this epoch."""
     fetched_ms: Mapping[int, int] | None = None
-    """A leader's: when each voter last fetched; those who have not yet are missing."""
+    """On a leader: when each voter last fetched; voters that have not fetched yet are missing."""
     led_since_ms: int = 0
     epoch_start: int = 0
-    """Where the leader's own epoch begins: nothing commits by count before its first record has (Raft, 5.4.2)."""
+    """Where the leader's own epoch begins: nothing commits before its first record has (Raft, 5.4.2)."""
     high_watermark: int = 0
     deadline_ms: int | None = None
-    """When the role has lasted long enough; None where nothing has to be waited for."""
+    """When the role's timeout ends; None for no timeout."""
     retry_at_ms: int | None = None
     """When to send unanswered requests again."""
     voters_end: int = 0
-    """Where the log ends that says who votes: below the high watermark, the voters are committed."""
+    """The end of the log up to which `voters` is valid: below the high watermark, the voters are committed."""
     is_stranger: bool = False
-    """The voter of this node's id has another directory: this node is an observer (KIP-853)."""
+    """The voter with this node's id has another directory: this node is an observer (KIP-853)."""
     is_leaving: bool = False
-    """The voters that had committed, or some since, have this node among them, and the latest ones have not."""
+    """This node is among the committed voters, or some since, and not among the latest ones."""
     is_new: bool = False
-    """One of several voters of the settings, on a directory that is empty, or was and has not caught up: it may have
-    voted before that, and have forgotten for whom, and what it had on disk."""
+    """A voter of the settings whose directory was empty, and that has not caught up since: it may have voted before the
+    directory was lost, and may have acknowledged records that it no longer has."""
 
     @property
     def is_leader(self) -> bool:
@@ -119,8 +119,8 @@ class State(NamedTuple):
 
     @property
     def may_stand(self) -> bool:
-        """Whether this node may be a candidate: it is a voter, or it is being removed and may be the only one with a
-        log that has that change, so that nobody else can be elected."""
+        """Whether this node may be a candidate: it is a voter; or it is being removed, and may be the only one whose
+        log has that change, so that no other node can be elected."""
         is_needed = self.is_leaving and self.voters_end > self.high_watermark
         return (self.is_voter or is_needed) and self.may_elect(self.tail)
 
@@ -144,11 +144,12 @@ class State(NamedTuple):
 
     @property
     def may_change_voters(self) -> bool:
-        """This leader has committed in its epoch, and the last change of voters: majorities of then and now overlap."""
+        """Whether this leader has committed a record in its epoch, and the last change of voters: the majorities before
+        and after then overlap."""
         return self.is_leader and self.high_watermark > self.epoch_start and self.voters_end <= self.high_watermark
 
     def out_of_office(self) -> State:
-        """Without what belongs to a role that ends."""
+        """The state without the fields of a role that ends."""
         return self._replace(answers={}, has_fetched=False, synced=None, fetched_ms=None, retry_at_ms=None)
 
     @property
@@ -157,7 +158,7 @@ class State(NamedTuple):
 
     @property
     def asks_for_votes(self) -> bool:
-        """It stands for election, or asks whether it could win."""
+        """Whether it is a candidate or prospective candidate."""
         return self.role in (Role.PROSPECTIVE, Role.CANDIDATE)
 
     @property
@@ -182,28 +183,28 @@ class State(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The node has started; `voted` is what its disk said."""
+    """The node has started; `voted` was read from its disk."""
 
 
 class TimerTick(NamedTuple):
-    """It is `wake_ms`, or later."""
+    """The time is `wake_ms` or later."""
 
 
 class Synced(NamedTuple):
-    """This node has its log on disk up to `end`."""
+    """This node's log is on disk up to `end`."""
 
     end: int
 
 
 class ReplicaFetched(NamedTuple):
-    """A replica fetched from `end` on, in this epoch, and its log agrees with ours: it has all before on disk."""
+    """A replica fetched from `end` in this epoch, and its log agrees with ours: it has everything before on disk."""
 
     replica: int
     end: int
 
 
 class VoteAsked(NamedTuple):
-    """A candidate, or a prospective one, asks for a vote; `tail` is its log's."""
+    """A candidate or prospective candidate asks for a vote; `tail` is its log's."""
 
     candidate: int
     epoch: int
@@ -213,7 +214,7 @@ class VoteAsked(NamedTuple):
 
 
 class VoteTold(NamedTuple):
-    """A voter's answer: its own epoch and leader with it."""
+    """A voter's response, with its own epoch and leader."""
 
     voter: int
     epoch: int
@@ -223,21 +224,21 @@ class VoteTold(NamedTuple):
 
 
 class LeaderTold(NamedTuple):
-    """Somebody's answer says which epoch it is, and who leads it (NOBODY where unknown)."""
+    """A node's response has an epoch and its leader (NOBODY if unknown)."""
 
     epoch: int
     leader_id: int
 
 
 class BeginAsked(NamedTuple):
-    """A leader tells of itself (BeginQuorumEpoch)."""
+    """A leader announces itself (BeginQuorumEpoch)."""
 
     leader_id: int
     epoch: int
 
 
 class EndAsked(NamedTuple):
-    """A leader resigns (EndQuorumEpoch); whom it wishes to be elected, best first."""
+    """A leader resigns (EndQuorumEpoch), with its preferred successors, best first."""
 
     leader_id: int
     epoch: int
@@ -245,7 +246,7 @@ class EndAsked(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """A leader has answered a fetch, and the log agrees with its: up to the smaller of both ends it is the same."""
+    """A leader has answered a fetch, and the logs agree up to the smaller of both ends."""
 
     leader_id: int
     epoch: int
@@ -253,18 +254,18 @@ class Followed(NamedTuple):
 
 
 class LeaderGone(NamedTuple):
-    """Nobody listens any more where the leader was: its process has ended (not merely silence)."""
+    """The leader's address refuses connections: its process has ended."""
 
     leader_id: int
     epoch: int
 
 
 class Resign(NamedTuple):
-    """This node stops: the voter with the longest log follows."""
+    """This node stops: the voter with the longest log should follow."""
 
 
 class VotersChanged(NamedTuple):
-    """The log says who votes, up to `end` (KIP-853): it has grown, was cut, or a snapshot has taken its place."""
+    """The voters in the log, up to `end`, have changed (KIP-853): it grew, was truncated, or a snapshot replaced it."""
 
     voters: tuple[int, ...]
     end: int
@@ -319,11 +320,12 @@ class AskEnd(NamedTuple):
 
 
 class CaughtUp(NamedTuple):
-    """This voter is new no more: it has all that any former self of it may have had, or the cluster is new, too."""
+    """This voter is no longer new: it has every record that it may have acknowledged before, or the cluster is new,
+    too."""
 
 
 class AnswerVote(NamedTuple):
-    """The answer to a Vote request; epoch and leader are those of the state."""
+    """The response to a Vote request; epoch and leader are those of the state."""
 
     granted: bool
 

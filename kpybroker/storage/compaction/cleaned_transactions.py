@@ -16,19 +16,19 @@ from kpybroker.wire.records.markers import read_marker
 
 
 class CleanedTransactions:
-    """Told of every batch, in order; `aborted` are those of the part that is read, in any order."""
+    """Gets every batch in order; `aborted` are the aborted transactions of the part that is cleaned, in any order."""
 
     __slots__ = ("_aborting", "_committing", "_to_come")
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._to_come = deque(sorted(aborted, key=itemgetter(1)))
         self._aborting: dict[int, tuple[AbortedTransaction, bool]] = {}
-        """By producer id; whether records of it were met."""
+        """By producer id: whether records of the transaction were found."""
         self._committing: set[int] = set()
-        """Producers of which records were met that are not aborted."""
+        """Producers with records of transactions that are not aborted."""
 
     def drops(self, batch: Batch) -> bool:
-        """Whether the records of a data batch are of an aborted transaction."""
+        """Whether the records of a data batch belong to an aborted transaction."""
         self._begin_up_to(batch.last_offset)
         if not batch.is_transactional:
             return False
@@ -40,7 +40,7 @@ class CleanedTransactions:
         return True
 
     def outlived(self, batch: Batch) -> tuple[bool, AbortedTransaction | None]:
-        """Of a control batch: no record of its transaction was met; and the transaction, where it was aborted and
+        """For a control batch: whether no record of its transaction was found, and the aborted transaction whose
         records were."""
         self._begin_up_to(batch.last_offset)
         if not batch.record_count:

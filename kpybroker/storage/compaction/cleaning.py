@@ -44,14 +44,15 @@ from kpybroker.wire.records.compression import Buffer
 from kpybroker.wire.records.record_removal import delete_horizon_ms, emptied, thinned
 
 _BATCH = 4
-"""Records that take as long as a batch does, however few it has."""
+"""The number of records that take as long as the overhead of a batch."""
 _PAUSE_S = 0.01
 _PAUSED_AT_ONCE_S = 1.0
 """A change of log.cleaner.io.max.bytes.per.second takes effect after this time at the latest."""
 
 
 class Abandoned(Exception):
-    """The log was cut, lost a segment or went offline during the cleaning, so that its files have other batches now."""
+    """The log was truncated, lost a segment or went offline during the cleaning, so that its files have other batches
+    now."""
 
 
 class Limits(NamedTuple):
@@ -113,7 +114,7 @@ class Cleaning:
     # the way through the log
 
     async def _pay(self, size_bytes: int) -> None:
-        """Keep to log.cleaner.io.max.bytes.per.second."""
+        """Wait as log.cleaner.io.max.bytes.per.second demands."""
         self._debt_bytes += size_bytes
         while (wait_s := self._debt_bytes / self._limits.bytes_per_second()) >= _PAUSE_S:
             if wait_s <= _PAUSED_AT_ONCE_S:
@@ -126,7 +127,7 @@ class Cleaning:
 
     @property
     def is_over(self) -> bool:
-        """The log has other files by now, or none."""
+        """Whether the log's files were replaced or closed meanwhile."""
         return self._log.offline is not None or self._log.files.generation != self._generation
 
     def _check(self) -> None:
@@ -134,7 +135,7 @@ class Cleaning:
             raise Abandoned
 
     async def _batches(self, segment: Segment, position: int = 0) -> AsyncGenerator[Batch, None]:
-        """The batches of a segment, each whole and sound. Raises Damage."""
+        """The batches of a segment, each complete and valid. Raises Damage."""
         end, needed = segment.written_bytes, HEADER_BYTES
         while position < end:
             chunk = await self._read(segment, min(max(self._limits.read_bytes, needed), end - position), position)
@@ -211,7 +212,7 @@ class Cleaning:
             self._map.counted(following - 1)
 
     async def _position(self, segment: Segment, offset: int) -> int:
-        """From where on the batch with an offset is found."""
+        """The position from which the batch with an offset is found."""
         try:
             if not segment.has_indexes:
                 await segment.load_indexes_cold()
@@ -223,7 +224,7 @@ class Cleaning:
             raise Abandoned from gone
 
     async def _note_batch(self, batch: Batch, transactions: CleanedTransactions) -> bool:
-        """False where the map is full."""
+        """Put the keys of a batch into the map; False if it is full."""
         first, base_offset, put = self._dirty.first, batch.base_offset, self._map.put
         if batch.is_control:
             transactions.outlived(batch)
@@ -278,7 +279,7 @@ class Cleaning:
     async def _cleaned(
         self, batch: Batch, transactions: CleanedTransactions, target: CleanedSegment, *, is_last: bool
     ) -> bytes | None:
-        """The part of a batch that stays: all of it, some records, its header, or nothing (None)."""
+        """The part of a batch that stays: all of it, some records, only its header, or nothing (None)."""
         horizon_ms = delete_horizon_ms(batch)
         is_past = horizon_ms is not None and horizon_ms <= self._now_ms
         gets_horizon = False
@@ -307,7 +308,7 @@ class Cleaning:
         return batch.is_control and known.producer_epoch == batch.producer_epoch
 
     async def _thinned(self, batch: Batch, *, gets_horizon: bool, tombstones_go: bool) -> bytes | None:
-        """The batch with the records that stay; None where none does."""
+        """The batch with the records that stay; None if there are none."""
         plain = await self._unpacked(batch)
         newest, latest, base_offset = self._map.newest, self._map.latest, batch.base_offset
         runs: list[list[int]] = []

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from hashlib import blake2b
 
 ENTRY_BYTES = 160
-"""Of an entry beside its key: two objects, and their share of a table that is between a third and two thirds full."""
+"""The size of an entry without its key: two objects, and their share of a table that is between a third and two thirds
+full."""
 _WHOLE_BYTES = 64
-"""Longer keys are kept as a digest of this length, and one more byte: no shorter key looks like it."""
+"""Longer keys are stored as a digest of this length plus one byte: no shorter key looks like it."""
 _SHARDS = 64
-"""A table that grows is copied at once: many small ones grow one after another."""
+"""A dictionary that grows is copied at once: many small ones grow one after another."""
 
 
 class Digest(bytes):
@@ -39,7 +40,7 @@ class OffsetMap:
         return sum(map(len, self._shards))
 
     def put(self, key: bytes, offset: int) -> bool:
-        """`offset` is the newest of `key`, offsets grow; False: there is no room for another key."""
+        """Note `offset` as the newest of `key`; offsets must grow. False: there is no room for another key."""
         if len(key) > _WHOLE_BYTES:
             key = map_key(key)
         shard = self._shards[_shard(key)]
@@ -56,7 +57,7 @@ class OffsetMap:
         self.latest = max(self.latest, offset)
 
     def newest(self, key: bytes) -> int:
-        """-1 for a key that is not among the counted records."""
+        """-1 for an unknown key."""
         if len(key) > _WHOLE_BYTES:
             key = map_key(key)
         return self._shards[_shard(key)].get(key, -1)
@@ -73,7 +74,7 @@ def _shard(key: bytes) -> int:
 
 
 def map_key(key: bytes | memoryview) -> bytes:
-    """A key as the map keeps it: `put` and `newest` take it in place of the key, and hash nothing."""
+    """The key in the form of the map: `put` and `newest` accept it and need not hash it."""
     if len(key) <= _WHOLE_BYTES:
         return bytes(key)
     return key if type(key) is Digest else Digest(blake2b(key, digest_size=_WHOLE_BYTES).digest() + b"\0")

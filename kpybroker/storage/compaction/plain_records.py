@@ -21,27 +21,27 @@ from kpybroker.wire.records.decompressed import PIECE_BYTES
 from kpybroker.wire.records.record_removal import Found, put_retimed, scan
 
 STEP = 500
-"""Records, or what takes as long, after which the loop gets its turn: two to three milliseconds."""
+"""The records, or equivalent work, of one turn of the loop: two to three milliseconds."""
 STEP_BYTES = 1 << 20
-"""Plain bytes, copied or unpacked on the loop, that take as long as STEP records."""
+"""The decompressed bytes, copied or decompressed on the loop, that take as long as STEP records."""
 IN_PLACE_BYTES = PIECE_BYTES
-"""Plain bytes that are unpacked in place."""
+"""The most bytes that are decompressed on the loop."""
 PACKED_BYTES = 16 << 10
-"""Bytes of a compressed batch that may be tried in place, and plain ones that are compressed there."""
+"""The largest compressed batch that may be decompressed on the loop, and the largest one that is compressed there."""
 LARGE_BYTES = 1 << 20
-"""Plain bytes from which on the disk's thread does all there is to do."""
+"""From this decompressed size on, the disk's thread does all the work."""
 PORTION_BYTES = 8 << 20
-"""Unpacked by the disk's thread in one go: others wait for that thread, too."""
+"""How much the disk's thread decompresses at once: others wait for that thread, too."""
 _SLICE = 500
 Result = TypeVar("Result")
 Run = list[int]
-"""Records that follow one another: where their bytes begin and end, and how many they are."""
+"""Consecutive records: where their bytes begin and end, and their number."""
 
 
 class CleaningTurns:
     """The loop's turns during the cleaning of one log, and its work on the disk's thread.
 
-    `check` is called after each wait; it raises where the log is not to be cleaned any more.
+    `check` is called after each wait; it raises if the cleaning must be abandoned.
     """
 
     def __init__(self, log: Log, check: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ class CleaningTurns:
         self._done = 0
 
     async def step(self, records: int, size_bytes: int = 0) -> None:
-        """So much was done on the loop: others have their turn after STEP records or STEP_BYTES."""
+        """Account for work on the loop: after STEP records or STEP_BYTES, other work gets its turn."""
         self._done += records + size_bytes * STEP // STEP_BYTES
         if self._done >= STEP:
             self._done = 0
@@ -65,7 +65,7 @@ class CleaningTurns:
 
 
 class PlainRecords:
-    """The records of a batch, unpacked: `plain` are their bytes."""
+    """The decompressed records of a batch: `plain` are their bytes."""
 
     __slots__ = ("_batch", "_turns", "_where", "plain")
 
@@ -77,11 +77,11 @@ class PlainRecords:
 
     @property
     def is_large(self) -> bool:
-        """Too large for the loop."""
+        """Whether the loop would be blocked for too long."""
         return len(self.plain) > LARGE_BYTES
 
     async def slices(self) -> AsyncGenerator[list[Found], None]:
-        """Some records at a time; of a large batch long keys are as the offset map keeps them. Raises Damage."""
+        """Some records at a time; in a large batch, long keys have the form of the offset map. Raises Damage."""
         batch, turns = self._batch, self._turns
         at, left, last = 0, batch.record_count, -1
         while left > 0:
@@ -140,7 +140,7 @@ async def unpacked(batch: Batch, turns: CleaningTurns, where: str) -> PlainRecor
 
 
 def _take(source: Iterator[bytes | memoryview], plain: bytearray, size_bytes: int) -> bool:
-    """Unpack so many bytes more, or a piece more than that; True: that was all."""
+    """Decompress this many bytes more, or up to a piece more; True at the end."""
     until = len(plain) + size_bytes
     for part in source:
         plain += part
