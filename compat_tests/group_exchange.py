@@ -161,7 +161,7 @@ class Exchange:
         )
 
     def _syncing(self, asked: sync_group.Request) -> sync_group.Request:
-        group = self._player.stage.machine.groups.get(asked.group_id)
+        group = self._player.stage.machine.kinds["classic"].groups.get(asked.group_id)
         return sync_group.Request(
             group_id=self._group(asked.group_id),
             member_id=self._id(asked.member_id),

@@ -51,13 +51,13 @@ def read(spark: SparkSession, target: Target) -> Callable[..., DataFrame]:
 
 
 def test_a_topic_that_is_not_there(read: Callable[..., DataFrame], unique: Callable[[], str]) -> None:
-    assert "a topic to read is not there" in line_of(read(unique()).count)
+    assert "a topic to read does not exist" in line_of(read(unique()).count)
 
 
 @pytest.mark.parametrize("offsets", [(3, 15), (12, 45)], ids=["deleted", "never written"])
 def test_offsets_that_are_not_there(read: Callable[..., DataFrame], topic: str, offsets: tuple[int, int]) -> None:
     start, end = (json.dumps({topic: {"0": offset}}) for offset in offsets)
-    assert "is not in the topic" in line_of(
+    assert "are not in the topic" in line_of(
         read(topic, startingOffsets=start, endingOffsets=end, **{"kafkaConsumer.pollTimeoutMs": "3000"}).count
     )
 

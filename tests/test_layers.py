@@ -43,6 +43,8 @@ LADDERS = {
 }
 """The parts of a package from bottom to top: a part imports only parts before it. Parts not named may stand anywhere,
 as long as there is no circle of files."""
+UNORDERED = {"rpc", "stored"}
+"""Folders of declarations, which import only what declares them."""
 LEVEL = {name: len(ROWS) - row for row, names in enumerate(ROWS) for name in names}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -141,6 +143,8 @@ def test_ladders_name_what_is_there() -> None:
     for room, ladder in LADDERS.items():
         for part in ladder:
             assert f"kpybroker.{room}.{part}" in MODULES, f"{room}/{part} is on a ladder here, and nowhere else"
+        folders = {file.parent.name for file in (PACKAGE / room).glob("*/__init__.py")}
+        assert folders <= {*ladder, *UNORDERED}, f"folders of {room} without a place on its ladder"
 
 
 def attributes_of(node: ast.ClassDef) -> set[str]:

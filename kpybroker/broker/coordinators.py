@@ -66,7 +66,7 @@ class Coordinators:
         self.transactions_client = TransactionsClient(
             node_id, lambda: metadata.config, lambda: metadata.image, self.transactions, self._connections
         )
-        self._by_topic: dict[str, GroupCoordinator | TransactionCoordinator] = {
+        self.by_topic: dict[str, GroupCoordinator | TransactionCoordinator] = {
             OFFSETS_TOPIC: self.groups,
             TRANSACTION_TOPIC: self.transactions,
         }
@@ -77,7 +77,7 @@ class Coordinators:
 
     def leadership_changed(self, partition: Partition, leads: bool) -> None:
         """This broker has begun or ceased to lead a partition: start or stop coordinating it."""
-        coordinator = self._by_topic.get(partition.topic)
+        coordinator = self.by_topic.get(partition.topic)
         if coordinator is None:
             return
         if leads:

@@ -8,7 +8,7 @@ anew, and members of a generation that was not complete join again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -27,12 +27,12 @@ from kpybroker.groups.ground.commands import (
     ListGroups,
     Sync,
 )
-from kpybroker.groups.ground.kind import Decision
+from kpybroker.groups.ground.kind import Decision, GroupKind
 from kpybroker.groups.ground.record_keys import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT, kind_of
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
 from kpybroker.groups.ground.timers import Timer, Timers
-from kpybroker.groups.kinds import MakeKinds, group_kinds
+from kpybroker.groups.kinds import KINDS, group_kinds
 from kpybroker.groups.offsets import commits
 from kpybroker.groups.offsets.offsets import Offsets
 from kpybroker.groups.offsets.records import read_commit
@@ -52,13 +52,13 @@ class GroupMachine:
         settings: GroupSettings,
         new_id: Callable[[], str],
         image: Callable[[], Image] = Image,
-        make_kinds: MakeKinds = group_kinds,
+        registered: Sequence[type[GroupKind]] = KINDS,
     ) -> None:
         self.settings = settings
         self.offsets = Offsets()
         """Hard."""
         self._timers = Timers()
-        self.kinds = make_kinds(settings, self._timers, new_id, image)
+        self.kinds = group_kinds(registered, settings, self._timers, new_id, image)
         self._by_record = {record: kind for kind in self.kinds for record in kind.record_kinds}
         self._awake = False
         self._unapplied = 0

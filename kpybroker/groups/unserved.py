@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.classic.records import read_group_id
 from kpybroker.groups.ground.commands import CommitOffsets
-from kpybroker.groups.ground.kind import GroupKind, Usage
+from kpybroker.groups.ground.kind import GroupKind, KindContext, Usage
 from kpybroker.groups.ground.record_keys import FOREIGN_GROUP_METADATA
 from kpybroker.groups.ground.step import Step
 from kpybroker.wire.rpc.list_groups import ListedGroup
@@ -43,7 +43,7 @@ class UnservedGroups(GroupKind):
     name = "unserved"
     record_kinds = frozenset(FOREIGN_GROUP_METADATA)
 
-    def __init__(self) -> None:
+    def __init__(self, context: KindContext) -> None:
         self.stored: dict[str, UnservedGroup] = {}
         """Hard: everything that is known of the groups."""
         self.groups = self.stored

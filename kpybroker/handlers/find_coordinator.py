@@ -63,7 +63,7 @@ def _refusal(key_type: int) -> KafkaError | None:
 
 async def _coordinator_of(broker: Broker, call: Call, key_type: int, key: str) -> tuple[int, str, int]:
     kept_in = KEPT_IN[key_type]
-    coordinator = broker.coordinators.groups if key_type == GROUP else broker.coordinators.transactions
+    coordinator = broker.coordinators.by_topic[kept_in]
     topic = broker.metadata.image.topic(kept_in)
     if topic is None:
         try:

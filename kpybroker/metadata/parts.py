@@ -1,4 +1,4 @@
-"""All parts of the metadata. To add a kind of record, add a Part here: its own file says what it is (`part.py`)."""
+"""All parts of the metadata. To add a kind of record, write a Part in its own file (`part.py`), and add it here."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ CHANGES: Mapping[type[Any], Callable[[Metadata, Any], None]] = {
     stored.ZkMigrationStateRecord: _nothing,
     **{kind: change for part in PARTS for kind, change in part.changes.items()},
 }
+assert len(CHANGES) == 2 + sum(len(part.changes) for part in PARTS), "two parts change with the same kind of record"
 
 
 class MetadataContent:

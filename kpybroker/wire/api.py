@@ -60,7 +60,7 @@ class Api(NamedTuple):
     listens: Listens
     elements: int = FEW
     """The most elements of a request, in all its arrays together; a request with more closes its connection. Above FEW,
-    the handler takes turns (`long_work.py`), or works in slices (tests/handlers/test_long_requests.py)."""
+    the handler takes turns (`long_work.py`), or works in slices (tests/server/test_long_requests.py)."""
     error_rows: str = ""
     """The list of the response whose elements have the error codes, if the response itself has none. For APIs that run
     on the controller, whose requests are repeated when it moves."""

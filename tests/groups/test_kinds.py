@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +21,12 @@ from kpybroker.groups.ground.commands import (
     PartitionCommit,
     Sync,
 )
-from kpybroker.groups.ground.kind import Decision, GroupKind, GroupKinds, Usage
-from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.ground.kind import Decision, GroupKind, KindContext, Usage
 from kpybroker.groups.ground.step import Step
-from kpybroker.groups.ground.timers import Timers
-from kpybroker.groups.kinds import KINDS, group_kinds
+from kpybroker.groups.kinds import KINDS
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.offsets.commits import commit
 from kpybroker.machine.contract import Stored
-from kpybroker.metadata.image import Image
 from kpybroker.wire.rpc import join_group, leave_group, sync_group
 from kpybroker.wire.rpc.list_groups import ListedGroup
 from tests.groups.stage import Stage, in_turn
@@ -81,10 +78,10 @@ class QueueGroups(GroupKind):
     name = "queue"
     record_kinds = frozenset({QUEUE_RECORD})
 
-    def __init__(self, kinds: GroupKinds, settings: GroupSettings) -> None:
+    def __init__(self, context: KindContext) -> None:
         self.stored: dict[str, int] = {}
         self.groups: dict[str, QueueGroup] = {}
-        self._kinds, self._settings = kinds, settings
+        self._kinds, self._settings = context.kinds, context.settings
 
     def decisions(self) -> Mapping[type, Decision]:
         return {Enter: self._enter}
@@ -141,14 +138,6 @@ class QueueGroups(GroupKind):
             self.forget(group_id, step)
 
 
-def with_queues(
-    settings: GroupSettings, timers: Timers, new_id: Callable[[], str], image: Callable[[], Image]
-) -> GroupKinds:
-    kinds = group_kinds(settings, timers, new_id, image)
-    kinds.add(QueueGroups(kinds, settings))
-    return kinds
-
-
 class QueueStage(Stage):
     """A stage whose machine has one kind more."""
 
@@ -157,7 +146,7 @@ class QueueStage(Stage):
         self.machine = self._with_queues()
 
     def _with_queues(self) -> GroupMachine:
-        return GroupMachine(self.settings, in_turn(), lambda: self.image, with_queues)
+        return GroupMachine(self.settings, in_turn(), lambda: self.image, (*KINDS, QueueGroups))
 
     def begun_again(self) -> GroupMachine:
         machine = self._with_queues()

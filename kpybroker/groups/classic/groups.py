@@ -6,7 +6,7 @@ that only has offsets is a classic group too, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
@@ -17,29 +17,26 @@ from kpybroker.groups.classic.member_requests import MemberRequests
 from kpybroker.groups.classic.rebalance import Rebalance, refused_join, refused_sync
 from kpybroker.groups.classic.records import group_record, group_tombstone, read_group, read_group_id
 from kpybroker.groups.ground.commands import CommitOffsets, DescribeGroup, Heartbeat, Join, Leave, Sync
-from kpybroker.groups.ground.kind import Decision, DefaultKind, GroupKinds
+from kpybroker.groups.ground.kind import Decision, DefaultKind, KindContext
 from kpybroker.groups.ground.record_keys import GROUP_METADATA
-from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
-from kpybroker.groups.ground.timers import Timers
 from kpybroker.groups.offsets.commits import commit
 from kpybroker.wire.rpc import join_group
 from kpybroker.wire.rpc.list_groups import ListedGroup
 
 
 class ClassicGroups(DefaultKind):
-    """Finds, creates and deletes groups. `new_id` makes the random part of member ids."""
+    """Finds, creates and deletes groups."""
 
     name = "classic"
     record_kinds = frozenset({GROUP_METADATA})
 
-    def __init__(self, kinds: GroupKinds, settings: GroupSettings, timers: Timers, new_id: Callable[[], str]) -> None:
-        self._kinds = kinds
-        self._settings = settings
+    def __init__(self, context: KindContext) -> None:
+        self._kinds, self._settings = context.kinds, context.settings
         self.stored: dict[str, bytes] = {}
         """Hard: group id -> its last GroupMetadata value."""
         self.groups: dict[str, ClassicGroup] = {}
-        self.rebalance = Rebalance(settings, timers, new_id)
+        self.rebalance = Rebalance(context.settings, context.timers, context.new_id)
         self._joining = JoinRequests(self.rebalance)
         self._membership = MemberRequests(self.rebalance)
         self.classic_calls = self

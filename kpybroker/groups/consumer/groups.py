@@ -6,7 +6,7 @@ together with the records that they write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
@@ -29,38 +29,27 @@ from kpybroker.groups.ground.commands import (
     Leave,
     Sync,
 )
-from kpybroker.groups.ground.kind import Decision, GroupKind, GroupKinds
+from kpybroker.groups.ground.kind import Decision, GroupKind, KindContext
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
-from kpybroker.groups.ground.timers import Timers
 from kpybroker.groups.offsets.commits import commit
-from kpybroker.metadata.image import Image
 from kpybroker.wire.rpc.list_groups import ListedGroup
 
 
 class ConsumerGroups(GroupKind):
-    """Finds, creates and deletes groups. `classic`: the groups that may migrate from or to the classic protocol."""
+    """Finds, creates and deletes groups. They may migrate from and to the classic protocol."""
 
     name = "consumer"
     record_kinds = records.KINDS
 
-    def __init__(
-        self,
-        kinds: GroupKinds,
-        classic: ClassicGroups,
-        settings: GroupSettings,
-        timers: Timers,
-        image: Callable[[], Image],
-    ) -> None:
-        self._kinds = kinds
-        self._settings = settings
-        self._classic = classic
+    def __init__(self, context: KindContext) -> None:
+        self._kinds, self._settings, self._image = context.kinds, context.settings, context.image
+        self._classic: ClassicGroups = context.kinds[ClassicGroups.name]
         self.stored: dict[str, dict[bytes, bytes]] = {}
         """Hard: group id -> key -> value."""
         self.groups: dict[str, ConsumerGroup] = {}
-        self._image = image
-        self._steps = Transitions(settings, timers, image, self._downgrade)
-        self._migration = Migration(self._steps, classic, self)
+        self._steps = Transitions(context.settings, context.timers, context.image, self._downgrade)
+        self._migration = Migration(self._steps, self._classic, self)
         self._heartbeats = Heartbeats(self._steps, self.find, self._find_or_make)
         self._classic_members = ClassicMembers(self._steps)
         self.classic_calls = self

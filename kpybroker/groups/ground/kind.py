@@ -14,6 +14,8 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import CommitOffsets, FetchOffsets, Heartbeat, Join, Leave, Sync
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
+from kpybroker.groups.ground.timers import Timers
+from kpybroker.metadata.image import Image
 from kpybroker.wire.rpc.list_groups import ListedGroup
 
 Decision = Callable[[Any, Any, Step], None]
@@ -68,7 +70,7 @@ class GroupKind(ABC):
     """The groups of one protocol in one partition of `__consumer_offsets`."""
 
     name: ClassVar[str]
-    """The group type that ListGroups shows."""
+    """The name of the kind, by which `GroupKinds` finds it."""
     record_kinds: ClassVar[Collection[int]]
     """The kinds of record that these groups are kept in."""
     stored: Mapping[str, Any]
@@ -77,6 +79,9 @@ class GroupKind(ABC):
     """Soft: group id -> `Group`."""
     classic_calls: ClassicCalls | None = None
     """Answers the classic calls for these groups; None: no group of this kind has classic members."""
+
+    @abstractmethod
+    def __init__(self, context: KindContext) -> None: ...
 
     # -- records
 
@@ -131,6 +136,18 @@ class GroupKind(ABC):
     def expiring(self) -> Iterable[str]:
         """The groups whose offsets may expire."""
         return self.groups
+
+
+class KindContext(NamedTuple):
+    """What the kinds of one machine are made from."""
+
+    kinds: GroupKinds
+    """The kinds that were made before; the machine adds each one after it is made."""
+    settings: GroupSettings
+    timers: Timers
+    new_id: Callable[[], str]
+    """Makes the random part of member ids."""
+    image: Callable[[], Image]
 
 
 class DefaultKind(GroupKind):
