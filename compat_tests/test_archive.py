@@ -329,7 +329,7 @@ def test_what_cannot_be_used_is_refused_and_left_alone(
         shop.replay(shop.topic, ReplayScope("other"))
     with pytest.raises(CommandFailed, match="has no such records"):
         shop.replay(shop.topic, ReplayScope(shop.topic, start=1000))
-    with pytest.raises(CommandFailed, match=r"has 1 partitions, and the records are of 3.*--partitions 3"):
+    with pytest.raises(CommandFailed, match=r"has 1 partitions, but the records need 3.*--partitions 3"):
         shop.replay(make_topic(1))
 
     before = sorted(shop.where.rglob("*"))
