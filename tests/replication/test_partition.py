@@ -63,6 +63,25 @@ def test_with_fsync_nothing_is_committed_before_it_is_on_disk(world: RealWorld, 
     asyncio.run(asyncio.wait_for(whole(), 20))
 
 
+def test_with_fsync_what_something_else_has_synced_is_committed(world: RealWorld, tmp_path: Path) -> None:
+    """As when a replica moves to another directory, whose files are synced as they take over."""
+
+    async def whole() -> None:
+        hosting = Host(ReplicaRules(NODE))
+        one = leading(world, tmp_path, FSYNC, host=hosting)
+        for number in range(2):
+            waiter = Waiting()
+            one.append(batch(b"x"), NOW_MS)
+            one.log.flush()
+            await one.log.sync()
+            assert one.log.synced_end == number + 1 > one.log.high_watermark
+            hosting.flush()
+            one.when_committed(number + 1, waiter)
+            assert one.log.high_watermark == number + 1
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+
+
 def test_a_single_replica_that_leads_again_commits_its_log(world: RealWorld, tmp_path: Path) -> None:
     one = leading(world, tmp_path, epoch=4)
     one.append(batch(b"a"), NOW_MS)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Waiter(Protocol):
-    """Called once after the flush that may have completed it."""
+    """`settle` is called after each flush that may have completed it."""
 
     def settle(self) -> None: ...
 

@@ -120,7 +120,7 @@ class Partition:
     # ---- leadership
 
     def take_lead(self) -> None:
-        """Begin the leader epoch. If this is the only in-sync replica, its whole log is committed."""
+        """Begin the leader epoch. A sole in-sync replica commits its log, unless min.insync.replicas demands more."""
         self.log.begin_epoch(self.leader_epoch)
         self.epoch_start = self.log.end
         if self.log.settings.fsync_always:
@@ -229,7 +229,7 @@ class Partition:
         return self.append(split(encode_marker(marker, now_ms)), now_ms, client=False).last_offset + 1
 
     def flush(self) -> None:
-        """Write the queued batches and move the high watermark. Never raises: damage is kept in `offline`.
+        """Write the queued batches, and commit what is durable then. Never raises: damage is kept in `offline`.
 
         Without a free file descriptor the batches stay queued, their waiters wait, and the flush is tried again.
         """
@@ -268,7 +268,9 @@ class Partition:
         self._queue.flush()
 
     def _start_sync(self) -> None:
-        if self._sync is None and self.log.synced_end < self.log.written_end:
+        if self.log.synced_end >= self.log.written_end:
+            self.advance()  # something else has synced it: a move to another directory
+        elif self._sync is None:
             self._sync = asyncio.get_running_loop().create_task(self._sync_until_even())
 
     async def _sync_until_even(self) -> None:
@@ -278,6 +280,8 @@ class Partition:
                 await self.log.sync()
                 self.advance()
                 self._queue.flush()
+            self.advance()
+            self._queue.flush()
         except Damage as damage:
             self.fail(str(damage))
             self._queue.flush()
@@ -290,7 +294,7 @@ class Partition:
         return self.log.synced_end if self.log.settings.fsync_always else self.log.files.written_end
 
     def on_advance(self, callback: Callable[[], None]) -> None:
-        """Call back each time the high watermark moves: a coordinator keeps its state in this log."""
+        """Call back when `advance` has moved the high watermark: a coordinator keeps its state in this log."""
         self._on_advance = callback
 
     def advance(self) -> None:

@@ -1,8 +1,9 @@
-"""The log of one partition: append, flush, read, cut. Everything stateful in the broker is one of these.
+"""The log of one partition: append, flush, read, truncate. All state of the broker is in such logs.
 
 `start <= last_stable <= high_watermark <= end`, always; `end` counts queued batches, `written_end` those in the page
-cache, `synced_end` those on disk. The partition moves `high_watermark`; `last_stable` follows it, up to the first
-transaction that is open or whose marker has not committed. The files are those of `LogFiles`.
+cache, `synced_end` those on disk. Its owner moves `high_watermark`: a partition, a follower, or the metadata log.
+`last_stable` follows it, up to the first transaction that is open or whose marker has not committed. The files are
+those of `LogFiles`.
 """
 
 from __future__ import annotations
