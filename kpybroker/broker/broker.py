@@ -61,7 +61,12 @@ class Broker:
             ),
         )
         self.quotas = ClientQuotas(config, self.replication.rules.now_ms)
-        self.topic_creation = TopicCreation(membership.channel.ask, lambda: metadata.config, lambda: metadata.image)
+        self.topic_creation = TopicCreation(
+            membership.channel.ask,
+            lambda: metadata.config,
+            lambda: metadata.image,
+            lambda: self.quorum.voters.ids,
+        )
         self.coordinators = Coordinators(world, metadata, self.replication, membership, config.node_id)
 
     @property

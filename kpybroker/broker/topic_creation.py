@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.controller import commands
-from kpybroker.controller.internal_topics import offsets_topic, transaction_topic
+from kpybroker.controller.internal_topics import REPLICATION_FACTORS, offsets_topic, transaction_topic
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
-from kpybroker.metadata.whereabouts import endpoints
 from kpybroker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kpybroker.wire.rpc import create_topics
 
@@ -23,17 +22,22 @@ MADE_HERE = {OFFSETS_TOPIC: offsets_topic, TRANSACTION_TOPIC: transaction_topic}
 
 
 class TopicCreation:
-    """Has the controller create topics. `ask`: see `ControllerChannel.ask`."""
+    """Has the controller create topics.
+
+    `ask` is `ControllerChannel.ask`. `voters` gives the ids of the latest voters of the quorum.
+    """
 
     def __init__(
         self,
         ask: Callable[[str, Any, int], Awaitable[Any]],
         config: Callable[[], BrokerConfig],
         image: Callable[[], Image],
+        voters: Callable[[], Collection[int]],
     ) -> None:
         self._ask = ask
         self._config = config
         self._image = image
+        self._voters = voters
         self._internal: dict[str, asyncio.Task[None]] = {}
 
     async def _create(self, topics: list[commands.NewTopic]) -> list[Any]:
@@ -88,6 +92,14 @@ class TopicCreation:
     async def _create_internal(self, name: str) -> None:
         if name not in MADE_HERE:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} belongs to what is not served")
-        [made] = await self._create([MADE_HERE[name](self._config(), len(endpoints(self._image())))])
+        [made] = await self._create([MADE_HERE[name](self._config(), self._most_replicas())])
         if made.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            raise KafkaError(ErrorCode(made.error_code), f"{name}: {made.error_message}")
+            text = f"{name} cannot be created: {made.error_message}"
+            if made.error_code == ErrorCode.INVALID_REPLICATION_FACTOR:
+                text += f" Start more brokers, or set {REPLICATION_FACTORS[name]} on each broker."
+            raise KafkaError(ErrorCode(made.error_code), text)
+
+    def _most_replicas(self) -> int | None:
+        """A node that is the only controller and a broker is enough for an internal topic; see docs/decisions/0020."""
+        brokers, voters = self._image().brokers, self._voters()
+        return len(brokers) if len(voters) == 1 and all(voter in brokers for voter in voters) else None

@@ -1,4 +1,8 @@
-"""Topics the broker makes for itself, with the settings Kafka gives them."""
+"""Topics the broker makes for itself, with the settings Kafka gives them.
+
+`most_replicas` is the number of registered brokers where the topics may have fewer replicas than the settings say, and
+else None (docs/decisions/0020).
+"""
 
 from __future__ import annotations
 
@@ -31,12 +35,18 @@ def check_policy(topic: str, policy: str) -> None:
         )
 
 
-def offsets_topic(config: BrokerConfig, live_brokers: int) -> NewTopic:
-    """`__consumer_offsets`: compacted; replicated to as many of the wanted replicas as there are brokers now."""
+REPLICATION_FACTORS = {
+    OFFSETS_TOPIC: "offsets.topic.replication.factor",
+    TRANSACTION_TOPIC: "transaction.state.log.replication.factor",
+}
+
+
+def offsets_topic(config: BrokerConfig, most_replicas: int | None) -> NewTopic:
+    """`__consumer_offsets`: compacted."""
     return NewTopic(
         name=OFFSETS_TOPIC,
         num_partitions=config.offsets_topic_num_partitions,
-        replication_factor=max(1, min(config.offsets_topic_replication_factor, live_brokers)),
+        replication_factor=_at_most(config.offsets_topic_replication_factor, most_replicas),
         configs=(
             ("cleanup.policy", "compact"),
             ("compression.type", "producer"),
@@ -45,9 +55,9 @@ def offsets_topic(config: BrokerConfig, live_brokers: int) -> NewTopic:
     )
 
 
-def transaction_topic(config: BrokerConfig, live_brokers: int) -> NewTopic:
-    """`__transaction_state`: compacted, never led by a replica that was not in sync, replicated as the offsets are."""
-    replicas = max(1, min(config.transaction_state_log_replication_factor, live_brokers))
+def transaction_topic(config: BrokerConfig, most_replicas: int | None) -> NewTopic:
+    """`__transaction_state`: compacted, and never led by a replica that was not in sync."""
+    replicas = _at_most(config.transaction_state_log_replication_factor, most_replicas)
     return NewTopic(
         name=TRANSACTION_TOPIC,
         num_partitions=config.transaction_state_log_num_partitions,
@@ -60,3 +70,7 @@ def transaction_topic(config: BrokerConfig, live_brokers: int) -> NewTopic:
             ("unclean.leader.election.enable", "false"),
         ),
     )
+
+
+def _at_most(wanted: int, most: int | None) -> int:
+    return wanted if most is None else max(1, min(wanted, most))

@@ -69,7 +69,7 @@ async def _coordinator_of(broker: Broker, call: Call, key_type: int, key: str) -
         try:
             await broker.topic_creation.internal(kept_in)
         except KafkaError as refusal:
-            log.warning("%s cannot be created: %s", kept_in, refusal)
+            log.warning("%s", refusal.message)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, refusal.message) from refusal
         await coordinator.loaded()  # otherwise the client's next requests would be refused until then
         topic = broker.metadata.image.topic(kept_in)
