@@ -16,6 +16,7 @@ from kpybroker.config.listener_limits import is_listener_limit, read_listener_li
 from kpybroker.config.listeners import (
     Endpoint,
     check_advertised,
+    check_between_nodes,
     check_listening,
     parse_listeners,
     parse_protocol_map,
@@ -362,6 +363,8 @@ def _endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, tu
     every = parse_listeners("listeners", values["listeners"], protocols)
     check_listening(every)
     listeners = tuple(endpoint for endpoint in every if endpoint.name not in controller_names)
+    controllers = tuple(endpoint for endpoint in every if endpoint.name in controller_names)
+    check_between_nodes(controllers, listeners, values["inter_broker_listener_name"])
     if "broker" in values["process_roles"]:
         check_listening(listeners)
     elif listeners:
@@ -374,6 +377,6 @@ def _endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, tu
     advertised = {endpoint.name: endpoint for endpoint in named}
     return {
         "listeners": listeners,
-        "controller_listeners": tuple(endpoint for endpoint in every if endpoint.name in controller_names),
+        "controller_listeners": controllers,
         "advertised_listeners": tuple(advertised.get(endpoint.name, endpoint) for endpoint in listeners),
     }

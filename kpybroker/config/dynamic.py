@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kpybroker.config.effect import BROKER, NOTHING, key_of
-from kpybroker.config.key import ConfigKey
+from kpybroker.config.key import SHOWN_MAX, ConfigKey
 from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
@@ -89,6 +89,8 @@ def _why_unusable(resource_type: int, name: str, text: str) -> str | None:
         return None
     try:
         key.parse(text)
+        if resource_type == BROKER and key.name.startswith("ssl.") and key.has_effect:
+            return _only_at_start(key, text)
         unprotected = key.unprotected(text)
         if unprotected is not None:
             return unprotected
@@ -98,6 +100,14 @@ def _why_unusable(resource_type: int, name: str, text: str) -> str | None:
     except ConfigError as error:
         return str(error)
     return None
+
+
+def _only_at_start(key: ConfigKey, text: str) -> str:
+    shown = "[hidden]" if key.sensitive else text[:SHOWN_MAX]
+    return (
+        f"{key.name}={shown} cannot be changed while the broker runs: the settings of TLS are read when "
+        "it starts; write it to server.properties, and restart the broker"
+    )
 
 
 def _check_topics_default(key: ConfigKey, text: str) -> None:

@@ -10,7 +10,8 @@ from kpybroker.errors import ConfigError
 
 FORM = re.compile(r"([A-Za-z0-9_.\-]+)://(?:\[([0-9A-Za-z:.%\-]*)\]|([0-9A-Za-z._\-]*)):(-?[0-9]{1,10})", re.ASCII)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SERVED_PROTOCOLS = ("PLAINTEXT",)
+SERVED_PROTOCOLS = ("PLAINTEXT", "SSL")
+TLS_PROTOCOLS = ("SSL", "SASL_SSL")
 ANY_ADDRESS = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 PORT_MAX = 65535
 LISTENERS_MAX = 64
@@ -89,12 +90,34 @@ def check_listening(endpoints: Sequence[Endpoint]) -> None:
     for endpoint in endpoints:
         if endpoint.protocol not in SERVED_PROTOCOLS:
             raise ConfigError(
-                f"listeners: {endpoint.name} speaks {endpoint.protocol}, which is not served; use PLAINTEXT"
+                f"listeners: {endpoint.name} speaks {endpoint.protocol}, which is not served; use PLAINTEXT or SSL"
             )
         if endpoint.port:
             other = taken.setdefault((endpoint.host, endpoint.port), endpoint.name)
             if other != endpoint.name:
                 raise ConfigError(f"listeners: {other} and {endpoint.name} have the same port {endpoint.port}")
+
+
+def check_between_nodes(controllers: Sequence[Endpoint], listening: Sequence[Endpoint], named: str | None) -> None:
+    """Nodes dial each other without TLS: a broker with TLS has another listener for brokers, and controllers have none.
+
+    `named` is inter.broker.listener.name.
+    """
+    for endpoint in controllers:
+        if endpoint.protocol != "PLAINTEXT":
+            raise ConfigError(
+                f"listeners: {endpoint.name} is for controllers and speaks {endpoint.protocol}; controllers speak "
+                f"PLAINTEXT to each other here, so map {endpoint.name}:PLAINTEXT in listener.security.protocol.map"
+            )
+    if all(endpoint.protocol == "PLAINTEXT" for endpoint in listening):
+        return
+    for_brokers = (named or "PLAINTEXT").upper()
+    if not any(each.name == for_brokers and each.protocol == "PLAINTEXT" for each in listening):
+        raise ConfigError(
+            f"listeners: {for_brokers} is the listener for brokers, and brokers speak PLAINTEXT to each other here; "
+            "add PLAINTEXT://127.0.0.1:9092 (in a cluster: an address that only brokers reach), or name one with "
+            "PLAINTEXT in inter.broker.listener.name"
+        )
 
 
 def check_advertised(advertised: Sequence[Endpoint], listening: Sequence[Endpoint]) -> None:

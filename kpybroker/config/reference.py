@@ -18,8 +18,9 @@ Names, types, defaults and ranges are those of Apache Kafka 4.3; settings with t
 broker settings in a property file (`kpybroker serve --config`) or on the command line (`--set name=value`). The broker
 refuses unknown names and, as Kafka does, settings that contradict each other. *Cluster-wide* and *per-broker* settings
 can also be changed while the broker runs (`kafka-configs`, IncrementalAlterConfigs); throttles (`*.throttled.rate`,
-`replica.alter.log.dirs.io.*`) can only be set in this way. Per-broker settings of listeners and TLS take effect at the
-next start. Topic settings are set when a topic is created, or changed later, and take effect at once.
+`replica.alter.log.dirs.io.*`) can only be set in this way. Per-broker settings of listeners take effect at the
+next start; those of TLS are read from the file alone. Topic settings are set when a topic is created, or changed
+later, and take effect at once.
 """
 MAPPED = """
 ## Replaced by another setting

@@ -23,6 +23,7 @@ from kpybroker.config.key import (
     at_least,
     between,
     harmless,
+    obeyed,
     one_of,
     refused,
 )
@@ -32,14 +33,19 @@ PER_BROKER = Mode.PER_BROKER
 TRUSTED = "remove the setting, and listen only on 127.0.0.1 or on a network where every client may do everything"
 NO_AUTHORIZER = f"there is no authorizer here, and no client is refused anything; {TRUSTED}"
 NO_SASL = f"SASL is not served, and clients are not authenticated; {TRUSTED}"
-NO_TLS = f"TLS is not served: nothing is encrypted, and no certificate is checked; {TRUSTED}"
+NO_TLS = (
+    "Java classes are not run, and OpenSSL does TLS here; remove the setting, and set ssl.keystore.location instead"
+)
 NO_PRINCIPALS = f"Java classes are not run, and every client is User:ANONYMOUS; {TRUSTED}"
 NO_PROTOCOLS = (
-    "listeners speak PLAINTEXT here: such a listener would be open to every client, unencrypted and without a login; "
-    "use PLAINTEXT, and listen only on 127.0.0.1 or on a network where every client may do everything"
+    "listeners speak PLAINTEXT or SSL here: such a listener would be open to every client, without a login; use SSL "
+    "with ssl.client.auth=required, or PLAINTEXT on 127.0.0.1 or on a network where every client may do everything"
 )
 NO_PROTOCOL = f"brokers speak PLAINTEXT to each other; {TRUSTED}"
-ONLY_TLS = "Configures TLS; a listener with TLS is refused."
+AT_START = "Read when the broker starts, also for one listener: listener.name.<listener>.<setting>."
+STORES = f"PEM or PKCS12; a file of type JKS must be PKCS12 inside. {AT_START}"
+SUITES = f"By Java's names; those of TLS 1.3 all together or none. {AT_START}"
+OTHER_TLS = "Has no effect: OpenSSL does TLS here, stores are not read anew, and nodes dial without TLS."
 ONLY_SASL = "Configures SASL; a listener with SASL is refused."
 NO_TOKENS = "Delegation tokens are not served: no client can create one or authenticate with one."
 NO_PROVIDERS = "Adds Java classes for cryptography; none is used here."
@@ -129,29 +135,29 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
         doc=NO_PROTOCOL,
     ),
     harmless("security.providers", STRING, None, doc=NO_PROVIDERS),
-    harmless("ssl.allow.dn.changes", BOOLEAN, "false", doc=ONLY_TLS),
-    harmless("ssl.allow.san.changes", BOOLEAN, "false", doc=ONLY_TLS),
-    harmless("ssl.cipher.suites", LIST, "", None, PER_BROKER, doc=ONLY_TLS),
-    refused("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), PER_BROKER, doc=NO_TLS),
-    harmless("ssl.enabled.protocols", LIST, "TLSv1.2,TLSv1.3", None, PER_BROKER, doc=ONLY_TLS),
-    harmless("ssl.endpoint.identification.algorithm", STRING, "https", None, PER_BROKER, doc=ONLY_TLS),
+    harmless("ssl.allow.dn.changes", BOOLEAN, "false", doc=OTHER_TLS),
+    harmless("ssl.allow.san.changes", BOOLEAN, "false", doc=OTHER_TLS),
+    obeyed("ssl.cipher.suites", LIST, "", None, PER_BROKER, doc=SUITES),
+    obeyed("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), PER_BROKER, doc=AT_START),
+    obeyed("ssl.enabled.protocols", LIST, "TLSv1.2,TLSv1.3", None, PER_BROKER, doc=AT_START),
+    harmless("ssl.endpoint.identification.algorithm", STRING, "https", None, PER_BROKER, doc=OTHER_TLS),
     refused("ssl.engine.factory.class", CLASS, None, None, PER_BROKER, doc=NO_TLS),
-    harmless("ssl.key.password", PASSWORD, None, None, PER_BROKER, doc=ONLY_TLS),
-    harmless("ssl.keymanager.algorithm", STRING, "SunX509", None, PER_BROKER, doc=ONLY_TLS),
-    refused("ssl.keystore.certificate.chain", PASSWORD, None, None, PER_BROKER, doc=NO_TLS),
-    refused("ssl.keystore.key", PASSWORD, None, None, PER_BROKER, doc=NO_TLS),
-    refused("ssl.keystore.location", STRING, None, None, PER_BROKER, doc=NO_TLS),
-    harmless("ssl.keystore.password", PASSWORD, None, None, PER_BROKER, doc=ONLY_TLS),
-    harmless("ssl.keystore.type", STRING, "JKS", None, PER_BROKER, doc=ONLY_TLS),
-    harmless("ssl.principal.mapping.rules", STRING, "DEFAULT", doc=ONLY_TLS),
-    harmless("ssl.protocol", STRING, "TLSv1.3", None, PER_BROKER, doc=ONLY_TLS),
-    harmless("ssl.provider", STRING, None, None, PER_BROKER, doc=ONLY_TLS),
-    harmless("ssl.secure.random.implementation", STRING, None, None, PER_BROKER, doc=ONLY_TLS),
-    harmless("ssl.trustmanager.algorithm", STRING, "PKIX", None, PER_BROKER, doc=ONLY_TLS),
-    refused("ssl.truststore.certificates", PASSWORD, None, None, PER_BROKER, doc=NO_TLS),
-    refused("ssl.truststore.location", STRING, None, None, PER_BROKER, doc=NO_TLS),
-    harmless("ssl.truststore.password", PASSWORD, None, None, PER_BROKER, doc=ONLY_TLS),
-    harmless("ssl.truststore.type", STRING, "JKS", None, PER_BROKER, doc=ONLY_TLS),
+    obeyed("ssl.key.password", PASSWORD, None, None, PER_BROKER, doc=AT_START),
+    harmless("ssl.keymanager.algorithm", STRING, "SunX509", None, PER_BROKER, doc=OTHER_TLS),
+    obeyed("ssl.keystore.certificate.chain", PASSWORD, None, None, PER_BROKER, doc=AT_START),
+    obeyed("ssl.keystore.key", PASSWORD, None, None, PER_BROKER, doc=AT_START),
+    obeyed("ssl.keystore.location", STRING, None, None, PER_BROKER, doc=AT_START),
+    obeyed("ssl.keystore.password", PASSWORD, None, None, PER_BROKER, doc=AT_START),
+    obeyed("ssl.keystore.type", STRING, "JKS", None, PER_BROKER, doc=STORES),
+    obeyed("ssl.principal.mapping.rules", STRING, "DEFAULT", doc=AT_START),
+    harmless("ssl.protocol", STRING, "TLSv1.3", None, PER_BROKER, doc=OTHER_TLS),
+    harmless("ssl.provider", STRING, None, None, PER_BROKER, doc=OTHER_TLS),
+    harmless("ssl.secure.random.implementation", STRING, None, None, PER_BROKER, doc=OTHER_TLS),
+    harmless("ssl.trustmanager.algorithm", STRING, "PKIX", None, PER_BROKER, doc=OTHER_TLS),
+    obeyed("ssl.truststore.certificates", PASSWORD, None, None, PER_BROKER, doc=AT_START),
+    obeyed("ssl.truststore.location", STRING, None, None, PER_BROKER, doc=AT_START),
+    obeyed("ssl.truststore.password", PASSWORD, None, None, PER_BROKER, doc=AT_START),
+    obeyed("ssl.truststore.type", STRING, "JKS", None, PER_BROKER, doc=STORES),
 )
 
 AUTHORIZER_KEYS: Mapping[str, ConfigKey] = {

@@ -1,1 +1,1 @@
-"""Credentials of users. No listener authenticates clients yet."""
+"""Credentials of users, principals, and TLS of listeners."""

@@ -11,6 +11,7 @@ from kpybroker.call import BROKER, CONTROLLER
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.errors import ConfigError, KafkaError
 from kpybroker.metadata import chronicle
+from kpybroker.server.connections.secure_listeners import SecureListening, secure_listening
 from kpybroker.server.server import Server
 from kpybroker.storage.dirs.directory import is_formatted
 from kpybroker.world import World
@@ -55,6 +56,7 @@ class Node:
 
     @classmethod
     async def _start(cls, world: World, config: BrokerConfig, observing: Observing | None) -> Node:
+        secure = secure_listening(config, world.wall_ms())
         if not is_formatted(world, config.metadata_log_dir):
             await _check_ports(world, config)
         broker = await Broker.open(world, config)
@@ -65,7 +67,7 @@ class Node:
         try:
             for endpoint in config.controller_listeners:
                 await _listen(server, endpoint, CONTROLLER)
-            listening = [await _listen(server, endpoint, BROKER) for endpoint in config.listeners]
+            listening = [await _listen(server, each, BROKER, secure.get(each.name)) for each in config.listeners]
             await broker.enter_quorum()
             advertised = tuple(
                 _advertise(wanted, port) for wanted, port in zip(config.advertised_listeners, listening, strict=True)
@@ -134,9 +136,9 @@ async def _check_ports(world: World, config: BrokerConfig) -> None:
         listener.close()
 
 
-async def _listen(server: Server, endpoint: Endpoint, side: str) -> int:
+async def _listen(server: Server, endpoint: Endpoint, side: str, secure: SecureListening | None = None) -> int:
     try:
-        return await server.start(endpoint.host, endpoint.port, endpoint.name, side)
+        return await server.start(endpoint.host, endpoint.port, endpoint.name, side, secure)
     except OSError as error:
         raise _cannot_listen(endpoint, error) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from kpybroker.broker.broker import Broker
 from kpybroker.call import BROKER, CONTROLLER, TaskReply
@@ -11,12 +12,14 @@ from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.connection_rate import Arrivals
 from kpybroker.server.connections.listener import ListenerState
 from kpybroker.server.connections.port import Port
+from kpybroker.server.connections.secure_listeners import SecureListening
 from kpybroker.server.requests import dispatch
 from kpybroker.server.requests.interceptors import Interceptors
 from kpybroker.server.requests.throttling import Throttling
 from kpybroker.server.requests.timing import Timing
 from kpybroker.world import Listener
 from kpybroker.world.hang_ups import has_hung_up
+from kpybroker.world.secure import TlsAcceptor
 
 SWEEP_EVERY_S = 1.0
 STOP_PATIENCE_S = 5.0
@@ -53,19 +56,34 @@ class Server:
         """Monotonic seconds."""
         return self._loop.time()
 
-    async def start(self, host: str, port: int, listener_name: str = "PLAINTEXT", side: str = BROKER) -> int:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        listener_name: str = "PLAINTEXT",
+        side: str = BROKER,
+        secure: SecureListening | None = None,
+    ) -> int:
         """Listen; returns the port. Raises OSError.
 
         Other nodes are served at once; clients once `begin_serving` is called.
         """
         state = ListenerState(listener_name, side, is_open=side == CONTROLLER)
+        tls = None
+        if secure is not None:
+            state = replace(state, principal_of=secure.principal_of)
+            tls = TlsAcceptor(secure.context, self._refuse_handshake)
         self._states.append(state)
-        listener = await self.broker.world.network.listen(lambda: Connection(self.port, state), host, port)
+        listener = await self.broker.world.network.listen(lambda: Connection(self.port, state), host, port, tls)
         self._listeners.append(listener)
         if self._sweeper is None:
             self._swept_at = self.now
             self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
         return listener.port
+
+    def _refuse_handshake(self, host: str, why: str) -> None:
+        self.metrics.connection_refused()
+        self.refusals.tell(host, "refused connection from %s in the TLS handshake: %s", host, why)
 
     def watch(self, timing: Timing) -> None:
         """Measure request times from now on."""

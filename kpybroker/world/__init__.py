@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kpybroker.world.devices import Device
+
+if TYPE_CHECKING:
+    from kpybroker.world.secure import TlsAcceptor
 
 Buffer = bytes | bytearray | memoryview
 
@@ -29,8 +32,11 @@ class Listener(Protocol):
 class Network(Protocol):
     """TCP as asyncio sees it: protocol factories and transports."""
 
-    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
-        """Listen on a host and port; port 0 picks a free one. Raises OSError (address in use, not available)."""
+    async def listen(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: TlsAcceptor | None = None
+    ) -> Listener:
+        """Listen on a host and port; port 0 picks a free one. With `tls`, the protocol's connection is made after the
+        handshake. Raises OSError (address in use, not available)."""
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int

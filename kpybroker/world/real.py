@@ -16,6 +16,7 @@ from time import monotonic
 from kpybroker.world import Buffer, PendingWrite, World
 from kpybroker.world.buffers import ReadBuffer, ReadBuffers
 from kpybroker.world.devices import SLOW_WRITE_S, Device, Devices
+from kpybroker.world.secure import SecureListener, TlsAcceptor
 
 _IOV_MAX = 1024
 _BACKLOG = 1024
@@ -58,7 +59,7 @@ def _identity(of: os.stat_result) -> tuple[int, int]:
 class RealListener:
     """A listening socket, or one per address of its host; all on the same port."""
 
-    def __init__(self, servers: list[asyncio.Server], port: int) -> None:
+    def __init__(self, servers: Sequence[asyncio.Server | SecureListener], port: int) -> None:
         self._servers = servers
         self._port = port
 
@@ -89,19 +90,25 @@ def _bound_socket(family: int, address: tuple[object, ...]) -> socket.socket:
 class RealNetwork:
     """TCP by the running event loop; it sets TCP_NODELAY on every stream itself."""
 
-    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> RealListener:
+    async def listen(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: TlsAcceptor | None = None
+    ) -> RealListener:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         # IPv4 first: with port 0 the first address chooses the port for all
         addresses = sorted({(family, address) for family, _, _, _, address in found})
         sockets: list[socket.socket] = []
-        servers: list[asyncio.Server] = []
+        servers: list[asyncio.Server | SecureListener] = []
         try:
             for family, address in addresses:
                 sockets.append(_bound_socket(family, (address[0], port, *address[2:])))
                 port = sockets[0].getsockname()[1]
             for listening in sockets:
-                servers.append(await loop.create_server(factory, sock=listening, backlog=_BACKLOG))
+                if tls is not None:
+                    listening.listen(_BACKLOG)
+                    servers.append(SecureListener(listening, factory, tls))
+                else:
+                    servers.append(await loop.create_server(factory, sock=listening, backlog=_BACKLOG))
         except OSError:
             for server in servers:
                 server.close()

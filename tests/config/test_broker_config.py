@@ -201,8 +201,8 @@ def test_listeners() -> None:
         ({"listeners": "PLAINTEXT://:1,CONTROLLER://:1"}, "same port 1"),
         ({"listeners": "HOME://:9092"}, "add HOME:PLAINTEXT"),
         (
-            {"listeners": "SSL://:9092"},
-            "listeners=SSL://:9092 cannot be obeyed: listeners speak PLAINTEXT here",
+            {"listeners": "SASL_SSL://:9092"},
+            "listeners=SASL_SSL://:9092 cannot be obeyed: listeners speak PLAINTEXT or SSL here",
         ),
         ({"listeners": "CONTROLLER://:9092"}, "no listener for clients"),
         ({"listeners": ""}, "no listener for clients"),

@@ -14,12 +14,12 @@ from kpybroker.config.topic_keys import TOPIC_KEYS
 from kpybroker.errors import ConfigError
 
 REFUSED = [key for key in (*BROKER_KEYS.values(), *AUTHORIZER_KEYS.values()) if key.effect is Effect.REFUSED]
-ACCESS = ("authorizer.class.name", "super.users", "ssl.client.auth", "sasl.enabled.mechanisms", "sasl.jaas.config")
+ACCESS = ("authorizer.class.name", "super.users", "sasl.enabled.mechanisms", "sasl.jaas.config")
 DATA = (
     "create.topic.policy.class.name",
     "config.providers",
     "remote.log.storage.system.enable",
-    "ssl.keystore.location",
+    "ssl.engine.factory.class",
 )
 
 
@@ -62,9 +62,9 @@ def test_what_asks_for_nothing_is_taken(key: ConfigKey) -> None:
 
 def test_all_that_is_refused_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
-        parse_config({"ssl.client.auth": "required", "ssl.keystore.location": "/k", "super.users": "User:a"})
+        parse_config({"sasl.enabled.mechanisms": "PLAIN", "connections.max.reauth.ms": "9", "super.users": "User:a"})
     said = str(refused.value)
-    assert "ssl.client.auth=required, ssl.keystore.location=/k cannot be obeyed" in said
+    assert "sasl.enabled.mechanisms=PLAIN, connections.max.reauth.ms=9 cannot be obeyed" in said
     assert ". super.users=User:a cannot be obeyed" in said
 
 
@@ -167,8 +167,8 @@ def test_forced_writes_of_one_topic_are_kept(name: str) -> None:
 
 def test_a_listener_is_refused_together_with_the_rest() -> None:
     settings = {
-        "listeners": "PLAINTEXT://:9092,INSIDE://:9093,SASL_SSL://:9094",
-        "listener.security.protocol.map": "INSIDE:SSL,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
+        "listeners": "PLAINTEXT://:9092,INSIDE://:9093,SSL://:9095,SASL_SSL://:9094",
+        "listener.security.protocol.map": "INSIDE:SASL_PLAINTEXT,SSL:SSL,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
         "super.users": "User:a",
     }
     with pytest.raises(ConfigError) as refused:

@@ -212,7 +212,7 @@ def test_no_defaults_with_which_compacted_topics_cannot_be_made(stage: Stage, na
         ("", "num.io.threads", "4"),
         ("", "log.local.retention.ms", "604800000"),
         ("", "log.local.retention.bytes", "1"),
-        ("1", "listener.name.plaintext.ssl.key.password", "hush"),
+        ("1", "listener.name.plaintext.sasl.oauthbearer.client.credentials.client.secret", "hush"),
         ("1", "a.plug.in", "x"),
     ],
 )

@@ -6,6 +6,7 @@ import asyncio
 from typing import cast
 
 from kpybroker.call import Reply
+from kpybroker.security.principal import ANONYMOUS, Principal
 from kpybroker.server.connections.activity import Activity
 from kpybroker.server.connections.listener import ListenerState
 
@@ -22,6 +23,7 @@ class Accepted(asyncio.BufferedProtocol):
         "number",
         "on_probation",
         "peer",
+        "principal",
         "received_bytes",
         "sent_bytes",
         "transport",
@@ -33,6 +35,8 @@ class Accepted(asyncio.BufferedProtocol):
         self._closing = False
         self.number = 0
         self.peer = self.host = "?"
+        self.principal: Principal = ANONYMOUS
+        """Who is on the other side."""
         self.received_bytes = self.sent_bytes = 0
         """Since the last `take_counts`."""
         self.activity = Activity(now)
@@ -46,6 +50,16 @@ class Accepted(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername") or ("?", 0)
         self.host = str(address[0])
         self.peer = f"{self.host}:{address[1]}"
+
+    def _authenticate(self) -> bool:
+        """Take the principal from the client's certificate, if there is TLS; False if the listener serves nobody of
+        that name."""
+        secured = None if self.transport is None else self.transport.get_extra_info("ssl_object")
+        if secured is not None:
+            found = self.listener.principal_of(secured.getpeercert(True))
+            self.principal = found or ANONYMOUS
+            return found is not None
+        return True
 
     def admitted(self, number: int) -> None:
         """The server serves it, with this number, which is unique in the process."""

@@ -84,6 +84,8 @@ class Connection(Accepted):
         super().connection_made(transport)
         if not self._port.admit(self):
             self.abort()
+        elif not self._authenticate():
+            self.drop("no rule of ssl.principal.mapping.rules matches the name in its certificate; add DEFAULT")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kpybroker.call import BROKER
+from kpybroker.security.principal import ANONYMOUS, Principal
 
 
 @dataclass(slots=True)
@@ -14,6 +16,8 @@ class ListenerState:
     name: str = "PLAINTEXT"
     side: str = BROKER
     is_open: bool = False
+    principal_of: Callable[[bytes | None], Principal | None] = lambda _: ANONYMOUS
+    """Who showed this certificate (DER); None if it is nobody whom the listener serves."""
 
     def open(self) -> None:
         """Serve requests from now on."""

@@ -15,6 +15,7 @@ from kpybroker.sim.world.history import History
 from kpybroker.sim.world.loop import Dead, Owner, VirtualLoop
 from kpybroker.sim.world.stream import SimTransport
 from kpybroker.sim.world.wires import Weather, Wires
+from kpybroker.world.secure import TlsAcceptor
 
 CONNECT_LIMIT_S = 60.0
 EPHEMERAL_PORTS = 32768
@@ -90,7 +91,11 @@ class SimNetwork:
         self.address = address
         self._owner = owner
 
-    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> SimListener:
+    async def listen(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: TlsAcceptor | None = None
+    ) -> SimListener:
+        if tls is not None:
+            raise OSError(errno.EPROTONOSUPPORT, "no TLS on the simulated network")
         if not self._owner.alive:
             raise Dead
         here = self._fabric.host(self.address)

@@ -1,0 +1,45 @@
+"""The settings of TLS for one listener: `listener.name.<listener>.ssl.*`, else `ssl.*`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
+
+from kpybroker.config import BrokerConfig
+from kpybroker.config.component import read_settings, setting
+from kpybroker.config.effect import LISTENER_PREFIX
+from kpybroker.config.security_keys import SECURITY_KEYS
+
+
+@dataclass(frozen=True, repr=False)
+class TlsSettings:
+    """As parsed from Kafka's texts. It holds passwords and keys, and is never shown."""
+
+    keystore_type: str = setting("ssl.keystore.type")
+    keystore_location: str | None = setting("ssl.keystore.location")
+    keystore_password: str | None = setting("ssl.keystore.password")
+    keystore_key: str | None = setting("ssl.keystore.key")
+    keystore_chain: str | None = setting("ssl.keystore.certificate.chain")
+    key_password: str | None = setting("ssl.key.password")
+    truststore_type: str = setting("ssl.truststore.type")
+    truststore_location: str | None = setting("ssl.truststore.location")
+    truststore_password: str | None = setting("ssl.truststore.password")
+    truststore_certificates: str | None = setting("ssl.truststore.certificates")
+    client_auth: str = setting("ssl.client.auth")
+    enabled_protocols: tuple[str, ...] = setting("ssl.enabled.protocols")
+    cipher_suites: tuple[str, ...] = setting("ssl.cipher.suites")
+    principal_rules: str = setting("ssl.principal.mapping.rules")
+
+
+def tls_settings(config: BrokerConfig, listener: str) -> TlsSettings:
+    """The settings of a listener. Raises ConfigError for a value out of range."""
+    prefix = f"{LISTENER_PREFIX}{listener.lower()}."
+    values = SimpleNamespace()
+    for key in SECURITY_KEYS:
+        if key.name.startswith("ssl."):
+            name = prefix + key.name if prefix + key.name in config.static else key.name
+            text = config.static.get(name)
+            value = key.default_value if text is None else key._replace(name=name).parse(text)
+            setattr(values, key.attribute, value)
+    return read_settings(TlsSettings, cast(BrokerConfig, values))

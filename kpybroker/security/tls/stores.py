@@ -1,0 +1,174 @@
+"""Key stores and trust stores: PEM in the settings, PEM files and PKCS12 files (KIP-651).
+
+What a file is, its first bytes say, as for Java, which opens PKCS12 under the type JKS too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kpybroker.errors import ConfigError
+from kpybroker.security.tls.settings import TlsSettings
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+    from cryptography.x509 import Certificate
+
+Read = Callable[[str], bytes]
+"""Reads a file. Raises OSError."""
+INSTALL = "pip install 'kpybroker[tls]'"
+KEY = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
+CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+JKS, SEQUENCE = bytes.fromhex("feedfeed"), b"\x30"
+"""The first bytes of Java's old format, and of PKCS12."""
+CERTIFICATES_MAX = 1000
+
+
+class Identity(NamedTuple):
+    """A key and its certificates. Never shown."""
+
+    key_pem: bytes
+    """Not encrypted."""
+    chain_pem: bytes
+    expires_ms: int
+    """When the first certificate expires, in milliseconds since the epoch."""
+
+    def __repr__(self) -> str:
+        return f"Identity(expires_ms={self.expires_ms})"
+
+
+def check_library() -> None:
+    """Raise ConfigError if the library that reads stores is not installed."""
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise ConfigError(f"a listener with TLS needs the package cryptography: {INSTALL}") from None
+
+
+def read_identity(settings: TlsSettings, read: Read) -> Identity:
+    """The key and the certificates of a listener. Raises ConfigError with the setting, the cause and the way out."""
+    key, chain = _key_and_chain(settings, read)
+    if key is None or not chain:
+        raise ConfigError(f"ssl.keystore: {'no key' if key is None else 'no certificate'} in it; add it")
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    if key.public_key().public_bytes(*form) != chain[0].public_key().public_bytes(*form):
+        raise ConfigError("ssl.keystore: the first certificate is not that of the key; put the key's own first")
+    return Identity(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        b"".join(each.public_bytes(Encoding.PEM) for each in chain),
+        int(chain[0].not_valid_after_utc.timestamp() * 1000),
+    )
+
+
+def read_trust(settings: TlsSettings, read: Read) -> str:
+    """The certificates that are trusted, as PEM; empty without a trust store. Raises ConfigError."""
+    text = settings.truststore_certificates
+    if text:
+        found = _certificates(text, "ssl.truststore.certificates")
+    elif settings.truststore_location:
+        found = _trusted(_read(settings.truststore_location, "ssl.truststore.location", read), settings)
+    else:
+        return ""
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    if not found:
+        raise ConfigError("ssl.truststore: no certificate in it; add the one of the authority that signs the clients'")
+    return b"".join(each.public_bytes(Encoding.PEM) for each in found).decode()
+
+
+def _key_and_chain(settings: TlsSettings, read: Read) -> tuple[PrivateKeyTypes | None, list[Certificate]]:
+    if settings.keystore_key or settings.keystore_chain:
+        if not (settings.keystore_key and settings.keystore_chain) or settings.keystore_location:
+            raise ConfigError(
+                "ssl.keystore.key and ssl.keystore.certificate.chain belong together, without ssl.keystore.location"
+            )
+        return (
+            _key(settings.keystore_key, settings.key_password, "ssl.keystore.key"),
+            _certificates(settings.keystore_chain, "ssl.keystore.certificate.chain"),
+        )
+    if not settings.keystore_location:
+        raise ConfigError("a listener with TLS needs a key: set ssl.keystore.type=PEM and ssl.keystore.location")
+    said = f"ssl.keystore.location={settings.keystore_location}"
+    data = _read(settings.keystore_location, "ssl.keystore.location", read)
+    if _is_pem(data, settings.keystore_type, said):
+        text = data.decode("ascii", "replace")
+        return _key(text, settings.key_password, said), _certificates(text, said)
+    if settings.keystore_password is None:
+        raise ConfigError(f"{said}: set ssl.keystore.password")
+    from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+
+    try:
+        store = load_pkcs12(data, settings.keystore_password.encode())
+    except ValueError:
+        raise ConfigError(f"{said}: damaged, or ssl.keystore.password is not its password") from None
+    own = [store.cert.certificate] if store.cert else []
+    return store.key, [*own, *(each.certificate for each in store.additional_certs)]
+
+
+def _trusted(data: bytes, settings: TlsSettings) -> list[Certificate]:
+    said = f"ssl.truststore.location={settings.truststore_location}"
+    if _is_pem(data, settings.truststore_type, said):
+        return _certificates(data.decode("ascii", "replace"), said)
+    from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+
+    password = settings.truststore_password
+    try:
+        store = load_pkcs12(data, None if password is None else password.encode())
+    except ValueError:
+        raise ConfigError(f"{said}: damaged, or ssl.truststore.password is not its password") from None
+    own = [store.cert.certificate] if store.cert else []
+    return [*own, *(each.certificate for each in store.additional_certs)]
+
+
+def _read(path: str, setting: str, read: Read) -> bytes:
+    try:
+        return read(path)
+    except OSError as error:
+        raise ConfigError(f"{setting}={path}: {error.strerror or error}") from None
+
+
+def _is_pem(data: bytes, kind: str, said: str) -> bool:
+    """Whether a store is PEM; else it is PKCS12. Raises ConfigError for a store of another kind than its type."""
+    if data.startswith(JKS):
+        raise ConfigError(
+            f"{said}: a store in Java's old format is not read here; convert it with keytool -importkeystore "
+            "-srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12"
+        )
+    if kind.upper() not in ("PEM", "PKCS12", "JKS"):
+        raise ConfigError(f"{said}: its type {kind} is not known; use PEM or PKCS12")
+    if (kind.upper() == "PEM") == data.startswith(SEQUENCE):
+        actual = "PKCS12" if data.startswith(SEQUENCE) else "no PKCS12; if it is PEM, set the type to PEM"
+        raise ConfigError(f"{said}: its type is said to be {kind}, and it is {actual}")
+    return kind.upper() == "PEM"
+
+
+def _key(text: str, password: str | None, said: str) -> PrivateKeyTypes | None:
+    found = KEY.search(text)
+    if found is None:
+        raise ConfigError(f"{said}: no complete private key in PEM in it")
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    is_encrypted = "ENCRYPTED" in found[0]
+    if is_encrypted and password is None:
+        raise ConfigError(f"{said}: the key is encrypted; set ssl.key.password")
+    try:
+        return load_pem_private_key(found[0].encode(), password.encode() if is_encrypted and password else None)
+    except (ValueError, TypeError):
+        why = "damaged, or ssl.key.password is not its password" if is_encrypted else "damaged"
+        raise ConfigError(f"{said}: the key is {why}") from None
+
+
+def _certificates(text: str, said: str) -> list[Certificate]:
+    from cryptography.x509 import load_pem_x509_certificate
+
+    blocks = CERTIFICATE.findall(text)
+    if not blocks or len(blocks) > CERTIFICATES_MAX:
+        raise ConfigError(f"{said}: {len(blocks)} complete certificates in PEM, write 1 to {CERTIFICATES_MAX}")
+    try:
+        return [load_pem_x509_certificate(block.encode()) for block in blocks]
+    except ValueError:
+        raise ConfigError(f"{said}: a certificate is damaged") from None

@@ -1,0 +1,173 @@
+"""TLS in the real World: contexts made from keys in memory, and the handshakes of accepted sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import stat
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from typing import IO, NamedTuple
+
+STORE_BYTES_MAX = 1 << 20
+HANDSHAKES_MAX = 256
+"""Handshakes under way at one listener. One more ends the oldest of the address that has the most."""
+HANDSHAKE_S = 10.0
+ACCEPTED_A_TURN = 32
+PAUSE_S = 0.1
+"""How long a listener waits when the process has no file handle for a new socket."""
+VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+PLAIN = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+"""OpenSSL's words for bytes that are no TLS."""
+
+TlsContext = ssl.SSLContext
+Factory = Callable[[], asyncio.BaseProtocol]
+
+
+class TlsAcceptor(NamedTuple):
+    """How a listener accepts TLS. `refused` is told the address of a failed handshake and why it failed."""
+
+    context: ssl.SSLContext
+    refused: Callable[[str, str], None]
+
+
+def read_store(path: str) -> bytes:
+    """The content of a file with keys. Raises OSError, also for a file that others may read, or one too large."""
+    with open(path, "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(f"not a file: {path}")
+        if about.st_size > STORE_BYTES_MAX:
+            raise OSError(f"larger than {STORE_BYTES_MAX} bytes")
+        if about.st_mode & stat.S_IRWXO:
+            raise PermissionError(f"every user of this machine may read or change it; run: chmod o-rwx {path}")
+        return file.read(STORE_BYTES_MAX)
+
+
+def read_public(path: str) -> bytes:
+    """The content of a file that holds no secret. Raises OSError."""
+    with open(path, "rb") as file:
+        data = file.read(STORE_BYTES_MAX + 1)
+    if len(data) > STORE_BYTES_MAX:
+        raise OSError(f"larger than {STORE_BYTES_MAX} bytes")
+    return data
+
+
+def server_context(
+    key_pem: bytes, chain_pem: bytes, trust_pem: str, client_auth: str, versions: tuple[str, str], ciphers: str
+) -> ssl.SSLContext:
+    """A context for accepted sockets. Raises ssl.SSLError for what OpenSSL does not take."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version, context.maximum_version = VERSIONS[versions[0]], VERSIONS[versions[1]]
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_RENEGOTIATION
+    if ciphers:
+        context.set_ciphers(ciphers)
+    with _memory() as file:
+        file.write(key_pem + chain_pem)
+        file.flush()
+        file.seek(0)
+        context.load_cert_chain(f"/dev/fd/{file.fileno()}")
+    if trust_pem:
+        context.load_verify_locations(cadata=trust_pem)
+    context.verify_mode = VERIFY[client_auth]
+    return context
+
+
+def _memory() -> IO[bytes]:
+    """A file without a name: Python loads a key only from a file (`SSLContext.load_cert_chain`)."""
+    create: Callable[[str], int] | None = getattr(os, "memfd_create", None)
+    return tempfile.TemporaryFile() if create is None else os.fdopen(create("tls"), "w+b")
+
+
+class SecureListener:
+    """Accepts sockets of one listening socket, and hands over those whose handshake succeeds."""
+
+    def __init__(self, listening: socket.socket, factory: Factory, acceptor: TlsAcceptor) -> None:
+        self._listening = listening
+        self._factory = factory
+        self._acceptor = acceptor
+        self._loop = asyncio.get_running_loop()
+        self._under_way: dict[asyncio.Task[None], str] = {}
+        self._resume: asyncio.TimerHandle | None = None
+        self._loop.add_reader(listening, self._accept)
+
+    @property
+    def handshakes(self) -> int:
+        """How many are under way."""
+        return len(self._under_way)
+
+    def close(self) -> None:
+        """Stop accepting, and end the handshakes under way."""
+        if self._resume is not None:
+            self._resume.cancel()
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        for task in list(self._under_way):
+            task.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_A_TURN):
+            try:
+                accepted, address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # no handle or no memory: others may be closed meanwhile
+                self._loop.remove_reader(self._listening)
+                self._resume = self._loop.call_later(PAUSE_S, self._accept_again)
+                return
+            self._begin(accepted, str(address[0]))
+
+    def _accept_again(self) -> None:
+        self._loop.add_reader(self._listening, self._accept)
+
+    def _begin(self, accepted: socket.socket, host: str) -> None:
+        if len(self._under_way) >= HANDSHAKES_MAX:
+            crowd = Counter(self._under_way.values()).most_common(1)[0][0]
+            oldest = next(task for task, other in self._under_way.items() if other == crowd)
+            del self._under_way[oldest]
+            oldest.cancel()
+            self._acceptor.refused(crowd, f"{HANDSHAKES_MAX} handshakes were under way, most of them from there")
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._loop.create_task(self._shake_hands(accepted, host))
+        self._under_way[task] = host
+        task.add_done_callback(lambda done: self._under_way.pop(done, None))
+
+    async def _shake_hands(self, accepted: socket.socket, host: str) -> None:
+        is_served = False
+        try:
+            await self._loop.connect_accepted_socket(
+                self._factory, accepted, ssl=self._acceptor.context, ssl_handshake_timeout=HANDSHAKE_S
+            )
+            is_served = True
+        except OSError as error:  # also ssl.SSLError, ConnectionError and TimeoutError
+            self._acceptor.refused(host, why_failed(error))
+        finally:
+            if not is_served:
+                accepted.close()
+
+
+def why_failed(error: OSError) -> str:
+    """What went wrong in a handshake, and the remedy if there is one."""
+    reason = getattr(error, "reason", None) or ""
+    if reason in PLAIN:
+        return "it spoke no TLS, and this listener does; set security.protocol=SSL in the client"
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "it showed no certificate, and ssl.client.auth=required here; set ssl.keystore.location in the client"
+    if reason in ("TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_CERTIFICATE_UNKNOWN", "SSLV3_ALERT_BAD_CERTIFICATE"):
+        return (
+            "it does not trust this broker's certificate; set ssl.truststore.location (ssl.ca.location) in the client"
+        )
+    if reason == "CERTIFICATE_VERIFY_FAILED":
+        return f"its certificate is not trusted here ({getattr(error, 'verify_message', reason)}); see ssl.truststore"
+    if reason in ("UNSUPPORTED_PROTOCOL", "NO_SHARED_CIPHER", "TLSV1_ALERT_PROTOCOL_VERSION"):
+        return f"no version or cipher suite in common ({reason}); see ssl.enabled.protocols and ssl.cipher.suites"
+    if isinstance(error, ssl.SSLError):
+        return reason.replace("_", " ").lower() or "TLS failed"
+    if isinstance(error, ConnectionAbortedError | TimeoutError):
+        return f"it took longer than {HANDSHAKE_S:.0f} s"
+    return "it closed the connection"

@@ -1,0 +1,237 @@
+"""Listeners with TLS: who is let in, who is not and what the log says, and what a flood of handshakes costs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kpybroker.config import parse_config
+from kpybroker.errors import ConfigError
+from kpybroker.server.node import Node
+from kpybroker.world import secure
+from tests.certificates import Signed, sign
+from tests.serving import serving
+
+LISTENERS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+    "ssl.keystore.type": "PEM",
+    "ssl.truststore.type": "PEM",
+}
+AUTHORITY = sign("authority")
+SERVER = sign("server", AUTHORITY)
+API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
+
+
+def stores(directory: Path, **more: str) -> dict[str, str]:
+    trusted = directory / "ca.pem"
+    trusted.write_text(AUTHORITY.chain_pem)
+    return {
+        **LISTENERS,
+        "ssl.keystore.location": str(SERVER.pem(directory / "server.pem")),
+        "ssl.truststore.location": str(trusted),
+        **{name.replace("_", "."): text for name, text in more.items()},
+    }
+
+
+def trusting(client: Signed | None = None, directory: Path | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=AUTHORITY.chain_pem)
+    if client is not None and directory is not None:
+        context.load_cert_chain(client.pem(directory / "client.pem"))
+    return context
+
+
+async def asked(node: Node, context: ssl.SSLContext | None, *, sends: bytes = API_VERSIONS) -> bytes:
+    """The first bytes that the listener with TLS answers; none if it closes."""
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", node.advertised[1].port, ssl=context, server_hostname="localhost" if context else None
+    )
+    try:
+        writer.write(sends)
+        return await reader.read(8)
+    finally:
+        writer.close()
+
+
+def run(play: Callable[[Node], Awaitable[None]], directory: Path, settings: dict[str, str]) -> None:
+    async def whole() -> None:
+        async with serving(directory / "data", settings) as node:
+            await play(node)
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def said(caplog: pytest.LogCaptureFixture) -> str:
+    return "\n".join(record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("kind", ["pem", "encrypted", "inline", "pkcs12", "prefixed"])
+def test_a_request_is_answered_over_tls_with_every_kind_of_store(tmp_path: Path, kind: str) -> None:
+    settings = stores(tmp_path)
+    if kind == "encrypted":
+        settings["ssl.keystore.location"] = str(SERVER.pem(tmp_path / "locked.pem", "hush"))
+        settings["ssl.key.password"] = "hush"
+    elif kind == "inline":
+        del settings["ssl.keystore.location"]
+        settings |= {"ssl.keystore.key": SERVER.key_pem(), "ssl.keystore.certificate.chain": SERVER.chain_pem}
+    elif kind == "pkcs12":
+        settings["ssl.keystore.location"] = str(SERVER.pkcs12(tmp_path / "server.p12", "hush"))
+        settings |= {"ssl.keystore.type": "JKS", "ssl.keystore.password": "hush"}
+    elif kind == "prefixed":
+        settings["listener.name.ssl.ssl.keystore.location"] = settings["ssl.keystore.location"]
+        settings["ssl.keystore.location"] = "/nowhere"
+
+    async def play(node: Node) -> None:
+        assert (await asked(node, trusting()))[4:8] == struct.pack(">i", 7)
+
+    run(play, tmp_path, settings)
+
+
+def test_the_principal_is_the_name_in_the_certificate(tmp_path: Path) -> None:
+    async def play(node: Node) -> None:
+        context = trusting(sign("alice", AUTHORITY), tmp_path)
+        reader, writer = await asyncio.open_connection("localhost", node.advertised[1].port, ssl=context)
+        writer.write(API_VERSIONS)
+        await reader.readexactly(8)
+        assert [str(each.principal) for each in node.server.connections()] == ["User:alice"]
+        writer.close()
+
+    rules = r"RULE:^CN=(.*?),O=Tests$/$1/,DEFAULT"
+    run(play, tmp_path, stores(tmp_path, ssl_client_auth="required", ssl_principal_mapping_rules=rules))
+
+
+def test_a_name_that_no_rule_matches_is_not_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(node: Node) -> None:
+        assert await asked(node, trusting(sign("bob", AUTHORITY), tmp_path)) == b""
+
+    run(play, tmp_path, stores(tmp_path, ssl_client_auth="required", ssl_principal_mapping_rules="RULE:^CN=al.*/x/"))
+    assert "no rule of ssl.principal.mapping.rules matches" in said(caplog)
+
+
+async def _ends(asking: Awaitable[bytes]) -> None:
+    with contextlib.suppress(OSError):  # with TLS 1.3 a client learns of it when it reads
+        assert await asking == b""
+
+
+def test_the_log_says_why_a_handshake_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(node: Node) -> None:
+        for context in (None, trusting(), trusting(sign("eve", sign("other")), tmp_path)):
+            await _ends(asked(node, context))
+
+    with caplog.at_level(logging.WARNING):
+        run(play, tmp_path, stores(tmp_path, ssl_client_auth="required"))
+    told = said(caplog)
+    assert "it spoke no TLS, and this listener does; set security.protocol=SSL in the client" in told
+    assert "it showed no certificate, and ssl.client.auth=required here" in told
+    assert "its certificate is not trusted here" in told
+
+
+def test_stalled_handshakes_are_bounded_and_others_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 5
+    monkeypatch.setattr(secure, "HANDSHAKES_MAX", limit)
+
+    async def play(node: Node) -> None:
+        port = node.advertised[1].port
+        stalled = [await asyncio.open_connection("127.0.0.1", port) for _ in range(limit + 3)]
+        for reader, _ in stalled[:3]:  # the oldest give way
+            assert await reader.read() == b""
+        assert await asked(node, trusting())
+        for _, writer in stalled:
+            writer.close()
+
+    run(play, tmp_path, stores(tmp_path))
+
+
+def _broken(directory: Path) -> dict[str, tuple[dict[str, str], str]]:
+    whole = SERVER.pem(directory / "whole.pem")
+    cut = directory / "cut.pem"
+    cut.write_text(whole.read_text()[:200])
+    cut.chmod(0o600)
+    others = directory / "others.pem"
+    others.write_text(SERVER.key_pem() + sign("other", AUTHORITY).chain_pem)
+    others.chmod(0o600)
+    shown = SERVER.pem(directory / "shown.pem")
+    shown.chmod(0o644)
+    java = directory / "old.jks"
+    java.write_bytes(bytes.fromhex("feedfeed00000002"))
+    java.chmod(0o600)
+    locked = SERVER.pem(directory / "locked.pem", "hush")
+    store = SERVER.pkcs12(directory / "server.p12", "hush")
+
+    def at(path: Path, **more: Any) -> dict[str, str]:
+        return {"ssl.keystore.location": str(path), **{name.replace("_", "."): text for name, text in more.items()}}
+
+    return {
+        "missing": (at(directory / "none.pem"), "No such file"),
+        "cut": (at(cut), "no complete private key"),
+        "others": (at(others), "is not that of the key"),
+        "shown": (at(shown), f"chmod o-rwx {shown}"),
+        "old": (at(java, ssl_keystore_type="JKS"), "keytool -importkeystore"),
+        "locked": (at(locked), "set ssl.key.password"),
+        "locked wrongly": (at(locked, ssl_key_password="loud"), "ssl.key.password is not its password"),
+        "store": (at(store, ssl_keystore_type="PKCS12", ssl_keystore_password="loud"), "ssl.keystore.password is not"),
+        "kind": (at(store), "its type is said to be PEM, and it is PKCS12"),
+        "suite": (at(whole, ssl_cipher_suites="TLS_RSA_WITH_RC4_128_MD5"), "is not served; name some of"),
+        "version": (at(whole, ssl_enabled_protocols="TLSv1.1"), "name TLSv1.2 or TLSv1.3"),
+        "rules": (at(whole, ssl_principal_mapping_rules="RULE:(?<n>x)/$1/"), "no regular expression that Python knows"),
+    }
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "missing",
+        "cut",
+        "others",
+        "shown",
+        "old",
+        "locked",
+        "locked wrongly",
+        "store",
+        "kind",
+        "suite",
+        "version",
+        "rules",
+    ],
+)
+def test_what_cannot_be_obeyed_is_refused_at_start_with_the_way_out(tmp_path: Path, what: str) -> None:
+    settings, reason = _broken(tmp_path)[what]
+
+    async def play(node: Node) -> None:
+        raise AssertionError(node)
+
+    with pytest.raises(ConfigError) as refused:
+        run(play, tmp_path, {**stores(tmp_path), **settings})
+    assert reason in str(refused.value)
+    assert str(refused.value).startswith("listener SSL: ")
+    assert "loud" not in str(refused.value)
+    assert not (tmp_path / "data").exists(), "nothing was formatted"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"listeners": "SSL://:9093"}, "PLAINTEXT is the listener for brokers"),
+        (
+            {"listeners": "PLAINTEXT://:9092,SSL://:9093", "inter.broker.listener.name": "SSL"},
+            "SSL is the listener for",
+        ),
+        (
+            {
+                "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL",
+            },
+            "controllers speak PLAINTEXT to each other here",
+        ),
+    ],
+)
+def test_nodes_dial_without_tls(settings: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        parse_config(settings)
