@@ -71,8 +71,14 @@ def sign(common_name: str, by: Signed | None = None, *, days: int = 10, name: x5
         .not_valid_before(now - timedelta(days=20))
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-    if by is not None:
+    if by is None:
+        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+        builder = builder.add_extension(usage, critical=True)
+    else:
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
+        builder = builder.add_extension(issuer, critical=False)
         hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
     return Signed(key, builder.sign((by or Signed(key, None)).key, hashes.SHA256()))  # type: ignore[arg-type]

@@ -37,6 +37,7 @@ COMMANDS = {
     "transactions": ("transactions:app", "List, describe and abort transactions."),
     "reassign": ("reassign:app", "Move replicas to other brokers."),
     "storage": ("storage:app", "Format, look at, check and repair the data directories of a stopped broker."),
+    "certs": ("certs:app", "Make certificates for listeners with TLS."),
     "archive": (
         "archive:app",
         "Copy topics to Parquet files with Spark, verify the copy, write it back. `archive TOPIC... --to URI` copies.",
