@@ -15,6 +15,7 @@ import pytest
 
 from oracle.broker import KPyBroker
 from oracle.target import steady_port
+from oracle.tools import tool
 from tests.certificates import Signed, sign
 
 AUTHORITY = sign("authority")
@@ -111,3 +112,17 @@ def test_clients_with_certificates_write_and_read(tmp_path: Path, version: str) 
     with secured(tmp_path, ssl_client_auth="required", ssl_enabled_protocols=version) as bootstrap:
         for client in (by_confluent, by_kafka_python, by_aiokafka):
             assert client(bootstrap, str(tmp_path / "ca.pem"), *files) == [b"a", LARGE]
+
+
+def test_kafkas_tools_with_certificates(tmp_path: Path) -> None:
+    files = {"truststore": tmp_path / "ca.pem", "keystore": sign("alice", AUTHORITY).pem(tmp_path / "client.pem")}
+    lines = [f"ssl.{store}.type=PEM\nssl.{store}.location={path}\n" for store, path in files.items()]
+    settings = tmp_path / "client.properties"
+    settings.write_text("security.protocol=SSL\n" + "".join(lines))
+    with secured(tmp_path, ssl_client_auth="required") as bootstrap:
+        for asked, told in (
+            (("--create", "--topic", "java"), "Created topic java."),
+            (("--list",), "java"),
+        ):
+            ran = tool("kafka-topics", "--command-config", str(settings), *asked, bootstrap=bootstrap)
+            assert ran.out.strip() == told
