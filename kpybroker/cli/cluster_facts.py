@@ -83,8 +83,7 @@ async def nodes(client: Client) -> list[NodeFacts]:
     OSError."""
     response = await client.ask("DescribeCluster", describe_cluster.Request(include_fenced_brokers=True))
     check(response.error_code, response.error_message)
-    client.cluster_id = response.cluster_id
-    client.brokers |= {row.broker_id: (row.host, row.port) for row in response.brokers}
+    client.learn(response.cluster_id, {row.broker_id: (row.host, row.port) for row in response.brokers})
     rows = sorted(response.brokers, key=lambda row: row.broker_id)
     return [NodeFacts(row.broker_id, row.host, row.port, row.rack, row.is_fenced) for row in rows]
 

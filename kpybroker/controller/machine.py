@@ -259,8 +259,7 @@ def _whole(values: list[Stored], wall_ms: int) -> list[Stored]:
     """Put records that do not fit into one batch into a transaction: they take effect together when it commits."""
     size_bytes = 0
     for value in values:
-        framed = value.value = stored.frame_record(value.message)
-        size_bytes += len(framed)
+        size_bytes += len(value.serialized(stored.frame_record))
     if size_bytes <= WHOLE_BYTES:
         return values
     begin = Stored(None, None, wall_ms, message=stored.BeginTransactionRecord(name="controller"))

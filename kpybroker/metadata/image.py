@@ -51,8 +51,7 @@ class Image(MetadataContent):
 
     def __init__(self, content: MetadataContent | None = None) -> None:
         super().__init__(content)
-        if self.open_transaction is not None:
-            self.open_transaction = tuple(self.open_transaction)
+        self.freeze_transaction()
         self.offset = -1
         """The last record applied."""
         self.epoch = -1

@@ -67,6 +67,11 @@ class MetadataContent:
             setattr(self, part.name, part.empty if before is None else part.of(before))
         self.open_transaction = None if before is None else before.open_transaction
 
+    def freeze_transaction(self) -> None:
+        """Keep the records of an open transaction as they are now."""
+        if self.open_transaction is not None:
+            self.open_transaction = tuple(self.open_transaction)
+
     def config(self, resource_type: int, name: str) -> Mapping[str, str]:
         """The settings a resource has of its own, by name; empty where it has none."""
         return self.configs.get((resource_type, name), {})

@@ -47,6 +47,22 @@ class Accepted(asyncio.BufferedProtocol):
         self.host = str(address[0])
         self.peer = f"{self.host}:{address[1]}"
 
+    def count_received(self, size_bytes: int) -> None:
+        """So many bytes have come."""
+        self.received_bytes += size_bytes
+
+    def count_sent(self, size_bytes: int) -> None:
+        """So many bytes were handed to the transport."""
+        self.sent_bytes += size_bytes
+
+    def stop_reading(self) -> None:
+        """Take no further request."""
+        self._closing = True
+
+    def forget_transport(self) -> None:
+        """The socket is closed."""
+        self.transport = None
+
     def admitted(self, number: int) -> None:
         """The server serves it, with this number, which is unique in the process."""
         self.number = number

@@ -86,7 +86,7 @@ class Connection(Accepted):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
+        self.stop_reading()
         self._port.forget(self)
         for reply in self._replies:
             if isinstance(reply, Reply) and not reply.done:
@@ -94,7 +94,7 @@ class Connection(Accepted):
                 reply.abandon()
         self._replies.clear()
         self.blocker = None
-        self.transport = None
+        self.forget_transport()
         self._let_memory_go()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -103,7 +103,7 @@ class Connection(Accepted):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
-        self.received_bytes += nbytes
+        self.count_received(nbytes)
         if not self._processing:
             self._process()
         if self._awaits_flush and self._filled == len(self._buffer):
@@ -217,7 +217,7 @@ class Connection(Accepted):
             return
         self._port.flush()
         self._send()
-        self._closing = True
+        self.stop_reading()
         self._let_memory_go()
         if self.transport is not None:
             self.transport.close()
@@ -266,10 +266,10 @@ class Connection(Accepted):
                 break
             replies.popleft()
         if len(out) == 1:
-            self.sent_bytes += len(out[0])
+            self.count_sent(len(out[0]))
             transport.write(out[0])
         elif out:
-            self.sent_bytes += sum(map(len, out))
+            self.count_sent(sum(map(len, out)))
             self.lent += write_all(transport, out)
         if self._writing_paused:
             self._port.unsent.hold(self)

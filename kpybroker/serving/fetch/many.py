@@ -56,15 +56,13 @@ class ManyFetchReply(FetchReply):
     def _look(self, *, final: bool) -> None:
         self._must_answer |= final
         if self._task is None and not self.done:
-            self._task = asyncio.get_running_loop().create_task(self._look_in_turns())
+            self._start_task(self._look_in_turns())
 
     def settle(self) -> None:
         if self._again is None and self._task is None and not self.done:
-            wait_s = len(self.view.wants) * AGAIN_S_A_PARTITION
-            self._again = asyncio.get_running_loop().call_later(wait_s, self._look_again)
+            self._call_again(len(self.view.wants) * AGAIN_S_A_PARTITION)
 
     def _look_again(self) -> None:
-        self._again = None
         self._look(final=False)
 
     def _time_out(self) -> None:
@@ -85,7 +83,7 @@ class ManyFetchReply(FetchReply):
             if not self.view.is_watching:
                 self.view.watch(self)
             if not self._must_answer:
-                self._task = None
+                self._end_task()
                 return
 
     def _may_wait(self) -> bool:

@@ -63,6 +63,10 @@ class ClassicMembership:
         self.generation = ANY_GENERATION
         self._protocol: str | None = None
 
+    def become(self, member_id: str, generation: int) -> None:
+        """Be this member in this generation, or member epoch, from now on."""
+        self.member_id, self.generation = member_id, generation
+
     async def commit(self, place: Place, step: int) -> None:
         """Commit an offset higher than all before. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place

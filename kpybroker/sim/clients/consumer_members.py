@@ -67,7 +67,8 @@ class ConsumerGroupMember:
         self._ownership.revokes(self._client.name, self._owned)
         self._owned.clear()
         self._number += 1
-        self._member_id = self._membership.member_id = f"{self._client.name}.{self._number}"
+        self._member_id = f"{self._client.name}.{self._number}"
+        self._membership.become(self._member_id, self._membership.generation)
         self._epoch, self._says_all = JOIN, True
 
     async def _take_part(self) -> None:
@@ -101,7 +102,8 @@ class ConsumerGroupMember:
         self._says_all = False
         if response.member_epoch != self._epoch:
             client.note(f"is in epoch {response.member_epoch}")
-        self._epoch = self._membership.generation = response.member_epoch
+        self._epoch = response.member_epoch
+        self._membership.become(self._member_id, self._epoch)
         if response.assignment is not None:
             names = await self._names()
             wanted = {

@@ -101,9 +101,8 @@ class TransactionalSession:
     async def write(self, place: Place, sents: list[Sent]) -> None:
         """Send one batch, and retry until it is acknowledged."""
         client = self._client
-        self.transaction.records += sents
+        self.transaction.add(sents)
         for sent in sents:
-            sent.transaction = self.transaction
             client.history.sends(client.name, sent)
         if self._protocol.adds_partitions and place not in self._added:
             await self._add_partition(place)

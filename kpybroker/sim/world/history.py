@@ -59,6 +59,12 @@ class SentTransaction:
     is_committed: bool | None = None
     """The outcome that the coordinator has answered; None if it is unknown."""
 
+    def add(self, sents: list[Sent]) -> None:
+        """The producer sends these records in the transaction."""
+        self.records += sents
+        for sent in sents:
+            sent.transaction = self
+
     def ask(self, *, commit: bool) -> None:
         """The producer sends EndTxn."""
         self.commit_asked = commit
