@@ -30,17 +30,6 @@ def free(_partitions: int) -> None:
     """No quota."""
 
 
-class ResourceType(IntEnum):
-    """The types of resources with settings, by Kafka's codes (ConfigResource)."""
-
-    UNKNOWN = 0
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
 class AlterOp(IntEnum):
     """What IncrementalAlterConfigs does with one setting (KIP-339)."""
 

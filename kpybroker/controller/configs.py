@@ -12,6 +12,7 @@ from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.dynamic import usable, why_unusable
 from kpybroker.config.key import ConfigKey, Kind, Mode
 from kpybroker.config.properties import did_you_mean
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
 from kpybroker.controller.commands import (
     AlterConfigs,
@@ -20,7 +21,6 @@ from kpybroker.controller.commands import (
     ConfigResult,
     IncrementalAlterConfigs,
     ReplaceConfigs,
-    ResourceType,
 )
 from kpybroker.controller.config_conflicts import check_together
 from kpybroker.controller.doors import check_doors

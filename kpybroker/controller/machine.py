@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from kpybroker.config import BrokerConfig
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller import (
     assignments,
     brokers,
@@ -28,7 +29,7 @@ from kpybroker.controller.sessions import BrokerSessions
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import Moment, Outcome, Stored, Tick, Ticket
-from kpybroker.raft.log.metadata_log import BATCH_LIMIT_BYTES
+from kpybroker.raft.log.loading import BATCH_LIMIT_BYTES
 from kpybroker.wire.stored import metadata as stored
 
 PRODUCER_ID_BLOCK = 1000
@@ -90,7 +91,7 @@ class ControllerMachine:
 
     def _decide(self, command: Command, now_ms: int) -> tuple[list[Any], Any]:
         state = self.state
-        self.config = self.config.with_dynamic(state.config(asked.ResourceType.BROKER, ""), {})
+        self.config = self.config.with_dynamic(state.config(ResourceType.BROKER, ""), {})
         rules = Rules(self.config, state)
         match command:
             case asked.CreateTopics():

@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 from kpybroker.errors import Damage
 from kpybroker.metadata.brokers import BrokerImage
 from kpybroker.metadata.parts import PARTS, MetadataContent, Replaying
-from kpybroker.metadata.topics import TOPIC_RESOURCE, TOPICS, PartitionImage, TopicImage
+from kpybroker.metadata.topics import TOPICS, PartitionImage, TopicImage
 
 __all__ = [
-    "BROKER_RESOURCE",
     "ELR_FEATURE",
     "GROUP_FEATURE",
-    "TOPIC_RESOURCE",
     "TRANSACTION_FEATURE",
     "BrokerImage",
     "Changes",
@@ -27,7 +25,6 @@ __all__ = [
     "TopicImage",
 ]
 
-BROKER_RESOURCE = 4
 ELR_FEATURE = "eligible.leader.replicas.version"
 TRANSACTION_FEATURE = "transaction.version"
 GROUP_FEATURE = "group.version"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kpybroker.client.peer import Peer
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
 from kpybroker.long_work import REQUESTS_MAX
 from kpybroker.topics import METADATA_TOPIC
@@ -37,7 +38,7 @@ from kpybroker.wire.rpc import (
 from tests.server.clustering import Cluster, dialled, run_cluster
 from tests.server.raw import raw
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+TOPIC, BROKER, BROKER_LOGGER = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.BROKER_LOGGER
 
 
 def wanted(name: str) -> create_topics.Request:

@@ -10,6 +10,7 @@ from functools import partial
 from hashlib import blake2b
 
 from kpybroker.config.dynamic import why_unusable
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.groups.consumer import records
 from kpybroker.groups.consumer.assignors import ASSIGNORS, MemberSubscription
 from kpybroker.groups.consumer.group import (
@@ -28,7 +29,6 @@ from kpybroker.groups.ground.step import Step
 from kpybroker.groups.ground.timers import Timers
 from kpybroker.metadata.image import Image
 
-GROUP_RESOURCE = 32
 RESOLVE_AGAIN_MS = 1_000
 """The least interval at which a group's regular expressions are evaluated on new topics."""
 
@@ -61,8 +61,8 @@ class Transitions:
 
     def _of_group(self, group_id: str, name: str, default: int, low: int, high: int) -> int:
         """A setting of the group itself, within the broker's limits."""
-        own = self.image().config(GROUP_RESOURCE, group_id).get(name)
-        if own is None or why_unusable(GROUP_RESOURCE, name, own) is not None:
+        own = self.image().config(ResourceType.GROUP, group_id).get(name)
+        if own is None or why_unusable(ResourceType.GROUP, name, own) is not None:
             return default
         return min(max(int(own), low), high)
 

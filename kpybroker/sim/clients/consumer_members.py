@@ -8,7 +8,7 @@ from kpybroker.errors import ErrorCode
 from kpybroker.sim.clients.classic_members import LEAVING_ODDS, MOVED, STATIC_ODDS, ClassicMembership
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.laws.assignment_law import PartitionOwnership
-from kpybroker.sim.world.history import Place
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import consumer_group_describe, consumer_group_heartbeat
 from kpybroker.wire.rpc.consumer_group_heartbeat import TopicPartitions
 
@@ -43,7 +43,7 @@ class ConsumerGroupMember:
         self._instance_id = client.name if client.random.random() < STATIC_ODDS else None
         self._uses_regex = client.random.random() < REGEX_ODDS
         self._membership = ClassicMembership(client, group, instance_id=self._instance_id)
-        self._owned: set[Place] = set()
+        self._owned: set[TopicPartition] = set()
         self._number = 0
         self._start_over()
 
