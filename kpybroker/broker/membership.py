@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from kpybroker.client.dialer import controller_dialer
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.raft.quorum import Quorum
@@ -23,9 +24,10 @@ class Membership:
         self._config = config
         self.supported_features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
         """Feature -> lowest and highest level."""
-        self.channel = ControllerChannel(world.network, quorum, f"broker-{config.node_id}")
+        dialer = controller_dialer(world.network, config)
+        self.channel = ControllerChannel(dialer, quorum, f"broker-{config.node_id}")
         """For every request to the active controller but registrations and heartbeats."""
-        self._heartbeats = ControllerChannel(world.network, quorum, f"broker-{config.node_id}-heartbeat")
+        self._heartbeats = ControllerChannel(dialer, quorum, f"broker-{config.node_id}-heartbeat")
         self.lifecycle: Lifecycle | None = None
         """None until the broker registers."""
         self.epoch = -1

@@ -10,6 +10,7 @@ from kpybroker.metadata import whereabouts
 from kpybroker.metadata.dynamic_configs import DynamicConfigs
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import Leader
+from kpybroker.security.authorizer import Authorizer
 from kpybroker.topics import INTERNAL_TOPICS
 
 
@@ -23,6 +24,8 @@ class MetadataView:
         """The settings in force."""
         self.answers = Answers()
         """Encoded responses that depend on the current Image only."""
+        self.authorizer: Authorizer | None = None
+        """None if everything is allowed."""
         self._departed = whereabouts.Departed()
 
     @property

@@ -24,7 +24,7 @@ IN_FLIGHT_MAX = 1024
 
 
 class Peer(asyncio.Protocol):
-    """One TCP connection. Create it with `Peer.dial` or `Peer.meet`, use `ask`, end with `close`."""
+    """One TCP connection. Create it with `Peer.dial` or a `Dialer`, use `ask`, end with `close`."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -44,24 +44,6 @@ class Peer(asyncio.Protocol):
         _, protocol = await network.connect(lambda: cls(client_id), host, port)
         assert isinstance(protocol, Peer)
         return protocol
-
-    @classmethod
-    async def meet(cls, network: Network, host: str, port: int, *, client_id: str) -> Peer:
-        """Connect and `negotiate`. A failure or cancellation closes the connection.
-
-        Raises OSError, ConnectionError if the broker refuses ApiVersions, MalformedFrame.
-        """
-        peer = await cls.dial(network, host, port, client_id=client_id)
-        ready = False
-        try:
-            await peer.negotiate()
-            ready = True
-        except KafkaError as refusal:
-            raise ConnectionError(str(refusal)) from refusal
-        finally:
-            if not ready:
-                peer.close()
-        return peer
 
     @property
     def is_open(self) -> bool:
