@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from posixpath import normpath
 from typing import Any
 
+from kpybroker.config.authorization import parse_authorization
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.dynamic import topic_text, usable
 from kpybroker.config.effect import BROKER, LISTENER_PREFIX, TOPIC
@@ -180,6 +181,12 @@ class BrokerConfig:
     transaction_state_log_segment_bytes: int
     transactional_id_expiration_ms: int
 
+    authorizer_class_name: str
+    """Empty for none."""
+    super_users: frozenset[str]
+    """Principals, as text."""
+    allow_everyone_if_no_acl_found: bool
+
     cluster_id: str | None
     fsync: str
     http_host: str
@@ -315,6 +322,7 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
             + " and ".join(SELECTORS)
         )
     return {
+        **parse_authorization(values["authorizer_class_name"], texts),
         "log_dirs": tuple(dict.fromkeys(normpath(path) for path in log_dirs)),
         "metadata_log_dir": normpath(values["metadata_log_dir"] or log_dirs[0]),
         "max_connections_per_ip_overrides": _per_host(values["max_connections_per_ip_overrides"]),

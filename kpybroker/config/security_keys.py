@@ -23,14 +23,15 @@ from kpybroker.config.key import (
     at_least,
     between,
     harmless,
+    obeyed,
     one_of,
     refused,
 )
 
 PER_BROKER = Mode.PER_BROKER
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 TRUSTED = "remove the setting, and listen only on 127.0.0.1 or on a network where every client may do everything"
-NO_AUTHORIZER = f"there is no authorizer here, and no client is refused anything; {TRUSTED}"
 NO_SASL = f"SASL is not served, and clients are not authenticated; {TRUSTED}"
 NO_TLS = f"TLS is not served: nothing is encrypted, and no certificate is checked; {TRUSTED}"
 NO_PRINCIPALS = f"Java classes are not run, and every client is User:ANONYMOUS; {TRUSTED}"
@@ -45,7 +46,7 @@ NO_TOKENS = "Delegation tokens are not served: no client can create one or authe
 NO_PROVIDERS = "Adds Java classes for cryptography; none is used here."
 
 SECURITY_KEYS: tuple[ConfigKey, ...] = (
-    refused("authorizer.class.name", STRING, "", doc=NO_AUTHORIZER),
+    obeyed("authorizer.class.name", STRING, "", doc=f"{STANDARD_AUTHORIZER}, or none."),
     harmless("connection.failed.authentication.delay.ms", INT, "100", at_least(0), doc=ONLY_SASL),
     refused("connections.max.reauth.ms", LONG, "0", doc=NO_SASL),
     harmless("delegation.token.expiry.check.interval.ms", LONG, "3600000", at_least(1), doc=NO_TOKENS),
@@ -157,8 +158,8 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
 AUTHORIZER_KEYS: Mapping[str, ConfigKey] = {
     key.name: key
     for key in (
-        refused("allow.everyone.if.no.acl.found", BOOLEAN, "true", doc=NO_AUTHORIZER),
-        refused("super.users", STRING, "", doc=NO_AUTHORIZER),
+        obeyed("allow.everyone.if.no.acl.found", BOOLEAN, "false", doc="Of the authorizer."),
+        obeyed("super.users", STRING, "", doc="Of the authorizer: User:a;User:b."),
     )
 }
-"""Settings of Kafka's StandardAuthorizer, which are not in Kafka's table. The defaults are what applies here."""
+"""Settings of Kafka's StandardAuthorizer, which are not in Kafka's table."""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller.names import check_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.serving.authorized_operations import TOPIC_OPERATIONS
+from kpybroker.security.authorizer import AclResource
+from kpybroker.serving.authorized_operations import operations_of
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.topics import INTERNAL_TOPICS
 from kpybroker.wire.rpc.describe_topic_partitions import (
@@ -50,6 +51,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
             response.next_cursor = Cursor(topic_name=name, partition_index=first)
             return response
         topic = _topic(broker, name, first, limit)
+        topic.topic_authorized_operations = operations_of(broker, call, AclResource.TOPIC, name)
         response.topics.append(topic)
         limit -= len(topic.partitions)
         image = broker.metadata.image.topic(name)
@@ -98,7 +100,6 @@ def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPa
             name=name,
             is_internal=name in INTERNAL_TOPICS,
             partitions=[],
-            topic_authorized_operations=TOPIC_OPERATIONS,
         )
     live = broker.metadata.image.live_brokers()
     return DescribeTopicPartitionsResponseTopic(
@@ -109,7 +110,6 @@ def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPa
             _partition(index, partition, live)
             for index, partition in enumerate(image.partitions[first : first + limit], start=first)
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 

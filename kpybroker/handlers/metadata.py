@@ -2,18 +2,21 @@
 
 v0 an empty list means all topics, v1+ null does; v4 says whether topics may be created; v8 to v10 authorized operations
 on the cluster; v9 flexible; v10 topic ids (KIP-516); v12 requests by topic id; v13 a top-level error. Responses depend
-on the Image and on brokers that have just left, so they are cached, encoded, until the next Image is published.
+on the Image, on brokers that have just left, and with an authorizer on the caller, so they are cached, encoded, until
+the next Image is published.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Encoded
 from kpybroker.controller.names import check_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.serving.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from kpybroker.security.authorizer import AclResource
+from kpybroker.serving.authorized_operations import NOT_ASKED, cluster_operations_of, operations_of
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.topics import INTERNAL_TOPICS
 from kpybroker.wire.codec.codec import build, build_in_turns
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 Asked = tuple[str | None, bytes]
 """The name of a topic, or None, and its id."""
 Departed = tuple[int, ...]
+Operations = Callable[[str], int]
+"""The authorized operations on a topic."""
 TOPICS_AT_ONCE = 100
 """Up to so many topics, a response is built and encoded in one go, unless they have many partitions."""
 KEPT_TOPICS_MAX = 1000
@@ -56,6 +61,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
     departed = broker.metadata.departed()
     key: tuple[object, ...] = (call.version, names, request.include_topic_authorized_operations)
     key += (request.include_cluster_authorized_operations, call.listener, departed)
+    if broker.metadata.authorizer is not None:
+        key += (call.principal, call.host)
     keeps = len(asked) <= KEPT_TOPICS_MAX
     found = broker.metadata.answers.get(key) if keeps else None
     if found is None:
@@ -93,7 +100,11 @@ async def _describe(
     departed: Departed,
     turns: Turns,
 ) -> Response:
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    def operations(topic: str) -> int:
+        if not request.include_topic_authorized_operations:
+            return NOT_ASKED
+        return operations_of(broker, call, AclResource.TOPIC, topic)
+
     live = image.live_brokers()
     topics = []
     if names is None:
@@ -114,14 +125,14 @@ async def _describe(
         cluster_id=broker.storage.cluster_id,
         controller_id=broker.metadata.any_live_broker(),
         topics=topics,
-        cluster_authorized_operations=CLUSTER_OPERATIONS
+        cluster_authorized_operations=cluster_operations_of(broker, call)
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
     )
 
 
 def _asked(
-    broker: Broker, image: Image, name: str | None, topic_id: bytes, operations: int, version: int
+    broker: Broker, image: Image, name: str | None, topic_id: bytes, operations: Operations, version: int
 ) -> MetadataResponseTopic:
     if name is None:
         found = image.topic_by_id(topic_id)
@@ -144,11 +155,11 @@ def _asked(
         name=name,
         is_internal=name in INTERNAL_TOPICS,
         partitions=[],
-        topic_authorized_operations=operations,
+        topic_authorized_operations=operations(name),
     )
 
 
-def _topic(topic: TopicImage, live: frozenset[int], operations: int) -> MetadataResponseTopic:
+def _topic(topic: TopicImage, live: frozenset[int], operations: Operations) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
@@ -165,5 +176,5 @@ def _topic(topic: TopicImage, live: frozenset[int], operations: int) -> Metadata
             )
             for index, p in enumerate(topic.partitions)
         ],
-        topic_authorized_operations=operations,
+        topic_authorized_operations=operations(topic.name),
     )

@@ -42,3 +42,9 @@ def require(broker: Broker, call: Call, operation: Operation, resource: AclResou
     """Raises the authorization error of the resource unless the caller may do the operation."""
     if not allows(broker, call, operation, resource, name):
         raise KafkaError(DENIED[resource])
+
+
+def require_authorizer(broker: Broker, message: str) -> None:
+    """Raises SECURITY_DISABLED with this message where there is no authorizer."""
+    if broker.metadata.authorizer is None:
+        raise KafkaError(ErrorCode.SECURITY_DISABLED, message)

@@ -150,10 +150,7 @@ def test_the_page_shows_each_setting_once_under_what_becomes_of_it() -> None:
     for part, effect in ((mapped, Effect.MAPPED), (refused, Effect.REFUSED), (harmless, Effect.HARMLESS)):
         shown = re.findall(r"^\| `([^`]+)` ", part, re.MULTILINE)
         keys = [*BROKER_KEYS.values(), *TOPIC_KEYS.values(), *GROUP_KEYS.values(), *CLIENT_METRICS_KEYS.values()]
-        others = AUTHORIZER_KEYS.values() if effect is Effect.REFUSED else ()
-        assert sorted(shown) == sorted(
-            key.name for key in (*keys, *others) if key.effect is effect and not key.internal
-        )
+        assert sorted(shown) == sorted(key.name for key in keys if key.effect is effect and not key.internal)
 
 
 def test_the_page_about_settings_is_of_this_code() -> None:
