@@ -21,6 +21,7 @@ from compat_tests.conftest import Running, start_target
 from kpybroker.errors import ErrorCode
 from kpybroker.wire.rpc import create_acls, delete_acls, describe_acls
 from oracle.asking import Conversation
+from oracle.takeover import KAFKA, KPYBROKER, Home, lower_features
 from oracle.tools import tool
 
 STANDARD = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
@@ -208,3 +209,28 @@ def test_who_is_denied_is_told_so(target_name: str) -> None:
 
         until(lambda: code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED, "the denial counts")
         assert len(listed(admin)) >= 4, "it may still be described"
+
+
+@pytest.mark.full
+def test_acls_move_to_kpybroker_and_back() -> None:
+    """What Apache Kafka has written is listed here; what is added and removed here is listed there."""
+    kept, gone, added = acl("kept"), acl("gone", "User:bob"), acl("ad", pattern=ResourcePatternType.PREFIXED)
+    with Home(properties=SUPER_USER) as home:
+        admin = AdminClient({"bootstrap.servers": home.bootstrap})
+        home.start(KAFKA)
+        lower_features(home)
+        create(admin, kept, gone)
+        until(lambda: listed(admin) == {kept, gone}, "both are there")
+        home.stop()
+        home.start(KPYBROKER)
+        assert listed(admin) == {kept, gone}
+        create(admin, kept, added)
+        removed = matching("gone")
+        assert admin.delete_acls([removed])[removed].result(TIMEOUT_S) == [gone]
+        home.stop()
+        home.start(KAFKA)
+        until(lambda: listed(admin) == {kept, added}, "all that was changed is changed")
+        home.stop()
+        home.start(KPYBROKER)
+        assert listed(admin) == {kept, added}
+        home.stop()

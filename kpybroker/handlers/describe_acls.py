@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.security.acls import AclFilter
 from kpybroker.security.authorizer import AclResource, Operation
 from kpybroker.serving.acl_codes import check_codes
@@ -15,9 +16,12 @@ from kpybroker.wire.rpc.describe_acls import AclDescription, DescribeAclsResourc
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
+DESCRIBED_MAX = 100_000
+"""The most ACLs in a response. There are more only where Apache Kafka has stored more."""
+
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Raises MalformedFrame, SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED."""
+    """Raises MalformedFrame, SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED, POLICY_VIOLATION."""
     require_authorizer(broker, "No Authorizer is configured on the broker")
     require(broker, call, Operation.DESCRIBE, AclResource.CLUSTER)
     wanted = AclFilter(
@@ -30,10 +34,17 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         request.permission_type,
     )
     check_codes(call, (wanted,))
+    count = 0
     found: dict[tuple[int, str, int], DescribeAclsResource] = {}
     async for acl in Turns(broker.long_work).through(broker.metadata.image.acls.values()):
         if not wanted.matches(acl):
             continue
+        count += 1
+        if count > DESCRIBED_MAX:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"The filter selects more than {DESCRIBED_MAX} ACLs; name a resource or a principal.",
+            )
         pattern = acl.resource_type, acl.resource_name, acl.pattern_type
         if pattern not in found:
             kind, name, pattern_type = pattern

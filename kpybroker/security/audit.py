@@ -11,7 +11,8 @@ from kpybroker.security.acls import Acl, PatternType, Permission
 from kpybroker.security.authorizer import AclResource, Operation
 from kpybroker.wire.api import by_key
 
-log = logging.getLogger("kpybroker.authorizer")
+AUDIT = "kpybroker.authorizer"
+log = logging.getLogger(AUDIT)
 
 MINUTE_S = 60.0
 LINES_PER_ASKER = 30

@@ -8,6 +8,7 @@ import pytest
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
+from kpybroker.handlers import describe_acls
 from kpybroker.server.node import Node
 from kpybroker.wire.api import by_name
 from tests.conftest import WithBroker
@@ -57,6 +58,20 @@ def test_a_code_of_0_closes_the_connection(with_broker: WithBroker, field: str) 
     async def scenario(peer: Peer, _node: Node) -> None:
         with pytest.raises(ConnectionError):
             await peer.ask("DescribeAcls", description(**{field: 0}), version=3)
+
+    with_broker(scenario, SETTINGS)
+
+
+def test_a_response_has_a_limit(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(describe_acls, "DESCRIBED_MAX", 2)
+
+    async def scenario(peer: Peer, _node: Node) -> None:
+        await create(peer, creation("a"), creation("b"), creation("c"))
+        told = await peer.ask("DescribeAcls", description(), version=3)
+        assert (told.error_code, told.resources) == (ErrorCode.POLICY_VIOLATION, [])
+        assert "selects more than 2 ACLs; name a resource" in told.error_message
+        told = await peer.ask("DescribeAcls", description(resource_name_filter="a"), version=3)
+        assert [row.resource_name for row in told.resources] == ["a"]
 
     with_broker(scenario, SETTINGS)
 
