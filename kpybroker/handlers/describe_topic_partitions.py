@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller.names import check_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.security.authorizer import AclResource
+from kpybroker.security.authorizer import AclResource, Operation
+from kpybroker.serving.authorization import allows
 from kpybroker.serving.authorized_operations import operations_of
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.topics import INTERNAL_TOPICS
@@ -50,6 +51,10 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         if limit <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=first)
             return response
+        if not allows(broker, call, Operation.DESCRIBE, AclResource.TOPIC, name):
+            if request.topics:
+                response.topics.append(_hidden(name))
+            continue
         topic = _topic(broker, name, first, limit)
         topic.topic_authorized_operations = operations_of(broker, call, AclResource.TOPIC, name)
         response.topics.append(topic)
@@ -84,6 +89,15 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
             DescribeTopicPartitionsResponseTopic(error_code=refusal.code, name=topic.name, partitions=[])
             for topic in request.topics
         ]
+    )
+
+
+def _hidden(name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
     )
 
 

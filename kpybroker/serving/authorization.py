@@ -26,6 +26,24 @@ DENIED: Mapping[AclResource, ErrorCode] = MappingProxyType(
 """The answer where an operation on a resource is not allowed."""
 
 
+ASK_THEMSELVES = frozenset(
+    {"CreateAcls", "DeleteAcls", "DescribeAcls", "DescribeTopicPartitions", "Fetch", "Metadata", "Produce"}
+)
+"""APIs whose handlers ask. `serving/authorization_rules.py` has the rules for all others."""
+ASK_NOBODY = frozenset(
+    {
+        "ApiVersions",
+        "CreateDelegationToken",
+        "DescribeDelegationToken",
+        "ExpireDelegationToken",
+        "RenewDelegationToken",
+        "SaslAuthenticate",
+        "SaslHandshake",
+    }
+)
+"""APIs that everybody may use. Delegation tokens are refused to everybody."""
+
+
 def allows(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
     """Whether the caller may do the operation on the resource."""
     authorizer = broker.metadata.authorizer
