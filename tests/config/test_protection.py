@@ -14,7 +14,7 @@ from kpybroker.config.topic_keys import TOPIC_KEYS
 from kpybroker.errors import ConfigError
 
 REFUSED = [key for key in (*BROKER_KEYS.values(), *AUTHORIZER_KEYS.values()) if key.effect is Effect.REFUSED]
-ACCESS = ("authorizer.class.name", "super.users", "ssl.client.auth", "sasl.enabled.mechanisms", "sasl.jaas.config")
+ACCESS = ("authorizer.class.name", "super.users", "ssl.client.auth", "sasl.oauthbearer.jwks.endpoint.url")
 DATA = (
     "create.topic.policy.class.name",
     "config.providers",
