@@ -114,6 +114,12 @@ class LoginConnection(Connection):
                 return
         super()._run_frames()
 
+    def stop_gracefully(self) -> None:
+        if isinstance(self.blocker, Delay):
+            self.abort()
+        else:
+            super().stop_gracefully()
+
     def _take(self, frame: memoryview) -> None:
         """Raises MalformedFrame."""
         session = self._session
