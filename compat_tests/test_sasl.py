@@ -35,6 +35,7 @@ AUTHENTICATION = -169
 """librdkafka's own code for a login that has failed."""
 FAILED = ErrorCode.SASL_AUTHENTICATION_FAILED
 SHARED = "Authentication failed during authentication due to invalid credentials with SASL mechanism "
+TOKENS = "Invalid SASL/PLAIN response: expected 3 tokens, got "
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 SETTINGS = {
@@ -197,7 +198,8 @@ def test_kafkas_tools_log_in(doors: Doors, mechanism: str, tmp_path: Path) -> No
     )
     command = ("--command-config", str(file), "--describe", "--entity-type", "users", "--entity-name", USER)
     told = tool("kafka-configs", *command, bootstrap=doors.bootstrap).ok()
-    assert "SCRAM-SHA-256=iterations=4096, SCRAM-SHA-512=iterations=4096" in told
+    assert "SCRAM-SHA-256=iterations=4096" in told
+    assert "SCRAM-SHA-512=iterations=4096" in told
     assert PASSWORD.split(",", maxsplit=1)[0] not in told
 
 
@@ -311,9 +313,10 @@ def test_larger_frames_come_after_the_login(raw: SaslSocket) -> None:
             b"bob\0ann\0" + PASSWORD.encode(),
             "Authentication failed: Client requested an authorization id that is different from username",
         ),
-        (b"ann\0ann", SHARED + "PLAIN"),
-        (b"", SHARED + "PLAIN"),
-        (b"\0ann\0x\0y", SHARED + "PLAIN"),
+        (b"ann\0ann", TOKENS + "2"),
+        (b"", TOKENS + "1"),
+        (b"\0ann\0x\0y", TOKENS + "4"),
+        (b"\0\0\0\0\0\0", TOKENS + "4"),
     ],
 )
 @pytest.mark.parametrize("version", [0, 2])

@@ -27,7 +27,7 @@ class PlainExchange:
         """Check `authorization id NUL name NUL password`; the answer is empty. Raises LoginRefused."""
         parts = token.split(b"\0")
         if self._user is not None or len(parts) != TOKENS:
-            raise LoginRefused(f"expected {TOKENS} texts with NUL between them, got {len(parts)}")
+            raise _told(f"Invalid SASL/PLAIN response: expected {TOKENS} tokens, got {min(len(parts), TOKENS + 1)}")
         asked, name, password = (part.decode("utf-8", "replace") for part in parts)
         if not name:
             raise _told("Authentication failed: username not specified")
