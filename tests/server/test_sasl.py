@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -208,8 +209,6 @@ def test_the_quota_of_a_user_is_the_users(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mechanism", "code"), [("SCRAM-SHA-256", 1), ("SCRAM-SHA-512", 2)])
 def test_a_user_that_is_made_while_the_broker_runs_logs_in(tmp_path: Path, mechanism: str, code: int) -> None:
-    import hashlib
-
     async def scenario(node: Node) -> None:
         admin = await dial(node, ADMIN)
         scram = alter_user_scram_credentials
@@ -266,3 +265,30 @@ def test_a_produce_without_acks_in_place_of_a_token_has_no_answer(tmp_path: Path
             assert await connection.closed()
 
     play(tmp_path, scenario)
+
+
+def test_a_node_renews_its_login_amid_requests(tmp_path: Path) -> None:
+    """No request is lost, whatever is under way; the server's clock decides when a session has ended."""
+
+    async def scenario(node: Node) -> None:
+        loop = asyncio.get_running_loop()
+        peer = await dial(node, ADMIN)
+        [accepted] = [each for each in node.server.connections() if not each.is_closing]
+        began, asked = loop.time(), 0
+
+        async def keep_asking() -> None:
+            nonlocal asked
+            while loop.time() < began + 4:
+                assert (await peer.ask("Metadata")).brokers
+                asked += 1
+
+        await asyncio.gather(*(keep_asking() for _ in range(5)))
+        assert asked > 50
+        assert accepted in node.server.connections(), "it is the same connection"
+        ended = loop.time() + 2.1
+        while loop.time() < ended:
+            await asyncio.sleep(0.1)
+        assert (await peer.ask("Metadata")).brokers, "ended meanwhile, and renewed before the request"
+        peer.close()
+
+    play(tmp_path, scenario, connections_max_reauth_ms="2000")
