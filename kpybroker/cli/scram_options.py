@@ -16,13 +16,12 @@ from collections.abc import Iterable
 from kpybroker.client.client import CommandFailed
 from kpybroker.metadata.scram import record_of
 from kpybroker.security.sasl.scram import MECHANISMS
-from kpybroker.security.scram import DIGESTS, ITERATIONS_MAX, ITERATIONS_MIN, credential_of
+from kpybroker.security.scram import DIGESTS, ITERATIONS_MAX, ITERATIONS_MIN, SALT_BITS, credential_of, salt_of
 from kpybroker.wire.stored.metadata import UserScramCredentialRecord
 
 FORM = re.compile(r"\s*([^=\s]+)\s*=\s*\[(.*)\]\s*", re.DOTALL)
 FIELDS = ("name", "password", "saltedpassword", "salt", "iterations")
 WAY_OUT = "write 'SCRAM-SHA-256=[name=alice,password=...]'"
-SALT_BYTES = 20
 CREDENTIALS_MAX = 1000
 
 
@@ -53,7 +52,7 @@ def _record(text: str) -> UserScramCredentialRecord:
     if "saltedpassword" in fields and "salt" not in fields:
         raise CommandFailed("--add-scram: saltedpassword needs the salt that it was made with; add salt")
     iterations = _iterations(fields.get("iterations", str(ITERATIONS_MIN)))
-    salt = _bytes("salt", fields["salt"]) if "salt" in fields else secrets.token_bytes(SALT_BYTES)
+    salt = _bytes("salt", fields["salt"]) if "salt" in fields else salt_of(secrets.randbits(SALT_BITS))
     if "password" in fields:
         salted = hashlib.pbkdf2_hmac(DIGESTS[mechanism], fields["password"].encode(), salt, iterations)
     else:

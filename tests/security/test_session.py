@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hmac as real_hmac
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -204,6 +205,7 @@ def test_an_unknown_user_gets_the_same_salt_each_time(mechanism: str) -> None:
         salts.append(told.auth_bytes.split(b",")[1:])
     assert salts[0] == salts[1] != salts[2]
     assert salts[0][1] == b"i=4096"
+    assert re.fullmatch(rb"[0-9a-z]{20,26}", base64.b64decode(salts[0][0].removeprefix(b"s="))), "as Kafka's tools salt"
 
 
 def test_what_may_not_come_first() -> None:

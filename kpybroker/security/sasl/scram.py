@@ -15,7 +15,14 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from kpybroker.security.sasl.exchange import LoginRefused
-from kpybroker.security.scram import DIGESTS, ITERATIONS_MIN, ScramCredential, ScramMechanism
+from kpybroker.security.scram import (
+    DIGESTS,
+    ITERATIONS_MIN,
+    SALT_BITS,
+    ScramCredential,
+    ScramMechanism,
+    salt_of,
+)
 
 MECHANISMS: Mapping[str, ScramMechanism] = MappingProxyType(
     {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
@@ -32,10 +39,6 @@ SERVER_FINAL = re.compile(rf"v=({BASE64}){EXTENSIONS}")
 ITERATIONS_LIMIT = 1 << 20
 """The most iterations that a server may ask of this client."""
 OTHER_ID = "Authentication failed: Client requested an authorization id that is different from username"
-SALT_DIGITS = 26
-"""Kafka's tools make salts of this many digits and letters."""
-DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-
 Lookup = Callable[[str], ScramCredential | None]
 """The credential of a user for the mechanism."""
 
@@ -114,12 +117,9 @@ class ScramExchange:
 
     def _faked(self) -> ScramCredential:
         made = hmac.digest(self._secret, f"{self._digest} {self._name}".encode(), "sha512")
-        number, salt = int.from_bytes(made, "big"), ""
-        for _ in range(SALT_DIGITS):
-            number, digit = divmod(number, len(DIGITS))
-            salt += DIGITS[digit]
+        salt = salt_of(int.from_bytes(made, "big") >> len(made) * 8 - SALT_BITS)
         size = hashlib.new(self._digest).digest_size
-        return ScramCredential(salt.encode(), made[:size], made[:size], ITERATIONS_MIN)
+        return ScramCredential(salt, made[:size], made[:size], ITERATIONS_MIN)
 
 
 class ScramClient:
