@@ -4,12 +4,14 @@ is shown."""
 from __future__ import annotations
 
 import contextlib
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kpybroker.config import BrokerConfig, parse_config
+from kpybroker.config import BrokerConfig, parse_config, parse_properties
 from kpybroker.config.dynamic import why_unusable
 from kpybroker.config.effect import BROKER
 from kpybroker.config.jaas import TEXT_MAX, parse_jaas
@@ -180,6 +182,17 @@ def test_what_is_no_jaas_text_is_refused_without_showing_it(text: str) -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(ConfigError):
         assert parse_jaas("x", text).module
+
+
+def test_the_examples_of_the_page_are_right() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security-sasl.md").read_text()
+    examples = [block for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if "listeners=" in block]
+    one, cluster = (parse_config(parse_properties(text, "security-sasl.md")) for text in examples)
+    assert one.sasl_listeners["SASL_PLAINTEXT"].users == {"admin": "change-me", "ann": "change-me-too"}
+    assert one.login_to_brokers == Login("PLAIN", "admin", "change-me")
+    assert cluster.login_to_brokers == Login("SCRAM-SHA-512", "node", "change-me")
+    assert cluster.login_to_controllers == Login("PLAIN", "node", "change-me")
+    assert cluster.sasl_listeners["CONTROLLER"].users == {"node": "change-me"}
 
 
 def test_the_login_of_a_client() -> None:

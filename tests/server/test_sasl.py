@@ -16,7 +16,14 @@ from kpybroker.config.login import Login, login_of
 from kpybroker.errors import ErrorCode
 from kpybroker.security.principal import Principal
 from kpybroker.server.node import Node
-from kpybroker.wire.rpc import alter_client_quotas, alter_user_scram_credentials, api_versions, metadata, sasl_handshake
+from kpybroker.wire.rpc import (
+    alter_client_quotas,
+    alter_user_scram_credentials,
+    api_versions,
+    describe_configs,
+    metadata,
+    sasl_handshake,
+)
 from kpybroker.wire.rpc import sasl_authenticate as rpc
 from kpybroker.wire.rpc.produce import Request as Produce
 from tests.security.logins import ITERATIONS
@@ -292,3 +299,29 @@ def test_a_node_renews_its_login_amid_requests(tmp_path: Path) -> None:
         peer.close()
 
     play(tmp_path, scenario, connections_max_reauth_ms="2000")
+
+
+def test_passwords_are_shown_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In DescribeConfigs, logs, and what objects print of themselves."""
+    caplog.set_level("DEBUG")
+    shown: list[str] = []
+
+    async def scenario(node: Node) -> None:
+        admin = await dial(node, ADMIN)
+        wanted = describe_configs.DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
+        request = describe_configs.Request(resources=[wanted], include_synonyms=True, include_documentation=True)
+        told = await admin.ask("DescribeConfigs", request)
+        rows = {row.name: row for row in told.results[0].configs}
+        jaas = rows["sasl.jaas.config"]
+        assert (jaas.value, jaas.is_sensitive) == (None, True)
+        shown.extend([repr(told), repr(ADMIN), repr(node.broker.config.sasl_listeners)])
+        shown.extend(repr(each) for each in node.server.connections())
+        for password in ("wrong one", "of ann"):
+            async with raw(node) as connection:
+                shown.append(repr(await log_in(connection, "ann", password)))
+        admin.close()
+
+    play(tmp_path, scenario)
+    assert "login with PLAIN failed" in caplog.text
+    for secret in ("of admin", "of ann", "of bob", "wrong one"):
+        assert secret not in caplog.text + "".join(shown)

@@ -82,13 +82,13 @@ class ScramExchange:
         if ",tokenauth=true" in f"{extensions},".lower():
             raise LoginRefused("delegation tokens are not served")
         self._name = _unescaped(name)
-        found = self._lookup(self._name)
+        found, faked = self._lookup(self._name), self._faked()  # both always, for an unknown user takes as long
         if asked is not None and _unescaped(asked) != self._name:
             raise LoginRefused(OTHER_ID, OTHER_ID)
         if found is not None and found.iterations < ITERATIONS_MIN:
             raise LoginRefused(f"the stored credential has {found.iterations} iterations, at least {ITERATIONS_MIN}")
         self._is_known = found is not None
-        self._credential = credential = found or self._faked()
+        self._credential = credential = found or faked
         self._nonce = nonce + self._nonce
         salt = base64.b64encode(credential.salt).decode()
         answer = f"r={self._nonce},s={salt},i={credential.iterations}"

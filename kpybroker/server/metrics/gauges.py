@@ -64,6 +64,7 @@ COUNTERS = {
     "kpybroker_connections_throttled": "Connections held and then closed: connection_creation_rate of their address",
     "kpybroker_requests_throttled": "Requests after which a client had to wait: a quota was exceeded",
     "kpybroker_frames_refused": "Frames that could not be read; each cost its connection",
+    "kpybroker_logins_failed": "SASL logins that were refused",
 }
 REQUESTS = "kafka_network_requestmetrics_requests"
 TOTAL_TIME = "kafka_network_requestmetrics_totaltime_seconds"
@@ -137,6 +138,7 @@ class Gauges:
                 "kpybroker_connections_throttled": metrics.connections_throttled,
                 "kpybroker_requests_throttled": metrics.requests_throttled,
                 "kpybroker_frames_refused": metrics.frames_refused,
+                "kpybroker_logins_failed": metrics.logins_failed,
             }
         )
 
