@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kpybroker.cli.scram_options import CREDENTIALS_MAX, scram_records
+from kpybroker.client.client import CommandFailed
 from kpybroker.config import parse_config
 from kpybroker.metadata.scram import record_of
 from kpybroker.raft.log.snapshots import Snapshots
@@ -255,3 +257,11 @@ def test_a_credential_that_cannot_be_read_formats_nothing(
 def test_a_user_has_a_mechanism_once(shell: Shell, settings: Callable[..., Path]) -> None:
     twice = ("--add-scram", "SCRAM-SHA-256=[name=a,password=hush]") * 2
     assert "user a has the same mechanism twice" in formatted(shell, settings(), "--standalone", *twice).err
+
+
+def test_credentials_are_limited() -> None:
+    salted = "saltedpassword=c2FsdA==,salt=c2FsdA=="
+    options = [f"SCRAM-SHA-256=[name=u{number},{salted}]" for number in range(CREDENTIALS_MAX + 1)]
+    assert len(scram_records(options[1:])) == CREDENTIALS_MAX
+    with pytest.raises(CommandFailed, match=f"at most {CREDENTIALS_MAX}"):
+        scram_records(options)

@@ -99,7 +99,9 @@ class LoginSession:
             return self._handshake(frame, version, header.correlation_id, body_at)
         if header.api_key != API_VERSIONS.key:
             name = _name(header.api_key)
-            raise MalformedFrame(f"{name} came before a login; set security.protocol=SASL_PLAINTEXT in the client")
+            raise MalformedFrame(
+                f"{name} came before a login; set security.protocol, sasl.mechanism and sasl.jaas.config in the client"
+            )
         if stage is not Stage.FIRST:
             raise MalformedFrame("a second ApiVersions came before the login")
         self.stage = Stage.FIRST
