@@ -7,6 +7,7 @@ from typing import Any
 
 from kpybroker.client.dialer import controller_dialer
 from kpybroker.config import BrokerConfig, Endpoint
+from kpybroker.config.listeners import PROTOCOLS
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.node.controller_channel import ControllerChannel
@@ -60,7 +61,12 @@ class Membership:
             broker_id=self._config.node_id,
             cluster_id=cluster_id,
             incarnation_id=random_id(self._random),
-            listeners=[broker_registration.Listener(name=e.name, host=e.host, port=e.port) for e in advertised],
+            listeners=[
+                broker_registration.Listener(
+                    name=e.name, host=e.host, port=e.port, security_protocol=PROTOCOLS.index(e.protocol)
+                )
+                for e in advertised
+            ],
             features=[
                 broker_registration.Feature(name=name, min_supported_version=low, max_supported_version=high)
                 for name, (low, high) in self.supported_features.items()

@@ -13,7 +13,7 @@ from kpybroker.config.topic_keys import TOPIC_KEYS
 from kpybroker.errors import ConfigError
 
 REFUSED = [key for key in BROKER_KEYS.values() if key.effect is Effect.REFUSED]
-ACCESS = ("ssl.client.auth", "sasl.enabled.mechanisms", "sasl.jaas.config")
+ACCESS = ("ssl.client.auth", "sasl.oauthbearer.jwks.endpoint.url")
 DATA = (
     "create.topic.policy.class.name",
     "config.providers",

@@ -97,6 +97,12 @@ DERIVED = {
     "fsync": "fsync_always",
     "record_validation": "record_validation_full",
     "replica_selector_class": "is_rack_aware",
+    "connections_max_reauth_ms": "lifetimes_ms",
+    "sasl_enabled_mechanisms": "mechanisms",
+    "sasl_jaas_config": "users",
+    "sasl_mechanism_controller_protocol": "login_to_controllers",
+    "sasl_mechanism_inter_broker_protocol": "login_to_brokers",
+    "sasl_server_max_receive_size": "receive_bytes_max",
 }
 """Settings that are read under another name."""
 SMELLS_OF_PROTECTION = re.compile(

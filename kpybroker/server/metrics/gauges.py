@@ -65,6 +65,7 @@ COUNTERS = {
     "kpybroker_requests_throttled": "Requests after which a client had to wait: a quota was exceeded",
     "kpybroker_authorizer_refusals": "Operations that the authorizer refused clients and nodes; the log names some",
     "kpybroker_frames_refused": "Frames that could not be read; each cost its connection",
+    "kpybroker_logins_failed": "SASL logins that were refused",
 }
 REQUESTS = "kafka_network_requestmetrics_requests"
 TOTAL_TIME = "kafka_network_requestmetrics_totaltime_seconds"
@@ -139,6 +140,7 @@ class Gauges:
                 "kpybroker_requests_throttled": metrics.requests_throttled,
                 "kpybroker_authorizer_refusals": 0 if authorizer is None else authorizer.audit.refusals,
                 "kpybroker_frames_refused": metrics.frames_refused,
+                "kpybroker_logins_failed": metrics.logins_failed,
             }
         )
 

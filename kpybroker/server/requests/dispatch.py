@@ -186,7 +186,16 @@ class Dispatcher:
         if route is None:
             route = self.routes[api.key] = Route(api)
             route.go_through(self._between)
-        call = Call(api.key, version, header.client_id, connection.host, connection.number, at.name, at.side)
+        call = Call(
+            api.key,
+            version,
+            header.client_id,
+            connection.host,
+            connection.number,
+            at.name,
+            at.side,
+            principal=connection.principal,
+        )
         parse: Callable[[memoryview, int], Any] = parser_at_once(api.request, version)
         if api is PRODUCE and version >= api.flexible:
             parse = RepeatingProduce(parse)
