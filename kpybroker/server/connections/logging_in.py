@@ -78,7 +78,6 @@ class Delay(Reply):
         self._timer = timer
 
     def abandon(self) -> None:
-        self.done = True
         if self._timer is not None:
             self._timer.cancel()
 
