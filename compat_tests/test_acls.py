@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -16,12 +17,14 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from compat_tests import pages
 from compat_tests.changing import until
 from compat_tests.conftest import Running, start_target
 from kpybroker.errors import ErrorCode
 from kpybroker.wire.rpc import create_acls, delete_acls, describe_acls
 from oracle.asking import Conversation
 from oracle.takeover import KAFKA, KPYBROKER, Home, lower_features
+from oracle.target import steady_port
 from oracle.tools import tool
 
 STANDARD = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
@@ -234,3 +237,11 @@ def test_acls_move_to_kpybroker_and_back() -> None:
         home.start(KPYBROKER)
         assert listed(admin) == {kept, added}
         home.stop()
+
+
+@pytest.mark.full
+def test_the_page_works(tmp_path: Path) -> None:
+    """Its commands, with Kafka's own tools; the log shows what was granted."""
+    said = pages.run("security-acls.md", tmp_path, {"PORT": str(steady_port())})
+    assert "(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)" in said
+    assert "Principal = User:ANONYMOUS is Allowed operation = DESCRIBE from host = 127.0.0.1 on resource = " in said

@@ -50,6 +50,13 @@ def allows(broker: Broker, call: Call, operation: Operation, resource: AclResour
     return authorizer is None or authorizer.allows(call.principal, call.host, call.api_key, operation, resource, name)
 
 
+def is_shown(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
+    """As `allows`, for responses that leave out what the caller may not see: it was refused nothing, so none is logged
+    or counted."""
+    authorizer = broker.metadata.authorizer
+    return authorizer is None or bool(authorizer.operations(call.principal, call.host, (operation,), resource, name))
+
+
 def allows_any(broker: Broker, call: Call, operation: Operation, resource: AclResource) -> bool:
     """Whether the caller may do the operation on at least one resource of the type."""
     authorizer = broker.metadata.authorizer

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
+from kpybroker.serving.authorization import is_shown
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
@@ -63,10 +64,6 @@ def operations_of(broker: Broker, call: Call, resource: AclResource, name: str =
 
 def cluster_operations_of(broker: Broker, call: Call) -> int:
     """The bits of what the caller may do with the cluster; 0 where it may not describe it."""
-    authorizer = broker.metadata.authorizer
-    describe = (Operation.DESCRIBE,)
-    if authorizer is not None and not authorizer.operations(
-        call.principal, call.host, describe, AclResource.CLUSTER, CLUSTER_NAME
-    ):
+    if not is_shown(broker, call, Operation.DESCRIBE, AclResource.CLUSTER):
         return 0
     return operations_of(broker, call, AclResource.CLUSTER)

@@ -168,6 +168,7 @@ def test_acls_are_changed_by_every_node_and_hold_on_every_node(tmp_path: Path) -
             for other in cluster.nodes.values():
                 authorizer = other.broker.metadata.standard_authorizer
                 assert authorizer is not None
+                assert authorizer.is_loaded, "nodes serve clients when they know the ACLs"
                 allowed = partial(authorizer.operations, BOB, "::1", [Operation.READ], AclResource.TOPIC, name)
                 await cluster.until(lambda allowed=allowed: bool(allowed()), "it holds")  # type: ignore[misc]
             gone = await peer.ask("DeleteAcls", delete_acls.Request(filters=[selection(operation=READ)]))
