@@ -137,6 +137,7 @@ class LoginConnection(Connection):
         port = self._port
         port.metrics.login_failed()
         port.refusals.tell(self.host, "connection from %s to listener %s: %s", self.peer, self.listener.name, why)
+        port.flush()  # earlier requests of this connection may be in the buffer still
         self._let_memory_go()
         delay = Delay()
         loop = asyncio.get_running_loop()
