@@ -47,14 +47,14 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     asked = [topic.name for topic in request.topics] if request.topics else list(broker.metadata.image.topics)
     response = Response(topics=[])
     async for name in _sorted(broker, asked, "" if cursor is None else cursor.topic_name):
-        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
-        if limit <= 0:
-            response.next_cursor = Cursor(topic_name=name, partition_index=first)
-            return response
         if not allows(broker, call, Operation.DESCRIBE, AclResource.TOPIC, name):
             if request.topics:
                 response.topics.append(_hidden(name))
             continue
+        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        if limit <= 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=first)
+            return response
         topic = _topic(broker, name, first, limit)
         topic.topic_authorized_operations = operations_of(broker, call, AclResource.TOPIC, name)
         response.topics.append(topic)

@@ -23,7 +23,7 @@ from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.api import Api, by_key
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.primitives import ZERO_UUID
-from kpybroker.wire.rpc import find_coordinator, offset_delete
+from kpybroker.wire.rpc import find_coordinator, offset_delete, offset_fetch
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
@@ -353,11 +353,20 @@ async def _offset_fetch(asked: Asked) -> Any:
             refused[group.group_id] = _take_undescribed(asked, group)
         return None
 
-    told = await asked.by_row("groups", "groups", judge)
+    told = await asked._replace(refuse=_no_offsets).by_row("groups", "groups", judge)
     for group in told.groups:
         if not group.error_code:
             group.topics = _described(asked, group.topics) + refused.get(group.group_id, [])
     return told
+
+
+def _no_offsets(request: offset_fetch.Request, refusal: KafkaError) -> offset_fetch.Response:
+    return offset_fetch.Response(
+        groups=[
+            offset_fetch.OffsetFetchResponseGroup(group_id=group.group_id, error_code=refusal.code)
+            for group in request.groups
+        ]
+    )
 
 
 async def _offset_fetch_of_one(asked: Asked) -> Any:
@@ -377,14 +386,24 @@ def _take_undescribed(asked: Asked, group: Any) -> list[Any]:
     if not hidden:
         return []
     group.topics = [topic for topic in group.topics if topic not in hidden]
-    only = copy.copy(asked.request)
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    row: Any
+    partition: Any
+    row, partition = offset_fetch.OffsetFetchResponseTopics, offset_fetch.OffsetFetchResponsePartitions
     if asked.call.version < 8:
-        only.topics = hidden
-        return list(asked.refuse(only, KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)).topics)
-    part = copy.copy(group)
-    part.topics = hidden
-    only.groups = [part]
-    return list(asked.refuse(only, KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)).groups[0].topics)
+        row, partition = offset_fetch.OffsetFetchResponseTopic, offset_fetch.OffsetFetchResponsePartition
+    refused = []
+    for topic in hidden:
+        partitions = [
+            partition(
+                partition_index=index, committed_offset=-1, committed_leader_epoch=-1, metadata="", error_code=code
+            )
+            for index in topic.partition_indexes
+        ]
+        refused.append(row(name=topic.name, partitions=partitions))
+        if asked.call.version >= 10:
+            refused[-1].topic_id = topic.topic_id
+    return refused
 
 
 def _described(asked: Asked, topics: list[Any]) -> list[Any]:
