@@ -19,21 +19,53 @@ LINES_PER_ASKER = 30
 """Refusals of one principal at one address that get a line in a minute."""
 LINES = 300
 """... of all of them."""
+GRANTS_PER_LINE = 20
+"""Of grants, this many times as many get a line."""
 ASKERS_MAX = 1000
 """The most principals at addresses that are counted separately; further ones get no lines until the minute ends."""
 SHOWN_MAX = 200
 """The most characters of a name in a line."""
 
 
+class Lines:
+    """Counts the lines of a minute. `factor`: how many times LINES there may be."""
+
+    def __init__(self, factor: int) -> None:
+        self._factor = factor
+        self._since = -MINUTE_S
+        self._by_asker: Counter[tuple[str, str]] = Counter()
+        self._told = 0
+        self.left_out = 0
+        """Without a line in this minute."""
+
+    def begin(self, now: float) -> int:
+        """If a minute is over, begin the next one. Returns how many got no line in the one that is over."""
+        if now - self._since < MINUTE_S:
+            return 0
+        left_out, self.left_out = self.left_out, 0
+        self._since, self._told = now, 0
+        self._by_asker.clear()
+        return left_out
+
+    def take(self, asker: tuple[str, str]) -> bool:
+        """Whether there may be one more line about a principal at an address."""
+        is_known = asker in self._by_asker or len(self._by_asker) < ASKERS_MAX
+        of_asker = self._by_asker[asker]
+        if not is_known or self._told >= LINES * self._factor or of_asker >= LINES_PER_ASKER * self._factor:
+            self.left_out += 1
+            return False
+        self._by_asker[asker] += 1
+        self._told += 1
+        return True
+
+
 class Audit:
-    """`refused` counts and tells, a limited number of times a minute; `granted` tells if DEBUG is on. `now` gives
+    """`refused` counts and tells, `granted` tells if DEBUG is on: both a limited number of times a minute. `now` gives
     seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._since = -MINUTE_S
-        self._by_asker: Counter[tuple[str, str]] = Counter()
-        self._told = self._untold = 0
+        self._refusals, self._grants = Lines(1), Lines(GRANTS_PER_LINE)
         self.refusals = 0
         """Since the start."""
 
@@ -47,32 +79,21 @@ class Audit:
     ) -> None:
         """A request was refused something."""
         self.refusals += 1
-        if self._now() - self._since >= MINUTE_S:
-            self._begin_minute()
-        asker = principal, host
-        is_new = asker not in self._by_asker
-        if self._told >= LINES or (is_new and len(self._by_asker) >= ASKERS_MAX):
-            self._untold += 1
-            return
-        if self._by_asker[asker] >= LINES_PER_ASKER:
-            self._untold += 1
-            return
-        self._by_asker[asker] += 1
-        self._told += 1
-        log.info("%s", self._line("Denied", principal, host, api_key, operation, resource, name, rule))
+        left_out = self._refusals.begin(self._now())
+        if left_out:
+            log.info("%d more refusals got no line since; kpybroker_authorizer_refusals_total counts all", left_out)
+        if self._refusals.take((principal, host)):
+            log.info("%s", self._line("Denied", principal, host, api_key, operation, resource, name, rule))
 
     def granted(
         self, principal: str, host: str, api_key: int, operation: Operation, resource: AclResource, name: str, rule: str
     ) -> None:
         """A request was granted something."""
-        log.debug("%s", self._line("Allowed", principal, host, api_key, operation, resource, name, rule))
-
-    def _begin_minute(self) -> None:
-        if self._untold:
-            log.info("%d more refusals got no line since; kpybroker_authorizer_refusals_total counts all", self._untold)
-        self._since = self._now()
-        self._told = self._untold = 0
-        self._by_asker.clear()
+        left_out = self._grants.begin(self._now())
+        if left_out:
+            log.debug("%d more grants got no line since", left_out)
+        if self._grants.take((principal, host)):
+            log.debug("%s", self._line("Allowed", principal, host, api_key, operation, resource, name, rule))
 
     def _line(
         self,

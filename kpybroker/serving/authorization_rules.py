@@ -8,7 +8,6 @@ up. Source: the operations of each API in Apache Kafka's documentation, "Operati
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from types import MappingProxyType
@@ -94,9 +93,8 @@ Rule = Callable[[Asked], Awaitable[Any]]
 
 
 def _with_rows(request: Any, rows: str, some: list[Any]) -> Any:
-    only = copy.copy(request)
-    setattr(only, rows, some)
-    return only
+    fields = {name: getattr(request, name) for name in type(request).__slots__}
+    return type(request)(**{**fields, rows: some})
 
 
 def _name(row: Any) -> str:

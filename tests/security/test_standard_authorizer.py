@@ -233,6 +233,25 @@ def test_lines_are_bounded_and_counted(lines: pytest.LogCaptureFixture, monkeypa
     assert len(lines.records) == 10, "five lines in this minute"
 
 
+def test_lines_of_grants_are_bounded_too(lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LINES_PER_ASKER", 2), ("LINES", 3)):
+        monkeypatch.setattr(audit, name, value)
+    lines.set_level(logging.DEBUG, LOGGER)
+    clock = Clock()
+    one = authorizer("User:ann", "User:bob", clock=clock)
+    for _ in range(100):
+        assert may(one)
+    assert len(lines.records) == 2 * audit.GRANTS_PER_LINE
+    for _ in range(100):
+        assert may(one, BOB)
+    assert len(lines.records) == 3 * audit.GRANTS_PER_LINE
+    assert not may(one, ANONYMOUS), "refusals have lines of their own"
+    assert "is Denied" in lines.records[-1].getMessage()
+    clock.now += 60
+    assert may(one)
+    assert lines.records[-2].getMessage() == "140 more grants got no line since"
+
+
 def test_a_line_is_short(lines: pytest.LogCaptureFixture) -> None:
     one = authorizer()
     one.follow({})

@@ -8,11 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kpybroker.call import Call
 from kpybroker.client.peer import Peer
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
+from kpybroker.handlers import handler_of
 from kpybroker.long_work import REQUESTS_MAX
 from kpybroker.security.authorizer import AclResource, Operation
+from kpybroker.security.principal import ANONYMOUS
+from kpybroker.server.requests.forwarding import forwarding
 from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.api import API, by_name
 from kpybroker.wire.codec.codec import parse
@@ -178,6 +182,23 @@ def test_acls_are_changed_by_every_node_and_hold_on_every_node(tmp_path: Path) -
                 told = await peer.ask("CreateAcls", create_acls.Request(creations=[wrong]))
                 assert [row.error_code for row in told.results] == [ErrorCode.INVALID_REQUEST]
             peer.close()
+
+    run_cluster(tmp_path, play, **SETTINGS)
+
+
+def test_the_controller_decides_by_the_principal_of_the_client(tmp_path: Path) -> None:
+    """Not by that of the broker that forwards."""
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        row, request = by_name["CreateAcls"], create_acls.Request(creations=[creation()])
+        ask = forwarding(row, handler_of(row).handle)
+        active = await cluster.leader()
+        (other, *_) = (node for node_id, node in cluster.nodes.items() if node_id != active)
+        for principal, code in ((BOB, ErrorCode.CLUSTER_AUTHORIZATION_FAILED), (ANONYMOUS, 0)):
+            call = Call(row.key, row.max, "c", "127.0.0.1", 1, principal=principal)
+            told = parse(row.response, row.max, await ask(other.broker, call, request))
+            assert [each.error_code for each in told.results] == [code]
 
     run_cluster(tmp_path, play, **SETTINGS)
 
