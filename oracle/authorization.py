@@ -139,7 +139,11 @@ def _plain(request: Any) -> Make:
 
 
 def _produced(state: State, transactional_id: str | None = None) -> produce.Request:
-    batch = bytes(encode_batch([(None, b"x")], timestamp_ms=1_700_000_000_000))
+    facts: dict[str, Any] = {}
+    if transactional_id is not None:
+        producer_id, epoch = state.producer
+        facts = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": 0, "transactional": True}
+    batch = bytes(encode_batch([(None, b"x")], timestamp_ms=1_700_000_000_000, **facts))
     return produce.Request(
         transactional_id=transactional_id,
         acks=1,
@@ -233,6 +237,13 @@ COMMITTED = offset_fetch.OffsetFetchRequestTopic(name="t", partition_indexes=ROW
 CASES = (
     Case("Produce", _produced, ((Operation.WRITE, T),)),
     Case("Produce", _produced, ((Operation.WRITE, T),), 9),
+    Case(
+        "Produce",
+        lambda state: _produced(state, "x"),
+        ((Operation.WRITE, X), (Operation.WRITE, T)),
+        11,
+        what="in a transaction",
+    ),
     Case("Fetch", _fetched, ((Operation.READ, T),)),
     Case("Fetch", _fetched, ((Operation.READ, T),), 12),
     Case("Fetch", lambda state: _fetched(state, 77), ((Operation.CLUSTER_ACTION, C),), what="of a follower"),
@@ -502,6 +513,11 @@ CASES = (
         what="of a transactional id",
     ),
     Case(
+        "InitProducerId",
+        _plain(init_producer_id.Request(transactional_id=None)),
+        ((Operation.IDEMPOTENT_WRITE, C), (Operation.WRITE, T)),
+    ),
+    Case(
         "AddPartitionsToTxn",
         lambda state: add_partitions_to_txn.Request(
             v3_and_below_transactional_id="x",
@@ -550,7 +566,20 @@ CASES = (
         ((Operation.DESCRIBE, X),),
     ),
     Case("ListTransactions", _plain(list_transactions.Request()), ((Operation.DESCRIBE, X),)),
-    Case("WriteTxnMarkers", _plain(write_txn_markers.Request()), ((Operation.ALTER, C),)),
+    Case(
+        "WriteTxnMarkers",
+        _plain(
+            write_txn_markers.Request(
+                markers=[
+                    write_txn_markers.WritableTxnMarker(
+                        producer_id=1 << 40,
+                        topics=[write_txn_markers.WritableTxnMarkerTopic(name="t", partition_indexes=ROW)],
+                    )
+                ]
+            )
+        ),
+        ((Operation.ALTER, C),),
+    ),
     Case(
         "DescribeConfigs",
         _plain(

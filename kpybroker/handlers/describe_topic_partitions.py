@@ -13,7 +13,7 @@ from kpybroker.call import Call
 from kpybroker.controller.names import check_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.security.authorizer import AclResource, Operation
-from kpybroker.serving.authorization import allows
+from kpybroker.serving.authorization import allows, is_shown
 from kpybroker.serving.authorized_operations import operations_of
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.topics import INTERNAL_TOPICS
@@ -47,7 +47,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     asked = [topic.name for topic in request.topics] if request.topics else list(broker.metadata.image.topics)
     response = Response(topics=[])
     async for name in _sorted(broker, asked, "" if cursor is None else cursor.topic_name):
-        if not allows(broker, call, Operation.DESCRIBE, AclResource.TOPIC, name):
+        judge = allows if request.topics else is_shown
+        if not judge(broker, call, Operation.DESCRIBE, AclResource.TOPIC, name):
             if request.topics:
                 response.topics.append(_hidden(name))
             continue

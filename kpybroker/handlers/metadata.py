@@ -16,7 +16,7 @@ from kpybroker.call import Call, Encoded
 from kpybroker.controller.names import check_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.security.authorizer import AclResource, Operation
-from kpybroker.serving.authorization import allows
+from kpybroker.serving.authorization import allows, is_shown
 from kpybroker.serving.authorized_operations import NOT_ASKED, cluster_operations_of, operations_of
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.topics import INTERNAL_TOPICS
@@ -86,7 +86,7 @@ def _uncreatable(broker: Broker, call: Call, missing: list[str]) -> frozenset[st
     """The topics to create that the caller may describe, and may not create."""
     if broker.metadata.authorizer is None or not broker.config.auto_create_topics_enable:
         return frozenset()
-    if allows(broker, call, Operation.CREATE, AclResource.CLUSTER):
+    if is_shown(broker, call, Operation.CREATE, AclResource.CLUSTER):
         return frozenset(name for name in missing if not allows(broker, call, Operation.DESCRIBE, TOPIC, name))
     may = (Operation.DESCRIBE, Operation.CREATE)
     return frozenset(name for name in missing if not all(allows(broker, call, each, TOPIC, name) for each in may))
@@ -133,7 +133,7 @@ async def _describe(
     topics = []
     if names is None:
         async for topic in turns.through(list(image.topics.values())):
-            if not visible(topic.name):
+            if not is_shown(broker, call, Operation.DESCRIBE, TOPIC, topic.name):
                 continue
             topics.append(_topic(topic, live, operations))
             turns.add(len(topic.partitions))

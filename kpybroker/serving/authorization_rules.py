@@ -17,7 +17,7 @@ from kpybroker.call import CONTROLLER, Call, Encoded
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
-from kpybroker.serving.authorization import DENIED, allows, allows_any, require
+from kpybroker.serving.authorization import DENIED, allows, allows_any, is_shown, require
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.api import Api, by_key
 from kpybroker.wire.codec.codec import parse
@@ -49,6 +49,10 @@ class Asked(NamedTuple):
     def allows(self, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
         """Whether the caller may do the operation."""
         return allows(self.broker, self.call, operation, resource, name)
+
+    def shows(self, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
+        """As `allows`, for what a response leaves out without a refusal."""
+        return is_shown(self.broker, self.call, operation, resource, name)
 
     def require(self, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> None:
         """Raises the resource's authorization error."""
@@ -144,12 +148,12 @@ def _rows(
 
 async def _create_topics(asked: Asked) -> Any:
     """CREATE on the cluster or on the topic; what the response tells of settings needs DESCRIBE_CONFIGS."""
-    if asked.allows(Operation.CREATE, CLUSTER):
+    if asked.shows(Operation.CREATE, CLUSTER):
         told = await asked.answer()
     else:
         told = await _rows(Operation.CREATE, TOPIC)(asked)
     for row in told.topics:
-        if not row.error_code and not asked.allows(Operation.DESCRIBE_CONFIGS, TOPIC, row.name):
+        if not row.error_code and not asked.shows(Operation.DESCRIBE_CONFIGS, TOPIC, row.name):
             row.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             row.num_partitions, row.replication_factor, row.configs = -1, -1, None
     return told
@@ -157,7 +161,7 @@ async def _create_topics(asked: Asked) -> Any:
 
 async def _delete_topics(asked: Asked) -> Any:
     """DESCRIBE and DELETE: a caller that may not describe a topic is not told the name that belongs to an id."""
-    if asked.allows(Operation.DELETE, CLUSTER):
+    if asked.shows(Operation.DELETE, CLUSTER):
         return await asked.answer()
     if asked.call.version < 6:
         return await asked.by_row("topic_names", "responses", lambda name: _may_delete(asked, name))
@@ -185,7 +189,7 @@ def _may_delete(asked: Asked, name: str) -> ErrorCode | None:
 
 
 async def _offset_for_leader_epoch(asked: Asked) -> Any:
-    if asked.allows(Operation.CLUSTER_ACTION, CLUSTER):
+    if asked.shows(Operation.CLUSTER_ACTION, CLUSTER):
         return await asked.answer()
     return await _rows(Operation.DESCRIBE, TOPIC, name=lambda row: str(row.topic))(asked)
 
@@ -302,11 +306,11 @@ async def _consumer_group_describe(asked: Asked) -> Any:
 
 async def _list_groups(asked: Asked) -> Any:
     told = await asked.answer()
-    if not asked.allows(Operation.DESCRIBE, CLUSTER):
+    if not asked.shows(Operation.DESCRIBE, CLUSTER):
         told.groups = [
             row
             async for row in Turns(asked.broker.long_work).through(told.groups)
-            if asked.allows(Operation.DESCRIBE, GROUP, row.group_id)
+            if asked.shows(Operation.DESCRIBE, GROUP, row.group_id)
         ]
     return told
 
@@ -406,7 +410,7 @@ def _take_undescribed(asked: Asked, group: Any) -> list[Any]:
 
 def _described(asked: Asked, topics: list[Any]) -> list[Any]:
     names = [(_topic_of(asked, topic), topic) for topic in topics]
-    return [topic for name, topic in names if name is None or asked.allows(Operation.DESCRIBE, TOPIC, name)]
+    return [topic for name, topic in names if name is None or asked.shows(Operation.DESCRIBE, TOPIC, name)]
 
 
 # -- transactions -----------------------------------------------------------------------------------------------------
@@ -461,7 +465,7 @@ async def _add_offsets_to_txn(asked: Asked) -> Any:
 async def _describe_transactions(asked: Asked) -> Any:
     told = await _rows(Operation.DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", "transaction_states")(asked)
     for state in told.transaction_states:
-        state.topics = [topic for topic in state.topics if asked.allows(Operation.DESCRIBE, TOPIC, topic.topic)]
+        state.topics = [topic for topic in state.topics if asked.shows(Operation.DESCRIBE, TOPIC, topic.topic)]
     return told
 
 
@@ -470,7 +474,7 @@ async def _list_transactions(asked: Asked) -> Any:
     told.transaction_states = [
         row
         async for row in Turns(asked.broker.long_work).through(told.transaction_states)
-        if asked.allows(Operation.DESCRIBE, TRANSACTIONAL_ID, row.transactional_id)
+        if asked.shows(Operation.DESCRIBE, TRANSACTIONAL_ID, row.transactional_id)
     ]
     return told
 
