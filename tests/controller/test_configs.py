@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.commands import (
     AlterConfigs,
     AlterOp,
@@ -12,7 +13,6 @@ from kpybroker.controller.commands import (
     IncrementalAlterConfigs,
     NewTopic,
     ReplaceConfigs,
-    ResourceType,
 )
 from kpybroker.errors import ErrorCode as E
 from tests.controller.stage import Stage
