@@ -1,6 +1,7 @@
 """What each API tells a user who lacks one operation: recorded on Apache Kafka, and compared with kpybroker.
 
-`python -m oracle.authorization` records tests/golden/authorization.json. The user `bob` logs in with SASL/PLAIN and may
+`python -m oracle.authorization` records
+tests/security/authorization-4.3.1.json. The user `bob` logs in with SASL/PLAIN and may
 do everything, but for one operation on one resource, which a DENY takes from him; everybody on the PLAINTEXT listener
 is a super user, and sets the ACLs.
 """
@@ -91,7 +92,7 @@ SETTINGS = {
     "connection.failed.authentication.delay.ms": "0",
 }
 """Of the broker, besides its listeners."""
-RECORDED = Path(__file__).resolve().parent.parent / "tests/golden/authorization.json"
+RECORDED = Path(__file__).resolve().parent.parent / "tests/security/authorization-4.3.1.json"
 DENY, ALLOW, LITERAL = 2, 3, 3
 T, G, C, X = AclResource.TOPIC, AclResource.GROUP, AclResource.CLUSTER, AclResource.TRANSACTIONAL_ID
 NAMES = {T: "t", G: "g", C: "kafka-cluster", X: "x"}

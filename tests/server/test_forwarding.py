@@ -94,7 +94,7 @@ REFUSED = {
     "AddRaftVoter": (add_raft_voter.Request(cluster_id=None, voter_id=9), ErrorCode.INVALID_REQUEST),
     "CreateAcls": (create_acls.Request(creations=[creation("t")]), ErrorCode.SECURITY_DISABLED),
     "DeleteAcls": (delete_acls.Request(filters=[selection(operation=READ)]), ErrorCode.SECURITY_DISABLED),
-    "RemoveRaftVoter": (remove_raft_voter.Request(cluster_id=None, voter_id=9), ErrorCode.UNSUPPORTED_VERSION),
+    "RemoveRaftVoter": (remove_raft_voter.Request(cluster_id=None, voter_id=9), ErrorCode.INVALID_REQUEST),
 }
 """Requests that the controller refuses: about nodes that are not there, and without an authorizer."""
 
@@ -167,8 +167,12 @@ def test_acls_are_changed_by_every_node_and_hold_on_every_node(tmp_path: Path) -
             name = f"t{node_id}"
             made = await peer.ask("CreateAcls", create_acls.Request(creations=[creation(name), creation("")]))
             assert [row.error_code for row in made.results] == [0, ErrorCode.INVALID_REQUEST]
-            held = [acl.resource_name for acl in node.broker.metadata.image.acls.values()]
-            assert held == [name], "the node knows it when it answers"
+            metadata_of = node.broker.metadata
+
+            def held(name: str = name, of: Any = metadata_of) -> bool:
+                return [acl.resource_name for acl in of.image.acls.values()] == [name]
+
+            await cluster.until(held, "the node knows it")
             for other in cluster.nodes.values():
                 authorizer = other.broker.metadata.standard_authorizer
                 assert authorizer is not None
