@@ -29,8 +29,10 @@ class ConsumerView(View):
 
     __slots__ = ()
 
-    def _require_read(self, want: Want) -> None:
-        """Raises TOPIC_AUTHORIZATION_FAILED. An id that nothing has is told as such."""
+    def require_read(self, want: Want) -> None:
+        """Raises TOPIC_AUTHORIZATION_FAILED. An id that no topic has is left to `find`."""
+        if self.broker.metadata.authorizer is None:
+            return
         topic = want.topic if want.topic is not None else self.broker.metadata.topic_name(want.topic_id)
         if topic is not None:
             require(self.broker, self.call, Operation.READ, AclResource.TOPIC, topic)
@@ -39,8 +41,7 @@ class ConsumerView(View):
         row = PartitionData(partition_index=want.index, high_watermark=-1, records=_EMPTY)
         partition = want.partition
         try:
-            if self.broker.metadata.authorizer is not None:
-                self._require_read(want)
+            self.require_read(want)
             if partition is None or partition.offline is not None or partition.leader_id != self.broker.node_id:
                 partition = want.locate(self.find(want))
             if want.leader_epoch != -1:
