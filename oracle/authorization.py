@@ -128,6 +128,8 @@ class Case(NamedTuple):
     version: int | None = None
     """The highest, if None."""
     what: str = ""
+    besides: tuple[Operation, ...] = ()
+    """Taken away together with each of these: operations on the cluster that would be enough."""
 
     @property
     def title(self) -> str:
@@ -273,7 +275,8 @@ CASES = (
                 ],
             )
         ),
-        ((Operation.CLUSTER_ACTION, C),),
+        ((Operation.DESCRIBE, T),),
+        besides=(Operation.CLUSTER_ACTION,),
     ),
     Case("Metadata", _plain(metadata.Request(topics=None)), ((Operation.DESCRIBE, T),), what="of all topics"),
     *(
@@ -321,13 +324,14 @@ CASES = (
             create_topics.Request(
                 topics=[
                     create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-                    for name in ("new", "newer")
+                    for name in ("t", "new")
                 ],
                 validate_only=True,
                 timeout_ms=5000,
             )
         ),
-        ((Operation.CREATE, C),),
+        ((Operation.CREATE, T),),
+        besides=(Operation.CREATE,),
     ),
     *(
         Case(
@@ -343,6 +347,7 @@ CASES = (
             ),
             ((Operation.DELETE, T), (Operation.DESCRIBE, T)),
             what="by id" if by_id else "by name",
+            besides=(Operation.DELETE,),
         )
         for by_id in (False, True)
     ),
@@ -351,6 +356,7 @@ CASES = (
         _plain(delete_topics.Request(topic_names=["t", "no"], timeout_ms=5000)),
         ((Operation.DELETE, T), (Operation.DESCRIBE, T)),
         5,
+        besides=(Operation.DELETE,),
     ),
     Case(
         "CreatePartitions",
@@ -490,7 +496,7 @@ CASES = (
         _plain(consumer_group_describe.Request(group_ids=["g", OTHER])),
         ((Operation.DESCRIBE, G),),
     ),
-    Case("ListGroups", _plain(list_groups.Request()), ((Operation.DESCRIBE, C), (Operation.DESCRIBE, G))),
+    Case("ListGroups", _plain(list_groups.Request()), ((Operation.DESCRIBE, G),), besides=(Operation.DESCRIBE,)),
     Case("DeleteGroups", _plain(delete_groups.Request(groups_names=["g", "no"])), ((Operation.DELETE, G),)),
     Case(
         "OffsetDelete",
@@ -580,6 +586,7 @@ CASES = (
             )
         ),
         ((Operation.ALTER, C),),
+        besides=(Operation.CLUSTER_ACTION,),
     ),
     Case(
         "DescribeConfigs",
@@ -812,7 +819,8 @@ class Play:
                 for denied in (None, *case.denied):
                     state = await self._prepare(admin)
                     title = "nothing" if denied is None else f"{denied[0].name} on {denied[1].name}"
-                    async with self._denying(admin, denied):
+                    taken = [] if denied is None else [denied, *((operation, C) for operation in case.besides)]
+                    async with self._denying(admin, taken):
                         bob = await Dialer(self._network, login).meet("127.0.0.1", self._named_port, client_id="bob")
                         try:
                             answered[title] = told(await bob.ask(case.api, case.make(state), version=case.version))
@@ -823,26 +831,29 @@ class Play:
         return found
 
     @contextlib.asynccontextmanager
-    async def _denying(self, admin: Peer, denied: tuple[Operation, AclResource] | None) -> AsyncIterator[None]:
-        if denied is None:
+    async def _denying(self, admin: Peer, taken: list[tuple[Operation, AclResource]]) -> AsyncIterator[None]:
+        acls = [_acl(operation, kind, NAMES[kind], DENY) for operation, kind in taken]
+        if not acls:
             yield
             return
-        acl = _acl(denied[0], denied[1], NAMES[denied[1]], DENY)
-        await self._change(admin, [acl])
+        await self._change(admin, acls)
         try:
             yield
         finally:
-            gone = delete_acls.DeleteAclsFilter(
-                resource_type_filter=acl.resource_type,
-                resource_name_filter=acl.resource_name,
-                pattern_type_filter=LITERAL,
-                principal_filter=acl.principal,
-                host_filter="*",
-                operation=acl.operation,
-                permission_type=DENY,
-            )
-            await admin.ask("DeleteAcls", delete_acls.Request(filters=[gone]))
-            await self._until(admin, [acl], there=False)
+            gone = [
+                delete_acls.DeleteAclsFilter(
+                    resource_type_filter=acl.resource_type,
+                    resource_name_filter=acl.resource_name,
+                    pattern_type_filter=LITERAL,
+                    principal_filter=acl.principal,
+                    host_filter="*",
+                    operation=acl.operation,
+                    permission_type=DENY,
+                )
+                for acl in acls
+            ]
+            await admin.ask("DeleteAcls", delete_acls.Request(filters=gone))
+            await self._until(admin, acls, there=False)
 
     async def _change(self, admin: Peer, acls: list[create_acls.AclCreation]) -> None:
         made = await admin.ask("CreateAcls", create_acls.Request(creations=acls))

@@ -160,7 +160,8 @@ async def _create_topics(asked: Asked) -> Any:
 
 
 async def _delete_topics(asked: Asked) -> Any:
-    """DESCRIBE and DELETE: a caller that may not describe a topic is not told the name that belongs to an id."""
+    """DELETE, and for topics that are named also DESCRIBE. Without DESCRIBE, a caller is not told the name that belongs
+    to an id."""
     if asked.shows(Operation.DELETE, CLUSTER):
         return await asked.answer()
     if asked.call.version < 6:
@@ -171,7 +172,9 @@ async def _delete_topics(asked: Asked) -> Any:
         if row.name is not None:
             return _may_delete(asked, row.name)
         found = topics.topic_by_id(row.topic_id)
-        return None if found is None else _may_delete(asked, found.name)
+        if found is None or asked.allows(Operation.DELETE, TOPIC, found.name):
+            return None
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     told = await asked.by_row("topics", "responses", judge)
     for row in told.responses:
