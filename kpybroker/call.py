@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from kpybroker.security.principal import ANONYMOUS, Principal
+
 if TYPE_CHECKING:
     from kpybroker.wire.response_templates import Acknowledged, Fetched, FetchedMany
 
@@ -32,6 +34,8 @@ class Call:
     """Another broker forwarded the request, after it took out what a broker decides itself."""
     is_long: bool = False
     """The request has more elements than are handled in one go."""
+    principal: Principal = ANONYMOUS
+    """Who sent it; of a forwarded request, who sent it to the other broker."""
 
 
 class Encoded(bytes):

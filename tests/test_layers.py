@@ -38,6 +38,7 @@ LADDERS = {
     "groups": ["ground", "offsets", "classic", "consumer", "unserved", "kinds", "machine", "coordinator"],
     "replication": ["partition", "follower", "node"],
     "server": ["connections", "requests", "server", "metrics", "node"],
+    "security": ["sasl"],
     "serving": ["produce", "fetch"],
     "sim": ["world", "laws", "cluster", "clients", "faults", "checks", "actors", "simulation", "mutants"],
     "wire": ["codec", "records"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kpybroker.broker.membership import Membership
 from kpybroker.broker.metadata_view import MetadataView
 from kpybroker.broker.topic_creation import CONTROLLER_TIMEOUT_MS
+from kpybroker.client.dialer import broker_dialer
 from kpybroker.config.component import read_settings
 from kpybroker.controller import commands
 from kpybroker.errors import ErrorCode, KafkaError
@@ -53,7 +54,7 @@ class Coordinators:
         """Writes the markers that transaction coordinators send to this broker."""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self._connections = BrokerConnections(
-            world.network, f"broker-{node_id}-transactions", metadata.address_for_brokers
+            broker_dialer(world.network, config), f"broker-{node_id}-transactions", metadata.address_for_brokers
         )
         self.transactions = TransactionCoordinator(
             world,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from kpybroker.client.dialer import controller_dialer
 from kpybroker.config import BrokerConfig, Endpoint
+from kpybroker.config.listeners import PROTOCOLS
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.node.controller_channel import ControllerChannel
@@ -23,9 +25,10 @@ class Membership:
         self._config = config
         self.supported_features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
         """Feature -> lowest and highest level."""
-        self.channel = ControllerChannel(world.network, quorum, f"broker-{config.node_id}")
+        dialer = controller_dialer(world.network, config)
+        self.channel = ControllerChannel(dialer, quorum, f"broker-{config.node_id}")
         """For every request to the active controller but registrations and heartbeats."""
-        self._heartbeats = ControllerChannel(world.network, quorum, f"broker-{config.node_id}-heartbeat")
+        self._heartbeats = ControllerChannel(dialer, quorum, f"broker-{config.node_id}-heartbeat")
         self.lifecycle: Lifecycle | None = None
         """None until the broker registers."""
         self.epoch = -1
@@ -58,7 +61,12 @@ class Membership:
             broker_id=self._config.node_id,
             cluster_id=cluster_id,
             incarnation_id=random_id(self._random),
-            listeners=[broker_registration.Listener(name=e.name, host=e.host, port=e.port) for e in advertised],
+            listeners=[
+                broker_registration.Listener(
+                    name=e.name, host=e.host, port=e.port, security_protocol=PROTOCOLS.index(e.protocol)
+                )
+                for e in advertised
+            ],
             features=[
                 broker_registration.Feature(name=name, min_supported_version=low, max_supported_version=high)
                 for name, (low, high) in self.supported_features.items()

@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from kpybroker.client.dialer import Dialer
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.topics import TopicPartition
@@ -14,7 +15,6 @@ from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc import list_offsets
 from kpybroker.wire.rpc import metadata as asking
 from kpybroker.wire.rpc.metadata import MetadataResponseTopic
-from kpybroker.world import Network
 
 T = TypeVar("T")
 Address = tuple[str, int]
@@ -93,9 +93,9 @@ def nearest_name(wanted: str, known: Iterable[str]) -> str | None:
 class Client:
     """Connections to the brokers of one cluster. Call `start` first and `close` last."""
 
-    def __init__(self, network: Network, addresses: Sequence[Address], timeout_ms: int) -> None:
+    def __init__(self, dialer: Dialer, addresses: Sequence[Address], timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
-        self._network = network
+        self._dialer = dialer
         self._addresses = addresses
         self._peers: dict[Address, Peer] = {}
         self._home = addresses[0]
@@ -144,7 +144,7 @@ class Client:
         if peer is not None and peer.is_open:
             return peer
         async with asyncio.timeout(self.timeout_ms / 1000):
-            peer = await Peer.dial(self._network, *address, client_id="kpybroker-cli")
+            peer = await self._dialer.dial(*address, client_id="kpybroker-cli")
             self._peers[address] = peer
             await peer.negotiate()
         return peer

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ IN_FLIGHT_MAX = 1024
 
 
 class Peer(asyncio.Protocol):
-    """One TCP connection. Create it with `Peer.dial` or `Peer.meet`, use `ask`, end with `close`."""
+    """One TCP connection. Create it with `Peer.dial` or a `Dialer`, use `ask`, end with `close`."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -37,6 +38,7 @@ class Peer(asyncio.Protocol):
         self._writable.set()
         self.versions: dict[int, tuple[int, int]] = {}
         """API key -> range of versions that the broker advertises; empty until `negotiate`."""
+        self._renewal: Callable[[str], Awaitable[None]] | None = None
 
     @classmethod
     async def dial(cls, network: Network, host: str, port: int, *, client_id: str = "kpybroker") -> Peer:
@@ -45,28 +47,14 @@ class Peer(asyncio.Protocol):
         assert isinstance(protocol, Peer)
         return protocol
 
-    @classmethod
-    async def meet(cls, network: Network, host: str, port: int, *, client_id: str) -> Peer:
-        """Connect and `negotiate`. A failure or cancellation closes the connection.
-
-        Raises OSError, ConnectionError if the broker refuses ApiVersions, MalformedFrame.
-        """
-        peer = await cls.dial(network, host, port, client_id=client_id)
-        ready = False
-        try:
-            await peer.negotiate()
-            ready = True
-        except KafkaError as refusal:
-            raise ConnectionError(str(refusal)) from refusal
-        finally:
-            if not ready:
-                peer.close()
-        return peer
-
     @property
     def is_open(self) -> bool:
         """Whether the connection is established and can take requests."""
         return self._transport is not None and self._lost is None and not self._transport.is_closing()
+
+    def renew_with(self, renewal: Callable[[str], Awaitable[None]]) -> None:
+        """Await this before each request, with the name of its API: the login may have to be renewed first."""
+        self._renewal = renewal
 
     async def negotiate(self) -> None:
         """Send ApiVersions (KIP-35); from then on `ask` uses the highest version that both sides support.
@@ -92,6 +80,8 @@ class Peer(asyncio.Protocol):
         If the call is cancelled or times out, the late reply is dropped, and the connection can still be used.
         """
         api = api_table.by_name[name]
+        if self._renewal is not None:
+            await self._renewal(name)
         if self._transport is None or not self.is_open:
             raise ConnectionError("the connection is closed") from self._lost
         assert len(self._waiting) < IN_FLIGHT_MAX, "too many requests in flight on a connection"

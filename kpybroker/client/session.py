@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 
 from kpybroker.client.client import Client, CommandFailed, NodeOutOfReach, parse_bootstrap
+from kpybroker.client.dialer import Dialer
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.world.real import real_world
 
@@ -33,7 +34,7 @@ def run(
     Raises CommandFailed for refusals and lost connections, ConfigError for invalid addresses.
     """
     addresses = parse_bootstrap(bootstrap)
-    client = Client(real_world().network, addresses, timeout_ms)
+    client = Client(Dialer(real_world().network), addresses, timeout_ms)
 
     async def whole() -> None:
         with around():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from posixpath import normpath
 from typing import Any
 
+from kpybroker.config.authorization import parse_authorization
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.dynamic import topic_text, usable
 from kpybroker.config.effect import BROKER, LISTENER_PREFIX, TOPIC
@@ -21,6 +22,7 @@ from kpybroker.config.listeners import (
     parse_protocol_map,
 )
 from kpybroker.config.log_settings import LONG_MAX, LogSettings
+from kpybroker.config.login import Login
 from kpybroker.config.quorum import (
     INITIAL,
     NO_CONTROLLERS,
@@ -32,6 +34,7 @@ from kpybroker.config.quorum import (
     parse_servers,
     parse_voters,
 )
+from kpybroker.config.sasl_settings import SaslListener, login_to_brokers, login_to_controllers, sasl_listeners
 from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
@@ -122,6 +125,11 @@ class BrokerConfig:
     max_connections_per_ip_overrides: Mapping[str, int]
     listener_limits: Mapping[str, int]
     """Connection limits of single listeners, by their full names."""
+    connection_failed_authentication_delay_ms: int
+    sasl_listeners: Mapping[str, SaslListener]
+    """The listeners where clients log in, by name."""
+    login_to_brokers: Login | None
+    login_to_controllers: Login | None
     queued_max_request_bytes: int
     quota_window_num: int
     quota_window_size_seconds: int
@@ -179,6 +187,12 @@ class BrokerConfig:
     transaction_state_log_replication_factor: int
     transaction_state_log_segment_bytes: int
     transactional_id_expiration_ms: int
+
+    authorizer_class_name: str
+    """Empty for none."""
+    super_users: frozenset[str]
+    """Principals, as text."""
+    allow_everyone_if_no_acl_found: bool
 
     cluster_id: str | None
     fsync: str
@@ -315,6 +329,7 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
             + " and ".join(SELECTORS)
         )
     return {
+        **parse_authorization(values["authorizer_class_name"], texts),
         "log_dirs": tuple(dict.fromkeys(normpath(path) for path in log_dirs)),
         "metadata_log_dir": normpath(values["metadata_log_dir"] or log_dirs[0]),
         "max_connections_per_ip_overrides": _per_host(values["max_connections_per_ip_overrides"]),
@@ -332,7 +347,7 @@ def _per_host(text: str) -> dict[str, int]:
     return found
 
 
-def _quorum(values: dict[str, Any], endpoints: dict[str, tuple[Endpoint, ...]]) -> dict[str, Any]:
+def _quorum(values: dict[str, Any], endpoints: dict[str, Any]) -> dict[str, Any]:
     voters = parse_voters(values["controller_quorum_voters"])
     servers = parse_servers(values["controller_quorum_bootstrap_servers"])
     check_roles(values["process_roles"], values["node_id"], voters, servers, endpoints["controller_listeners"])
@@ -354,7 +369,7 @@ def _initial(
     return parse_initial(text, values["node_id"], values["process_roles"], voters, servers, said)
 
 
-def _endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, tuple[Endpoint, ...]]:
+def _endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
     controller_names = tuple(name.upper() for name in values["controller_listener_names"])
     protocols = parse_protocol_map(
         values["listener_security_protocol_map"], controller_names, "listener.security.protocol.map" in texts
@@ -369,6 +384,8 @@ def _endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, tu
             f"listeners: {listeners[0].name} is for clients, and process.roles lacks broker; name listeners of "
             f"controller.listener.names only, e.g. {controller_names[0]}://:9093"
         )
+    with_logins = sasl_listeners(texts, every)
+    between = values["inter_broker_listener_name"]
     named = parse_listeners("advertised.listeners", values["advertised_listeners"] or (), protocols)
     check_advertised(named, every)
     advertised = {endpoint.name: endpoint for endpoint in named}
@@ -376,4 +393,7 @@ def _endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, tu
         "listeners": listeners,
         "controller_listeners": tuple(endpoint for endpoint in every if endpoint.name in controller_names),
         "advertised_listeners": tuple(advertised.get(endpoint.name, endpoint) for endpoint in listeners),
+        "sasl_listeners": with_logins,
+        "login_to_brokers": login_to_brokers(texts, listeners, between, with_logins),
+        "login_to_controllers": login_to_controllers(texts, controller_names, protocols),
     }

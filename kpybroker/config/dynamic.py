@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kpybroker.config.effect import BROKER, NOTHING, key_of
 from kpybroker.config.key import ConfigKey
+from kpybroker.config.security_keys import SASL_KEYS
 from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
@@ -93,11 +94,21 @@ def _why_unusable(resource_type: int, name: str, text: str) -> str | None:
         if unprotected is not None:
             return unprotected
         if resource_type == BROKER:
+            _check_start(key, text)
             _check_topics_default(key, text)
             _check_least(key, text)
     except ConfigError as error:
         return str(error)
     return None
+
+
+def _check_start(key: ConfigKey, text: str) -> None:
+    if key.name in SASL_KEYS and key.asks(text):
+        shown = "[hidden]" if key.sensitive else text
+        raise ConfigError(
+            f"{key.name}={shown} cannot be changed while the broker runs: write it to the broker's properties file, "
+            "and start the broker again"
+        )
 
 
 def _check_topics_default(key: ConfigKey, text: str) -> None:

@@ -10,7 +10,8 @@ from kpybroker.errors import ConfigError
 
 FORM = re.compile(r"([A-Za-z0-9_.\-]+)://(?:\[([0-9A-Za-z:.%\-]*)\]|([0-9A-Za-z._\-]*)):(-?[0-9]{1,10})", re.ASCII)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SERVED_PROTOCOLS = ("PLAINTEXT",)
+"""In the order of Kafka's codes."""
+SERVED_PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT")
 ANY_ADDRESS = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 PORT_MAX = 65535
 LISTENERS_MAX = 64
@@ -89,7 +90,8 @@ def check_listening(endpoints: Sequence[Endpoint]) -> None:
     for endpoint in endpoints:
         if endpoint.protocol not in SERVED_PROTOCOLS:
             raise ConfigError(
-                f"listeners: {endpoint.name} speaks {endpoint.protocol}, which is not served; use PLAINTEXT"
+                f"listeners: {endpoint.name} speaks {endpoint.protocol}, which is not served; "
+                f"use {' or '.join(SERVED_PROTOCOLS)}"
             )
         if endpoint.port:
             other = taken.setdefault((endpoint.host, endpoint.port), endpoint.name)

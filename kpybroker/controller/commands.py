@@ -12,6 +12,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from kpybroker.controller.acl_commands import CreateAcls, DeleteAcls
 from kpybroker.controller.scram_commands import AlterUserScramCredentials
 from kpybroker.errors import ErrorCode
 from kpybroker.machine.contract import Tick
@@ -370,5 +371,7 @@ Command = (
     | IncrementalAlterConfigs
     | AlterClientQuotas
     | AlterUserScramCredentials
+    | CreateAcls
+    | DeleteAcls
     | AllocateProducerIds
 )

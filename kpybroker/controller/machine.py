@@ -9,6 +9,7 @@ from typing import Any
 from kpybroker.config import BrokerConfig
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller import (
+    acls,
     assignments,
     brokers,
     configs,
@@ -22,6 +23,7 @@ from kpybroker.controller import (
     topics,
 )
 from kpybroker.controller import commands as asked
+from kpybroker.controller.acl_commands import CreateAcls, DeleteAcls
 from kpybroker.controller.commands import Command, ProducerIdBlock
 from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.scram_commands import AlterUserScramCredentials
@@ -46,6 +48,7 @@ OF_THE_STATE = (
     asked.ElectLeaders,
     asked.RegisterBroker,
     asked.UnregisterBroker,
+    DeleteAcls,
     Tick,
 )
 """Commands whose number of records depends on the state, so that a client cannot ask for fewer."""
@@ -108,6 +111,10 @@ class ControllerMachine:
                 return quotas.alter_client_quotas(state, command)
             case AlterUserScramCredentials():
                 return scram.alter_user_scram_credentials(state, command)
+            case CreateAcls():
+                return acls.create_acls(state, self._random, command)
+            case DeleteAcls():
+                return acls.delete_acls(state, command)
             case asked.AllocateProducerIds():
                 return self._allocate_producer_ids(command)
             case asked.RegisterBroker():

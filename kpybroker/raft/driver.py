@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kpybroker.client.dialer import controller_dialer
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.metadata.chronicle import CHRONICLE
@@ -43,6 +44,7 @@ class Driver:
 
     def __init__(self, world: World, config: BrokerConfig, directory: Directory) -> None:
         self._world = world
+        self.dialer = controller_dialer(world.network, config)
         self.config = config
         self.path = f"{directory.path}/{METADATA_DIRECTORY}"
         self.timer = ElectionTimer(lambda: self.take(raft.TimerTick()))

@@ -68,7 +68,7 @@ class Quorum:
         self._on_committed: list[Callable[[], None]] = []
         self._on_leadership: list[Callable[[], None]] = []
         self._was_active = False
-        self._voter_rpcs = VoterRpcs(world.network, driver)
+        self._voter_rpcs = VoterRpcs(driver)
         self._readiness = Readiness(driver, self._voter_rpcs)
         self._bootstrap = BootstrapCheck(world, driver)
         self._elections = ElectionRpcs(driver, self._bootstrap)
@@ -76,9 +76,9 @@ class Quorum:
         self._applied_offsets = AppliedOffsets()
         self.fetches = FetchRpcs(driver, self._progress, self._applied_offsets)
         self._leader = LeaderDuties(world, driver, directory.path)
-        self._changes = VoterSetChanges(world, driver, self._progress)
+        self._changes = VoterSetChanges(driver, self._progress)
         self._fetcher = MetadataFetcher(world, driver, self._readiness)
-        self._registration = SelfRegistration(world, driver, self._readiness)
+        self._registration = SelfRegistration(driver, self._readiness)
         self._disk = MetadataDisk(world, driver)
         self._subscribe()
 

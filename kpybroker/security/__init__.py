@@ -1,1 +1,1 @@
-"""Credentials of users. No listener authenticates clients yet."""
+"""Credentials of users, principals, logins, and what an authorizer is asked."""

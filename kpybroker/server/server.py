@@ -10,6 +10,7 @@ from kpybroker.metrics import Metrics
 from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.connection_rate import Arrivals
 from kpybroker.server.connections.listener import ListenerState
+from kpybroker.server.connections.logging_in import ListenerLogin, connection_at
 from kpybroker.server.connections.port import Port
 from kpybroker.server.requests import dispatch
 from kpybroker.server.requests.interceptors import Interceptors
@@ -60,7 +61,8 @@ class Server:
         """
         state = ListenerState(listener_name, side, is_open=side == CONTROLLER)
         self._states.append(state)
-        listener = await self.broker.world.network.listen(lambda: Connection(self.port, state), host, port)
+        login = ListenerLogin.of(self.broker, listener_name)
+        listener = await self.broker.world.network.listen(lambda: connection_at(state, self.port, login), host, port)
         self._listeners.append(listener)
         if self._sweeper is None:
             self._swept_at = self.now

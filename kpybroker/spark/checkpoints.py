@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kpybroker.client.client import Client, CommandFailed, parse_bootstrap
+from kpybroker.client.dialer import Dialer
 from kpybroker.errors import ConfigError, KafkaError, MalformedFrame
 from kpybroker.world.real import real_world
 
@@ -57,7 +58,7 @@ def _noted(mark: Path) -> dict[str, str]:
 
 
 async def _topic_ids(bootstrap: str, topics: tuple[str, ...]) -> dict[str, str]:
-    client = Client(real_world().network, parse_bootstrap(bootstrap), TIMEOUT_MS)
+    client = Client(Dialer(real_world().network), parse_bootstrap(bootstrap), TIMEOUT_MS)
     try:
         await client.start()
         found = await client.existing(topics)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from kpybroker.client.dialer import Dialer
 from kpybroker.client.peer import Peer
 from kpybroker.errors import MalformedFrame
-from kpybroker.world import Network
 
 LOST = (OSError, MalformedFrame, TimeoutError)
 """The exceptions of a request whose connection fails; a ConnectionError is an OSError."""
@@ -18,8 +18,8 @@ DIAL_TIMEOUT_S = 1.0
 class BrokerConnections:
     """Sends requests to other brokers. `address`: where other brokers reach a broker; None if unknown."""
 
-    def __init__(self, network: Network, client_id: str, address: Callable[[int], tuple[str, int] | None]) -> None:
-        self._network = network
+    def __init__(self, dialer: Dialer, client_id: str, address: Callable[[int], tuple[str, int] | None]) -> None:
+        self._dialer = dialer
         self._client_id = client_id
         self._address = address
         self._peers: dict[int, tuple[tuple[str, int], asyncio.Task[Peer]]] = {}
@@ -56,7 +56,7 @@ class BrokerConnections:
 
     async def _dial(self, address: tuple[str, int]) -> Peer:
         async with asyncio.timeout(DIAL_TIMEOUT_S):
-            return await Peer.meet(self._network, *address, client_id=self._client_id)
+            return await self._dialer.meet(*address, client_id=self._client_id)
 
     def _hang_up(self, node_id: int) -> None:
         known = self._peers.pop(node_id, None)

@@ -16,7 +16,7 @@ import pytest
 
 from kpybroker.cli.arguments import run_serving
 from kpybroker.cli.process_memory import GC_THRESHOLDS
-from kpybroker.client.peer import Peer
+from kpybroker.client.dialer import Dialer
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.testing.process import BrokerProcess
 from kpybroker.wire.rpc import consumer_group_heartbeat, find_coordinator
@@ -271,7 +271,7 @@ def test_members_of_the_consumer_protocol_are_told_to_beat_often(settings: tuple
 
     async def beat(bootstrap: str) -> int:
         host, port = bootstrap.split(":")
-        peer = await Peer.meet(real_world().network, host, int(port), client_id="member")
+        peer = await Dialer(real_world().network).meet(host, int(port), client_id="member")
         request = consumer_group_heartbeat.Request(
             group_id="g",
             member_id="m",

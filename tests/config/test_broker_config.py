@@ -202,7 +202,7 @@ def test_listeners() -> None:
         ({"listeners": "HOME://:9092"}, "add HOME:PLAINTEXT"),
         (
             {"listeners": "SSL://:9092"},
-            "listeners=SSL://:9092 cannot be obeyed: listeners speak PLAINTEXT here",
+            "listeners=SSL://:9092 cannot be obeyed: listeners speak PLAINTEXT or SASL_PLAINTEXT here",
         ),
         ({"listeners": "CONTROLLER://:9092"}, "no listener for clients"),
         ({"listeners": ""}, "no listener for clients"),

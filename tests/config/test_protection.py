@@ -9,12 +9,11 @@ from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.dynamic import usable, why_unusable
 from kpybroker.config.effect import BROKER, TOPIC, key_of
 from kpybroker.config.key import BOOLEAN, INT, LONG, PASSWORD, ConfigKey, Effect, OneOf
-from kpybroker.config.security_keys import AUTHORIZER_KEYS
 from kpybroker.config.topic_keys import TOPIC_KEYS
 from kpybroker.errors import ConfigError
 
-REFUSED = [key for key in (*BROKER_KEYS.values(), *AUTHORIZER_KEYS.values()) if key.effect is Effect.REFUSED]
-ACCESS = ("authorizer.class.name", "super.users", "ssl.client.auth", "sasl.enabled.mechanisms", "sasl.jaas.config")
+REFUSED = [key for key in BROKER_KEYS.values() if key.effect is Effect.REFUSED]
+ACCESS = ("ssl.client.auth", "sasl.oauthbearer.jwks.endpoint.url")
 DATA = (
     "create.topic.policy.class.name",
     "config.providers",
@@ -62,10 +61,12 @@ def test_what_asks_for_nothing_is_taken(key: ConfigKey) -> None:
 
 def test_all_that_is_refused_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
-        parse_config({"ssl.client.auth": "required", "ssl.keystore.location": "/k", "super.users": "User:a"})
+        parse_config(
+            {"ssl.client.auth": "required", "ssl.keystore.location": "/k", "create.topic.policy.class.name": "a.B"}
+        )
     said = str(refused.value)
     assert "ssl.client.auth=required, ssl.keystore.location=/k cannot be obeyed" in said
-    assert ". super.users=User:a cannot be obeyed" in said
+    assert ". create.topic.policy.class.name=a.B cannot be obeyed" in said
 
 
 @pytest.mark.parametrize("key", REFUSED, ids=lambda key: key.name)
@@ -169,10 +170,10 @@ def test_a_listener_is_refused_together_with_the_rest() -> None:
     settings = {
         "listeners": "PLAINTEXT://:9092,INSIDE://:9093,SASL_SSL://:9094",
         "listener.security.protocol.map": "INSIDE:SSL,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
-        "super.users": "User:a",
+        "create.topic.policy.class.name": "a.B",
     }
     with pytest.raises(ConfigError) as refused:
         parse_config(settings)
     said = str(refused.value)
     assert "listeners=INSIDE://:9093, listeners=SASL_SSL://:9094 cannot be obeyed" in said
-    assert "super.users=User:a cannot be obeyed" in said
+    assert "create.topic.policy.class.name=a.B cannot be obeyed" in said

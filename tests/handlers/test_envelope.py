@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import booleans, builds, just, text
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers import refused
+from kpybroker.security.principal import Principal, decode_principal, encode_principal
 from kpybroker.server.node import Node
 from kpybroker.wire.api import API, Api, RunsOn, by_name
 from kpybroker.wire.codec.codec import build, parse
@@ -24,9 +27,19 @@ ON_CONTROLLER = [api for api in API if api.runs_on is RunsOn.CONTROLLER]
 """APIs that are forwarded, and those that brokers call at the controller themselves."""
 
 
-def enveloped(name: str, version: int, request: Any, address: bytes = bytes([127, 0, 0, 1])) -> envelope.Request:
+ALICE = bytes.fromhex("0000 05 55736572 06 616c696365 00 00")
+"""`User:alice` as Apache Kafka 4.3.1 writes it: version, type, name, not by token, no tags."""
+
+
+def enveloped(
+    name: str,
+    version: int,
+    request: Any,
+    address: bytes = bytes([127, 0, 0, 1]),
+    principal: bytes | None = ALICE,
+) -> envelope.Request:
     frame = b"".join(encode_request(7, by_name[name], version, request, "inside"))[4:]
-    return envelope.Request(request_data=frame, request_principal=None, client_host_address=address)
+    return envelope.Request(request_data=frame, request_principal=principal, client_host_address=address)
 
 
 def opened(name: str, version: int, told: envelope.Response) -> Any:
@@ -74,6 +87,24 @@ def test_what_is_not_forwarded_is_refused(with_broker: WithBroker) -> None:
                 assert (told.error_code, told.response_data) == (ErrorCode.INVALID_REQUEST, None)
 
     with_broker(scenario)
+
+
+@pytest.mark.parametrize("principal", [None, b"", ALICE[:-3], b"\0\7" + ALICE[2:]], ids=lambda data: repr(data))
+def test_a_principal_that_cannot_be_read_is_refused(with_broker: WithBroker, principal: bytes | None) -> None:
+    async def scenario(_: Peer, node: Node) -> None:
+        async with inner(node) as peer:
+            request = enveloped("UnregisterBroker", 0, unregister_broker.Request(broker_id=99), principal=principal)
+            told = await peer.ask("Envelope", request)
+            assert (told.error_code, told.response_data) == (ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, None)
+
+    with_broker(scenario)
+
+
+@given(principal=builds(Principal, just("User"), text(), booleans()))
+def test_a_principal_is_read_as_it_was_written(principal: Principal) -> None:
+    again = decode_principal(encode_principal(principal))
+    assert (again, again.token_authenticated) == (principal, principal.token_authenticated)
+    assert encode_principal(Principal("User", "alice")) == ALICE
 
 
 def test_what_is_forwarded() -> None:

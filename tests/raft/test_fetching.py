@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from kpybroker.client.dialer import Dialer
 from kpybroker.raft.core.state import Tail, VoteAsked
 from kpybroker.sim.cluster.setup import CONTROLLER_PORT
 from kpybroker.sim.world.network import SimNetwork
@@ -53,17 +54,16 @@ def test_a_leader_that_changes_while_its_follower_shakes_hands_is_left() -> None
         dropped: list[asyncio.Transport] = []
 
         def change_leader(transport: asyncio.Transport) -> None:
-            assert machine.process is not None
-            machine.process.world.network = network
+            quorum.driver.dialer = plain
             asked = VoteAsked(candidate, quorum.epoch + 1, Tail(quorum.epoch, quorum.log.end), is_pre_vote=False)
             assert quorum.driver.step(asked)
             assert transport.is_closing(), "the connection was that of the fetches"
             dropped.append(transport)
 
         assert machine.process is not None
-        network = machine.process.world.network
+        network, plain = machine.process.world.network, quorum.driver.dialer
         watched = WatchedNetwork(network, (cluster.machines[leader].setup.address, CONTROLLER_PORT), change_leader)
-        machine.process.world.network = watched  # type: ignore[assignment]
+        quorum.driver.dialer = Dialer(watched)  # type: ignore[arg-type]
         cluster.fabric.reset_between(machine.setup.address, cluster.machines[leader].setup.address)
         await cluster.until(lambda: bool(dropped), "the follower has dialled its leader again")
         await cluster.create((1,), topic="after")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kpybroker.client.dialer import Dialer
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.describe_cluster import CONTROLLERS
 from kpybroker.replication.node import controller_channel
@@ -28,7 +29,7 @@ def play(root: Path, scene: Play) -> None:
     async def whole() -> None:
         async with serving(root / "a") as first, serving(root / "b") as second:
             pointer = ControllerPointer()
-            channel = ControllerChannel(first.broker.world.network, pointer, "tests")
+            channel = ControllerChannel(Dialer(first.broker.world.network), pointer, "tests")
             await scene(first, second, pointer, channel)
             channel.close()
 

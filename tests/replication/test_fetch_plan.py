@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kpybroker.client.dialer import Dialer
 from kpybroker.config import LogSettings, parse_config
 from kpybroker.metadata.image import Image, PartitionImage
 from kpybroker.replication.follower import fetch_session
@@ -26,7 +27,9 @@ COUNT, NAMED_MAX, WAIT_MS = 5, 2, 500
 def following(world: RealWorld, directory: Path) -> tuple[FetchPlan, list[Partition]]:
     """A plan that follows COUNT empty partitions, and the partitions."""
     hosting, config = Host(ReplicaRules(FOLLOWER, now_ms=lambda: NOW_MS)), parse_config({})
-    context = FetcherContext(world.network, FOLLOWER, lambda: config, lambda: 1, Image, hosting.following_throttle)
+    context = FetcherContext(
+        Dialer(world.network), FOLLOWER, lambda: config, lambda: 1, Image, hosting.following_throttle
+    )
     plan = FetchPlan(context, lambda: 0.0)
     partitions = []
     for index in range(COUNT):

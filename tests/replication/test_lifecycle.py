@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kpybroker.client.dialer import Dialer
 from kpybroker.config import parse_config
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.errors import ConfigError, KafkaError
@@ -47,7 +48,7 @@ class Guest:
         self.epochs: list[int] = []
         self.failures: list[str] = []
         self.wants_fence = False
-        self.channel = ControllerChannel(cluster.client.network, pointer, "guest")
+        self.channel = ControllerChannel(Dialer(cluster.client.network), pointer, "guest")
         wanted: dict[str, Any] = {
             "broker_id": 2,
             "cluster_id": broker.storage.cluster_id,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kpybroker.client.dialer import Dialer
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode
 from kpybroker.metadata.image import PartitionImage
@@ -77,7 +78,7 @@ def test_all_proposals_are_sent_in_bounded_requests(
     async def whole() -> list[list[int]]:
         pointer, controller = ControllerPointer(), Controller(list(errors))
         pointer.is_leader = True
-        channel = ControllerChannel(world.network, pointer, "tests")
+        channel = ControllerChannel(Dialer(world.network), pointer, "tests")
         channel.answer_here(controller.answer)
         proposals = IsrProposals(channel, NODE, lambda: 1)
         hosting = leading_many(world, tmp_path, now, proposals.propose)

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from kpybroker.client.peer import Peer
+from kpybroker.client.dialer import controller_dialer
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.raft.core.state import NOBODY, Tail
@@ -110,11 +110,13 @@ async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None)
     request = me.fetch(0, Tail(), log_start=0, high_watermark=0, wait_ms=0, max_bytes=1)
     request.cluster_id = cluster_id
 
+    dialer = controller_dialer(world.network, config)
+
     async def ask(host: str, port: int) -> FoundCluster | None:
         peer = None
         try:
             async with asyncio.timeout(config.controller_quorum_request_timeout_ms / 1000):
-                peer = await Peer.meet(world.network, host, port, client_id=me.client_id)
+                peer = await dialer.meet(host, port, client_id=me.client_id)
                 answer = await peer.ask("Fetch", request)
                 cluster = await peer.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS))
         except LOST as reason:

@@ -196,7 +196,7 @@ class MetadataFetcher:
         if self._peer is None or not self._peer.is_open:
             self._hang_up()
             client_id = self._driver.identity.client_id
-            peer = await Peer.dial(self._world.network, *source.address, client_id=client_id)
+            peer = await self._driver.dialer.dial(*source.address, client_id=client_id)
             self._peer, self._source = peer, source
             await peer.negotiate()
             if self._peer is not peer:

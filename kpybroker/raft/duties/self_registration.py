@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kpybroker.client.peer import Peer
 from kpybroker.raft.core.state import Role
 from kpybroker.raft.core.voter_set import Voter
 from kpybroker.raft.driver import Driver
@@ -22,9 +21,6 @@ from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.tasks import begin
 from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc import describe_quorum
-
-if TYPE_CHECKING:
-    from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +43,7 @@ def fetches(idle_ms: int | None) -> bool | None:
 class SelfRegistration:
     """A task that sends this node's requests until the log says what the node wants it to say."""
 
-    def __init__(self, world: World, driver: Driver, readiness: Readiness) -> None:
-        self._world = world
+    def __init__(self, driver: Driver, readiness: Readiness) -> None:
         self._driver = driver
         self._readiness = readiness
         self._period_s = driver.config.controller_quorum_fetch_timeout_ms / 1000
@@ -153,7 +148,7 @@ class SelfRegistration:
         peer = None
         try:
             async with asyncio.timeout(self._timeout_s):
-                peer = await Peer.meet(self._world.network, *address, client_id=driver.identity.client_id)
+                peer = await driver.dialer.meet(*address, client_id=driver.identity.client_id)
                 return await peer.ask(name, request)
         finally:
             if peer is not None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kpybroker.client.peer import Peer
 from kpybroker.config.quorum import VOTERS_MAX
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.raft.core import state as raft
@@ -22,9 +21,6 @@ from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.raft.log.voters import voter_rows
 from kpybroker.wire.rpc import add_raft_voter, api_versions, remove_raft_voter, update_raft_voter
 
-if TYPE_CHECKING:
-    from kpybroker.world import World
-
 log = logging.getLogger(__name__)
 
 KRAFT = "kraft.version"
@@ -33,8 +29,7 @@ KRAFT = "kraft.version"
 class VoterSetChanges:
     """Makes the changes of voters that clients and nodes ask for."""
 
-    def __init__(self, world: World, driver: Driver, progress: ReplicaProgress) -> None:
-        self._world = world
+    def __init__(self, driver: Driver, progress: ReplicaProgress) -> None:
         self._driver = driver
         self._progress = progress
         self._timeout_s = driver.config.controller_quorum_request_timeout_ms / 1000
@@ -83,8 +78,8 @@ class VoterSetChanges:
     async def remove(self, request: remove_raft_voter.Request) -> remove_raft_voter.Response:
         """Make an observer of a voter. If it is this leader, it resigns after the commit. Raises KafkaError."""
         self._check_asked(request)
-        if request.voter_id < 0:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names no voter")
+        if request.voter_id < 0 or request.voter_directory_id == NO_DIRECTORY:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names no voter: it needs an id and a directory id")
         self._check_ready("removing")
         voters = self._driver.voters.set
         if not voters.has(request.voter_id, request.voter_directory_id) or len(voters.voters) == 1:
@@ -215,7 +210,7 @@ class VoterSetChanges:
         level, peer = self._driver.kraft_version, None
         try:
             async with asyncio.timeout(self._timeout_s):
-                peer = await Peer.dial(self._world.network, *where, client_id=self._driver.identity.client_id)
+                peer = await self._driver.dialer.dial(*where, client_id=self._driver.identity.client_id)
                 told = await peer.ask("ApiVersions", _api_versions_request(), version=4)
         except LOST as reason:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{voter} does not answer at {where}: {reason}") from None

@@ -17,7 +17,6 @@ from kpybroker.raft.core import state as raft
 from kpybroker.raft.driver import Driver, Question
 from kpybroker.tasks import begin
 from kpybroker.wire.api import by_name
-from kpybroker.world import Network
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +30,7 @@ PRE_VOTE_VERSION = 2
 class VoterRpcs:
     """Sends the requests of the driver, and steps on the answers."""
 
-    def __init__(self, network: Network, driver: Driver) -> None:
-        self._network = network
+    def __init__(self, driver: Driver) -> None:
         self._driver = driver
         config = driver.config
         timeout_ms = min(config.controller_quorum_request_timeout_ms, config.controller_quorum_election_timeout_ms)
@@ -124,7 +122,7 @@ class VoterRpcs:
         me, voters = self._driver.identity, self._driver.voters.set
         peer = self._peers.get(question.to)
         if peer is None or not peer.is_open:
-            peer = await Peer.dial(self._network, *address, client_id=me.client_id)
+            peer = await self._driver.dialer.dial(*address, client_id=me.client_id)
             self._peers[question.to] = peer
             await peer.negotiate()
         match question:

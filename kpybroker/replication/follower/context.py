@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kpybroker.client.dialer import Dialer
 from kpybroker.config import BrokerConfig
 from kpybroker.metadata.image import Image
 from kpybroker.replication.partition.throttle import Throttle
-from kpybroker.world import Network
 
 
 class FetcherContext(NamedTuple):
     """The node, its present settings, broker epoch and metadata, and the throttle for what it fetches."""
 
-    network: Network
+    dialer: Dialer
     node_id: int
     config: Callable[[], BrokerConfig]
     broker_epoch: Callable[[], int]

@@ -220,7 +220,7 @@ class Fetcher:
             raise ConnectionError(f"the metadata has no address of broker {self._leader_id}")
         async with asyncio.timeout(DIAL_TIMEOUT_MS / 1000):
             client_id = f"broker-{context.node_id}-fetcher-{self._leader_id}"
-            self._peer = await Peer.meet(context.network, *address, client_id=client_id)
+            self._peer = await context.dialer.meet(*address, client_id=client_id)
         return self._peer
 
     def _move_into_range(self, partition: Partition, place: FetchPosition, latest: int, earliest: int) -> None:

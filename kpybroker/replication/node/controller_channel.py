@@ -7,10 +7,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from kpybroker.client.dialer import Dialer
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.wire.api import by_name
-from kpybroker.world import Network
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class ActiveController(Protocol):
 class ControllerChannel:
     """One connection to the active controller, opened on demand, and opened again when the controller moves."""
 
-    def __init__(self, network: Network, quorum: ActiveController, client_id: str) -> None:
-        self._network = network
+    def __init__(self, dialer: Dialer, quorum: ActiveController, client_id: str) -> None:
+        self._dialer = dialer
         self._quorum = quorum
         self._client_id = client_id
         self._peer: Peer | None = None
@@ -190,7 +190,7 @@ class ControllerChannel:
 
     async def _dial(self, at: tuple[str, int]) -> Peer:
         async with asyncio.timeout(DIAL_TIMEOUT_MS / 1000):
-            return await Peer.meet(self._network, *at, client_id=self._client_id)
+            return await self._dialer.meet(*at, client_id=self._client_id)
 
     async def _pause(self, pause_s: float) -> None:
         """Wait for this time, or until the leader of the quorum changes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kpybroker.client.dialer import broker_dialer
 from kpybroker.config import BrokerConfig
 from kpybroker.metadata.image import Image
 from kpybroker.replication.follower.context import FetcherContext
@@ -42,9 +43,10 @@ class Replication:
         self.flush_queue = FlushQueue()
         proposals = IsrProposals(channel, node_id, epoch)
         self.hosting = Hosting(rules, self.flush_queue, PartitionEvents(proposals.propose))
+        dialer = broker_dialer(world.network, config())
         slots = config().max_incremental_fetch_session_cache_slots
         self.sessions = FetchSessions(world.random, slots, rules.now_ms)
-        context = FetcherContext(world.network, node_id, config, epoch, image, self.hosting.following_throttle)
+        context = FetcherContext(dialer, node_id, config, epoch, image, self.hosting.following_throttle)
         reports = DirectoryReports(channel, node_id, epoch)
         moves = ReplicaMoves(world, self.hosting, log_dirs, reports, image)
         self.replicas = Replicas(

@@ -14,6 +14,7 @@ from typing import Any
 
 from kpybroker.call import Reply
 from kpybroker.errors import MalformedFrame
+from kpybroker.security.principal import ANONYMOUS, Principal
 from kpybroker.server.connections.accepted import Accepted
 from kpybroker.server.connections.activity import Activity
 from kpybroker.server.connections.bad_frames import HEADER_BYTES_MIN, why_no_frame, why_too_large
@@ -59,6 +60,7 @@ class Connection(Accepted):
         "blocker",
         "known",
         "lent",
+        "principal",
     )
 
     def __init__(self, port: Port, listener: ListenerState) -> None:
@@ -76,7 +78,8 @@ class Connection(Accepted):
         self._owed_bytes = 0
         self._giving_way = GivingWay()
         self.known: dict[int, Any] = {}
-        """By api key and version, the dispatcher's cached header."""
+        """By api key and version, the dispatcher's cached header, which names the principal."""
+        self.principal = ANONYMOUS
 
     # ---- asyncio's side
 
@@ -204,6 +207,26 @@ class Connection(Accepted):
                 until_ms = until_ms or port.steady_ms() + TURN_MS
                 if port.steady_ms() >= until_ms:
                     return
+
+    def next_frame(self, least_bytes: int, most_bytes: int) -> memoryview | None:
+        """Take the next frame if it is whole and may run now. A size out of range closes the connection."""
+        begin = self._position
+        if self._filled - begin < 4 or not self._may_run() or self._owed_bytes > OWED_LIMIT_BYTES:
+            return None
+        size = int(_SIZE(self._view, begin)[0])
+        if not least_bytes <= size <= most_bytes:
+            self.refuse_frame(why_no_frame(self._view[begin : begin + 4], most_bytes))
+            return None
+        stop = begin + 4 + size
+        if stop > self._filled:
+            return None
+        self._position = stop
+        return self._view[begin + 4 : stop]
+
+    def log_in(self, principal: Principal) -> None:
+        """Later requests are this principal's."""
+        self.principal = principal
+        self.known.clear()
 
     def refuse_frame(self, why: str) -> None:
         """Log one line and close; earlier replies are sent first."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import CONTROLLER, Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.security.principal import encode_principal
 from kpybroker.wire.api import Api
 from kpybroker.wire.codec.codec import build_in_turns, parse
 from kpybroker.wire.frame import parse_response_header, request_head
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 Handle = Callable[["Broker", Call, Any], Any]
-
-ANONYMOUS = b"\0\0\x05User\x0aANONYMOUS\0\0"
-"""The anonymous principal, as Kafka's controllers parse it (DefaultPrincipalData, version 0)."""
-
 
 Here = Callable[["Broker", Any], dict[int, Any]]
 """For requests with `resources`: the rows that this broker answers by itself, by the index of the resource."""
@@ -64,7 +61,11 @@ async def _forward(broker: Broker, api: Api, call: Call, request: Any) -> Encode
     """The active controller's response, unchanged. Raises REQUEST_TIMED_OUT, or the error of the envelope."""
     body = await broker.long_work.through(build_in_turns(request, call.version))
     frame = request_head(0, api, call.version, call.client_id) + body
-    sent = envelope.Request(request_data=frame, request_principal=ANONYMOUS, client_host_address=_packed(call.host))
+    sent = envelope.Request(
+        request_data=frame,
+        request_principal=encode_principal(call.principal),
+        client_host_address=_packed(call.host),
+    )
     async with broker.long_work.outside():
         told = await broker.membership.channel.ask("Envelope", sent, broker.config.request_timeout_ms)
     if told.error_code or told.response_data is None:

@@ -1,0 +1,64 @@
+"""What an authorizer is asked: may a principal do an operation on a resource (KIP-11, KIP-290).
+
+Source: the codes of Apache Kafka's AclOperation and ResourceType.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Protocol
+
+from kpybroker.security.principal import Principal
+
+CLUSTER_NAME = "kafka-cluster"
+"""The only resource of type CLUSTER."""
+
+
+class Operation(IntEnum):
+    """By Kafka's codes; an authorized-operations bit field has the bit of the code."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class AclResource(IntEnum):
+    """The types of resources that ACLs are about, by Kafka's codes."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class Authorizer(Protocol):
+    """Decides by the ACLs of the metadata that this node has applied."""
+
+    def allows(
+        self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource, name: str
+    ) -> bool:
+        """Whether a request of this principal, from this IP address, may do the operation on the resource."""
+
+    def allows_any(
+        self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource
+    ) -> bool:
+        """Whether it may do the operation on at least one resource of the type."""
+
+    def operations(
+        self, principal: Principal, host: str, asked: Iterable[Operation], resource: AclResource, name: str
+    ) -> int:
+        """The bits of those operations that it may do on the resource. No refusal is logged."""

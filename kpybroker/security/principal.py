@@ -1,0 +1,40 @@
+"""Principals: who sent a request, and who an ACL is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kpybroker.wire.stored.prefixed import build_stored, parse_stored
+from kpybroker.wire.stored.principal import PrincipalValue
+
+USER = "User"
+
+
+@dataclass(slots=True, frozen=True)
+class Principal:
+    """A type, which is `User` for all clients, and a name. Written `User:alice`."""
+
+    type: str
+    name: str
+    token_authenticated: bool = field(default=False, compare=False)
+    """Logged in with a delegation token: the same principal as its owner, but it may not create tokens."""
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+ANONYMOUS = Principal(USER, "ANONYMOUS")
+"""A client that did not authenticate."""
+
+
+def encode_principal(principal: Principal) -> bytes:
+    """As brokers forward it to the controller (DefaultKafkaPrincipalBuilder)."""
+    return build_stored(
+        PrincipalValue(type=principal.type, name=principal.name, token_authenticated=principal.token_authenticated)
+    )
+
+
+def decode_principal(data: bytes | memoryview) -> Principal:
+    """The principal in an Envelope. Raises Damage."""
+    value = parse_stored(PrincipalValue, data)
+    return Principal(value.type, value.name, value.token_authenticated)

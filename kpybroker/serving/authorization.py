@@ -1,0 +1,75 @@
+"""How handlers ask the authorizer. Without `authorizer.class.name`, everything is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
+
+if TYPE_CHECKING:
+    from kpybroker.broker.broker import Broker
+
+DENIED: Mapping[AclResource, ErrorCode] = MappingProxyType(
+    {
+        AclResource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        AclResource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        AclResource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        AclResource.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        AclResource.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+        AclResource.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    }
+)
+"""The answer where an operation on a resource is not allowed."""
+
+
+ASK_THEMSELVES = frozenset(
+    {"CreateAcls", "DeleteAcls", "DescribeAcls", "DescribeTopicPartitions", "Fetch", "Metadata", "Produce"}
+)
+"""APIs whose handlers ask. `serving/authorization_rules.py` has the rules for all others."""
+ASK_NOBODY = frozenset(
+    {
+        "ApiVersions",
+        "CreateDelegationToken",
+        "DescribeDelegationToken",
+        "ExpireDelegationToken",
+        "RenewDelegationToken",
+        "SaslAuthenticate",
+        "SaslHandshake",
+    }
+)
+"""APIs that everybody may use. Delegation tokens are refused to everybody."""
+
+
+def allows(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
+    """Whether the caller may do the operation on the resource."""
+    authorizer = broker.metadata.authorizer
+    return authorizer is None or authorizer.allows(call.principal, call.host, call.api_key, operation, resource, name)
+
+
+def is_shown(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
+    """As `allows`, for responses that leave out what the caller may not see: it was refused nothing, so none is logged
+    or counted."""
+    authorizer = broker.metadata.authorizer
+    return authorizer is None or bool(authorizer.operations(call.principal, call.host, (operation,), resource, name))
+
+
+def allows_any(broker: Broker, call: Call, operation: Operation, resource: AclResource) -> bool:
+    """Whether the caller may do the operation on at least one resource of the type."""
+    authorizer = broker.metadata.authorizer
+    return authorizer is None or authorizer.allows_any(call.principal, call.host, call.api_key, operation, resource)
+
+
+def require(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> None:
+    """Raises the authorization error of the resource unless the caller may do the operation."""
+    if not allows(broker, call, operation, resource, name):
+        raise KafkaError(DENIED[resource])
+
+
+def require_authorizer(broker: Broker, message: str) -> None:
+    """Raises SECURITY_DISABLED with this message where there is no authorizer."""
+    if broker.metadata.authorizer is None:
+        raise KafkaError(ErrorCode.SECURITY_DISABLED, message)
