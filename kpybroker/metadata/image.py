@@ -32,7 +32,7 @@ GROUP_FEATURE = "group.version"
 
 
 class Changes(NamedTuple):
-    """What differs from the Image before. Topics by name; a topic made anew under its name is in both."""
+    """What differs from the Image before. Topics by name; a topic that was deleted and created again is in both."""
 
     removed: tuple[TopicImage, ...] = ()
     topics: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Image(MetadataContent):
         return None if name is None else self.topics[name]
 
     def live_brokers(self) -> frozenset[int]:
-        """Those that are not fenced: clients may be sent to them, for a leader may be one on paper only."""
+        """The brokers that are not fenced. A leader that is fenced does not serve clients."""
         return frozenset(broker.id for broker in self.brokers.values() if not broker.fenced)
 
     def apply(self, records: Iterable[Any], offset: int, epoch: int) -> Image:
@@ -88,7 +88,7 @@ class Image(MetadataContent):
             yield from part.records(part.of(self))
 
     def with_changes(self, changes: Changes) -> Image:
-        """This Image, said to differ from the one before it in these."""
+        """This Image, with these as its changes."""
         self.changes = changes
         return self
 
@@ -104,7 +104,7 @@ class _Delta(Replaying):
         self._before = before
         self._removed: list[TopicImage] = []
         self._partitions: dict[str, dict[int, PartitionImage]] = {}
-        """By topic and index those that are new or have changed."""
+        """The new and the changed partitions, by topic and index."""
         self._configs: dict[tuple[int, str], None] = {}
 
     def finish(self, offset: int, epoch: int) -> Image:

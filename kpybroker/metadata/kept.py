@@ -1,4 +1,4 @@
-"""Metadata records that nothing here decides by, and that must survive a snapshot all the same."""
+"""Metadata records that nothing here uses, but that must survive a snapshot."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class LoginRefused(Exception):
-    """The token does not prove what it has to. `told` is for the client; None for the text of all mechanisms."""
+    """The token is not valid. `told` is the text for the client; None for the text that all mechanisms share."""
 
     def __init__(self, why: str, told: str | None = None) -> None:
         super().__init__(why)

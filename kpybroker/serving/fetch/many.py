@@ -49,7 +49,7 @@ class ManyFetchReply(FetchReply):
         return self
 
     async def first_look(self) -> None:
-        """Wait until it is answered, or waits for records. Raises what a look raises."""
+        """Wait for the first look: then it is answered, or parked. Raises what the look raises."""
         if self._task is not None:
             await self._task
 

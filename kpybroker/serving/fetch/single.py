@@ -21,7 +21,7 @@ _fetched = partial(tuple.__new__, Fetched)
 
 
 def fetch_one(broker: Broker, call: Call, request: Request) -> Fetched | None:
-    """The response if there are enough bytes in memory; None if the request has to go the long way."""
+    """The response if there are enough bytes in memory; None if the general code has to answer."""
     topic = request.topics[0]
     if len(topic.partitions) != 1:
         return None
