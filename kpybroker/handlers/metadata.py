@@ -44,6 +44,8 @@ TOPICS_AT_ONCE = 100
 """Up to so many topics, a response is built and encoded in one go, unless they have many partitions."""
 KEPT_TOPICS_MAX = 1000
 """Responses to requests that name more topics than this are not cached."""
+KEPT_NAME_MAX = 249
+"""Nor are those with a longer name, which no topic has."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
@@ -58,7 +60,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
                 topic.name = None  # the Java client sends an id with an empty name
         if request.allow_auto_topic_creation:
             missing = [t.name for t in asked if t.name is not None and t.name not in broker.metadata.image.topics]
-            uncreatable = _uncreatable(broker, call, missing)
+            uncreatable = await _uncreatable(broker, call, missing, turns)
             if missing := [name for name in missing if name not in uncreatable]:
                 await broker.topic_creation.wanted(missing)
     names: tuple[Asked, ...] | None = None if wants_all else tuple(dict.fromkeys((t.name, t.topic_id) for t in asked))
@@ -67,7 +69,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
     key += (request.include_cluster_authorized_operations, call.listener, departed)
     if broker.metadata.authorizer is not None:
         key += (call.principal, call.host, uncreatable)
-    keeps = len(asked) <= KEPT_TOPICS_MAX
+    keeps = len(asked) <= KEPT_TOPICS_MAX and all(len(t.name or "") <= KEPT_NAME_MAX for t in asked)
     found = broker.metadata.answers.get(key) if keeps else None
     if found is None:
         image = broker.metadata.image
@@ -78,18 +80,23 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
             return await _described(broker, image, call, request, names, departed, uncreatable)
         else:  # equal requests that come meanwhile wait for the same response
             found = asyncio.ensure_future(_described(broker, image, call, request, names, departed, uncreatable))
-        broker.metadata.answers[key] = found
+        if keeps and broker.metadata.image is image:  # otherwise it has the topics and ACLs of before
+            broker.metadata.answers[key] = found
     return found if isinstance(found, Encoded) else await asyncio.shield(found)
 
 
-def _uncreatable(broker: Broker, call: Call, missing: list[str]) -> frozenset[str]:
+async def _uncreatable(broker: Broker, call: Call, missing: list[str], turns: Turns) -> frozenset[str]:
     """The topics to create that the caller may describe, and may not create."""
     if broker.metadata.authorizer is None or not broker.config.auto_create_topics_enable:
         return frozenset()
+    wanted = [Operation.DESCRIBE, Operation.CREATE]
     if is_shown(broker, call, Operation.CREATE, AclResource.CLUSTER):
-        return frozenset(name for name in missing if not allows(broker, call, Operation.DESCRIBE, TOPIC, name))
-    may = (Operation.DESCRIBE, Operation.CREATE)
-    return frozenset(name for name in missing if not all(allows(broker, call, each, TOPIC, name) for each in may))
+        wanted = [Operation.DESCRIBE]
+    refused = set()
+    async for name in turns.through(missing):
+        if not all(allows(broker, call, each, TOPIC, name) for each in wanted):
+            refused.add(name)
+    return frozenset(refused)
 
 
 async def _described(

@@ -171,8 +171,12 @@ async def _delete_topics(asked: Asked) -> Any:
     def judge(row: Any) -> ErrorCode | None:
         if row.name is not None:
             return _may_delete(asked, row.name)
+        if row.topic_id == ZERO_UUID:
+            return None  # the handler refuses it
         found = topics.topic_by_id(row.topic_id)
-        if found is None or asked.allows(Operation.DELETE, TOPIC, found.name):
+        if found is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID  # the controller may know it already, but not whether it may be deleted
+        if asked.allows(Operation.DELETE, TOPIC, found.name):
             return None
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -239,7 +243,8 @@ async def _join_group(asked: Asked) -> Any:
 
 async def _consumer_group_heartbeat(asked: Asked) -> Any:
     asked.require(Operation.READ, GROUP, asked.request.group_id)
-    for name in dict.fromkeys(asked.request.subscribed_topic_names or ()):
+    names = dict.fromkeys(asked.request.subscribed_topic_names or ())
+    async for name in Turns(asked.broker.long_work).through(names):
         asked.require(Operation.DESCRIBE, TOPIC, name)
     return await asked.answer()
 
@@ -390,7 +395,8 @@ def _take_undescribed(asked: Asked, group: Any) -> list[Any]:
     hidden = [topic for name, topic in names if name is not None and not asked.allows(Operation.DESCRIBE, TOPIC, name)]
     if not hidden:
         return []
-    group.topics = [topic for topic in group.topics if topic not in hidden]
+    taken = {id(topic) for topic in hidden}
+    group.topics = [topic for topic in group.topics if id(topic) not in taken]
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     row: Any
     partition: Any

@@ -274,3 +274,14 @@ def test_a_broker_that_is_fenced_leads_nobody(with_broker: WithBroker) -> None:
         return told
 
     with_broker(scenario)
+
+
+def test_responses_about_names_that_no_topic_has_are_not_kept(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        for name, kept in (("n" * 249, 1), ("n" * 250, 1), ("m" * 30_000, 1)):
+            asked = metadata.Request(topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+            told = await peer.ask("Metadata", asked, version=12)
+            assert told.topics[0].error_code
+            assert len(node.broker.metadata.answers) == kept
+
+    with_broker(scenario)

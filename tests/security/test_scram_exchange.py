@@ -112,3 +112,10 @@ def test_tokens_of_delegation_are_not_served() -> None:
     server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
     with pytest.raises(LoginRefused, match="delegation tokens"):
         server.step(FIRST + b",tokenauth=true")
+
+
+def test_a_first_message_is_short() -> None:
+    """It is kept for as long as the client takes its time, before it has proved anything."""
+    server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
+    with pytest.raises(LoginRefused, match="more than 4096 characters"):
+        server.step(FIRST + b"x" * 4096)

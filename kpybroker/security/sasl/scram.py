@@ -36,6 +36,8 @@ CLIENT_FIRST = re.compile(rf"n,(?:a=({NAME}))?,(n=({NAME}),r=({NONCE})({EXTENSIO
 CLIENT_FINAL = re.compile(rf"(c={BASE64},r=({NONCE}){EXTENSIONS}),p=({BASE64})")
 SERVER_FIRST = re.compile(rf"r=({NONCE}),s=({BASE64}),i=([0-9]{{1,9}}){EXTENSIONS}")
 SERVER_FINAL = re.compile(rf"v=({BASE64}){EXTENSIONS}")
+CLIENT_FIRST_MAX = 4096
+"""The most characters of a client's first message, which is kept until the login ends; Kafka's are about a hundred."""
 ITERATIONS_LIMIT = 1 << 20
 """The most iterations that a server may ask of this client."""
 OTHER_ID = "Authentication failed: Client requested an authorization id that is different from username"
@@ -78,6 +80,8 @@ class ScramExchange:
         form = CLIENT_FIRST.fullmatch(text)
         if form is None:
             raise LoginRefused("the client's first message has not the form of RFC 5802 without channel binding")
+        if len(text) > CLIENT_FIRST_MAX:
+            raise LoginRefused(f"the client's first message has more than {CLIENT_FIRST_MAX} characters")
         asked, bare, name, nonce, extensions = form.groups()
         if ",tokenauth=true" in f"{extensions},".lower():
             raise LoginRefused("delegation tokens are not served")
