@@ -9,6 +9,9 @@ import pytest
 
 from compat_tests.conftest import Running
 from compat_tests.dumps import dump_everything
+from kpybroker.storage.dirs.formatting import read_bootstrap
+from kpybroker.wire.stored.metadata import UserScramCredentialRecord
+from kpybroker.world.real import RealWorld
 from oracle.broker import KPyBroker
 from oracle.kafka import CLUSTER_ID, Kafka
 from oracle.tools import Ran, tool
@@ -84,6 +87,41 @@ def test_both_say_the_same_of_a_directory(quorum: str, tmp_path: Path) -> None:
         assert again.ok() == "All of the log directories are already formatted.\n"
     (tmp_path / "data" / "meta.properties").unlink()
     assert told(config)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("credential", "is_right"),
+    [
+        ("SCRAM-SHA-256=[name=ann,password=hush=,salt=c2FsdA==]", True),
+        ('SCRAM-SHA-512=[name="ann",password="hush hush",salt="c2FsdA==",iterations=16384]', True),
+        ("SCRAM-SHA-512=[name=ann,saltedpassword=c2FsdA==,salt=c2FsdA==]", True),
+        ("SCRAM-SHA-512=[name=ann,saltedpassword=c2FsdA==]", False),
+        ("SCRAM-SHA-256=[name=ann]", False),
+        ("SCRAM-SHA-256=[password=hush]", False),
+        ("SCRAM-SHA-256=[name=ann,password=hush,iterations=4095]", False),
+        ("SCRAM-SHA-256=[name=ann,password=hush,iterations=16385]", False),
+        ("SCRAM-SHA-256=[name=ann,password=hush,salt=?]", False),
+        ("SCRAM-SHA-256=[name=ann,password=hush,other=x]", False),
+        ("SCRAM-SHA-1=[name=ann,password=hush]", False),
+        ("scram-sha-256=[name=ann,password=hush]", False),
+        ("hush", False),
+    ],
+)
+def test_both_read_the_same_credentials(credential: str, is_right: bool, tmp_path: Path) -> None:
+    found = []
+    for tool_, name in ((ours, "ours"), (theirs, "theirs")):
+        config = tmp_path / f"{name}.properties"
+        config.write_text(
+            "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.bootstrap.servers=127.0.0.1:9093\n"
+            "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093\ncontroller.listener.names=CONTROLLER\n"
+            f"log.dirs={tmp_path / name}\n"
+        )
+        ran = tool_("format", "--standalone", "-t", CLUSTER_ID, "-c", str(config), *LOWERED, "--add-scram", credential)
+        assert (ran.code == 0) == is_right
+        records = read_bootstrap(RealWorld(seed=1), str(tmp_path / name)) or []
+        found.append([each for each in records if isinstance(each, UserScramCredentialRecord)])
+    assert found[0] == found[1]
+    assert len(found[0]) == is_right
 
 
 def told(config: Path) -> tuple[int, str]:

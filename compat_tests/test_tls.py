@@ -1,19 +1,22 @@
-"""Stock clients over TLS, with and without certificates of their own."""
+"""TLS on both brokers: stock clients with certificates of their own, and with logins (SASL_SSL)."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiokafka
 import confluent_kafka
 import kafka
 import pytest
 
+from compat_tests.conftest import EXIT_CODES, Running
 from oracle.broker import KPyBroker
+from oracle.kafka import Kafka
 from oracle.target import steady_port
 from oracle.tools import tool
 from tests.certificates import Signed, sign
@@ -21,108 +24,188 @@ from tests.certificates import Signed, sign
 AUTHORITY = sign("authority")
 LARGE = b"x" * 900_000
 """More than a read of TLS, and more than a client's socket takes at once."""
+USER, PASSWORD = "ann", "of ann"
+CERTIFIED, OLDER, NAMED = "certified", "older", "named"
+"""Listeners: with certificates of clients; the same with TLS 1.2 alone; with logins."""
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+SETTINGS = {
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,CERTIFIED:SSL,OLDER:SSL,NAMED:SASL_SSL",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "ssl.keystore.type": "PEM",
+    "ssl.truststore.type": "PEM",
+    "ssl.client.auth": "required",
+    "listener.name.older.ssl.enabled.protocols": "TLSv1.2",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+    "listener.name.named.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_{USER}="{PASSWORD}";',
+    "listener.name.named.scram-sha-512.sasl.jaas.config": f"{SCRAM_MODULE} required;",
+}
+WAYS = [(CERTIFIED, None), (OLDER, None), (NAMED, "PLAIN"), (NAMED, "SCRAM-SHA-512")]
 
 
-@contextlib.contextmanager
-def secured(directory: Path, **more: str) -> Iterator[str]:
-    """A broker with TLS; yields the address of its listener."""
-    trusted = directory / "ca.pem"
+@dataclass(frozen=True)
+class Secured:
+    """A broker, the ports of its listeners, and the files of its clients."""
+
+    broker: Running
+    ports: Mapping[str, int]
+    trusted: Path
+    certificate: Path
+    key: Path
+
+    def at(self, listener: str) -> str:
+        """A bootstrap address by a name that is in the broker's certificate."""
+        return f"localhost:{self.ports[listener]}"
+
+    def properties(self, mechanism: str | None) -> dict[str, str]:
+        """The settings of Apache Kafka's clients."""
+        common = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.trusted)}
+        if mechanism is None:
+            own = self.key.with_suffix(".pem")
+            return {
+                **common,
+                "security.protocol": "SSL",
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(own),
+            }
+        module = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE
+        jaas = f'{module} required username="{USER}" password="{PASSWORD}";'
+        return {**common, "security.protocol": "SASL_SSL", "sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+
+
+@pytest.fixture(scope="module")
+def secured(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("stores")
+    broker: Running = Kafka(jvm=("-XX:TieredStopAtLevel=1",)) if target_name == "kafka" else KPyBroker()
+    ports = {name: steady_port() for name in (CERTIFIED, OLDER, NAMED)}
+    trusted, certificate, key = directory / "ca.pem", directory / "client.crt", directory / "client.key"
     trusted.write_text(AUTHORITY.chain_pem)
-    plain, secure = steady_port(), steady_port()
-    properties = {
-        "listeners": f"PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{secure}",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(sign("localhost", AUTHORITY).pem(directory / "server.pem")),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(trusted),
-        **{name.replace("_", "."): text for name, text in more.items()},
-    }
-    with KPyBroker(directory, properties):
-        yield f"localhost:{secure}"
-
-
-def files_of(client: Signed, directory: Path) -> tuple[str, str]:
-    """A certificate and its key, in a file each."""
-    certificate, key = directory / "client.crt", directory / "client.key"
+    client = sign("alice", AUTHORITY)
     certificate.write_text(client.chain_pem)
     key.write_text(client.key_pem())
     key.chmod(0o600)
-    return str(certificate), str(key)
-
-
-def by_confluent(bootstrap: str, ca: str, certificate: str, key: str) -> list[bytes | None]:
-    common = {
-        "bootstrap.servers": bootstrap,
-        "security.protocol": "SSL",
-        "ssl.ca.location": ca,
-        "ssl.certificate.location": certificate,
-        "ssl.key.location": key,
+    client.pem(key.with_suffix(".pem"))
+    shown = ",".join(
+        (f"PLAINTEXT://127.0.0.1:{broker.port}", *(f"{each.upper()}://localhost:{at}" for each, at in ports.items()))
+    )
+    controller = f",CONTROLLER://127.0.0.1:{broker.controller_port}" if isinstance(broker, Kafka) else ""
+    broker.properties |= {
+        **SETTINGS,
+        "listeners": shown + controller,
+        "advertised.listeners": shown,
+        "ssl.keystore.location": str(sign("localhost", AUTHORITY).pem(directory / "server.pem")),
+        "ssl.truststore.location": str(trusted),
     }
+    broker.start()
+    user = ("--entity-type", "users", "--entity-name", USER)
+    credential = f"SCRAM-SHA-512=[iterations=4096,password={PASSWORD}]"
+    tool("kafka-configs", "--alter", *user, "--add-config", credential, bootstrap=broker.bootstrap).ok()
+    yield Secured(broker, ports, trusted, certificate, key)
+    assert broker.stop() == EXIT_CODES[target_name]
+    broker.remove()
+
+
+def by_confluent(secured: Secured, listener: str, mechanism: str | None, topic: str) -> list[bytes | None]:
+    common: dict[str, Any] = {"bootstrap.servers": secured.at(listener), "ssl.ca.location": str(secured.trusted)}
+    if mechanism is None:
+        files = {"ssl.certificate.location": str(secured.certificate), "ssl.key.location": str(secured.key)}
+        common |= {"security.protocol": "SSL", **files}
+    else:
+        login = {"sasl.mechanism": mechanism, "sasl.username": USER, "sasl.password": PASSWORD}
+        common |= {"security.protocol": "SASL_SSL", **login}
     producer = confluent_kafka.Producer(common)
     for value in (b"a", LARGE):
-        producer.produce("confluent", value)
+        producer.produce(topic, value)
     assert producer.flush(30) == 0
-    consumer = confluent_kafka.Consumer({**common, "group.id": "c", "auto.offset.reset": "earliest"})
-    consumer.subscribe(["confluent"])
+    consumer = confluent_kafka.Consumer({**common, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
     try:
         return [message.value() for message in consumer.consume(2, 30)]
     finally:
         consumer.close()
 
 
-def by_kafka_python(bootstrap: str, ca: str, certificate: str, key: str) -> list[bytes | None]:
-    common = {
-        "bootstrap_servers": bootstrap,
-        "security_protocol": "SSL",
-        "ssl_cafile": ca,
-        "ssl_certfile": certificate,
-        "ssl_keyfile": key,
-    }
+def _python_settings(secured: Secured, listener: str, mechanism: str | None) -> dict[str, Any]:
+    common = {"bootstrap_servers": secured.at(listener), "security_protocol": "SSL"}
+    if mechanism is not None:
+        login = {"sasl_mechanism": mechanism, "sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
+        common |= {"security_protocol": "SASL_SSL", **login}
+    return common
+
+
+def by_kafka_python(secured: Secured, listener: str, mechanism: str | None, topic: str) -> list[bytes | None]:
+    common = {**_python_settings(secured, listener, mechanism), "ssl_cafile": str(secured.trusted)}
+    if mechanism is None:
+        common |= {"ssl_certfile": str(secured.certificate), "ssl_keyfile": str(secured.key)}
     producer = kafka.KafkaProducer(**common)
     for value in (b"a", LARGE):
-        producer.send("python", value).get(30)
+        producer.send(topic, value).get(30)
     producer.close()
-    options = {"group_id": "p", "auto_offset_reset": "earliest", "consumer_timeout_ms": 30_000}
-    consumer = kafka.KafkaConsumer("python", **common, **options)
+    options = {"group_id": topic, "auto_offset_reset": "earliest", "consumer_timeout_ms": 30_000}
+    consumer = kafka.KafkaConsumer(topic, **common, **options)
     try:
         return [next(consumer).value for _ in range(2)]
     finally:
         consumer.close()
 
 
-def by_aiokafka(bootstrap: str, ca: str, certificate: str, key: str) -> list[bytes | None]:
-    context = ssl.create_default_context(cafile=ca)
-    context.load_cert_chain(certificate, key)
-    common = {"bootstrap_servers": bootstrap, "security_protocol": "SSL", "ssl_context": context}
+def by_aiokafka(secured: Secured, listener: str, mechanism: str | None, topic: str) -> list[bytes | None]:
+    context = ssl.create_default_context(cafile=secured.trusted)
+    if mechanism is None:
+        context.load_cert_chain(secured.certificate, secured.key)
+    common = {**_python_settings(secured, listener, mechanism), "ssl_context": context}
 
     async def play() -> list[bytes | None]:
         async with aiokafka.AIOKafkaProducer(**common) as producer:
             for value in (b"a", LARGE):
-                await producer.send_and_wait("aio", value)
-        options = {"group_id": "a", "auto_offset_reset": "earliest"}
-        async with aiokafka.AIOKafkaConsumer("aio", **common, **options) as consumer:
+                await producer.send_and_wait(topic, value)
+        options = {"group_id": topic, "auto_offset_reset": "earliest"}
+        async with aiokafka.AIOKafkaConsumer(topic, **common, **options) as consumer:
             return [(await consumer.getone()).value for _ in range(2)]
 
     return asyncio.run(asyncio.wait_for(play(), 60))
 
 
-@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_clients_with_certificates_write_and_read(tmp_path: Path, version: str) -> None:
-    files = files_of(sign("alice", AUTHORITY), tmp_path)
-    with secured(tmp_path, ssl_client_auth="required", ssl_enabled_protocols=version) as bootstrap:
-        for client in (by_confluent, by_kafka_python, by_aiokafka):
-            assert client(bootstrap, str(tmp_path / "ca.pem"), *files) == [b"a", LARGE]
+@pytest.mark.parametrize(("listener", "mechanism"), WAYS)
+@pytest.mark.parametrize("client", [by_confluent, by_kafka_python, by_aiokafka])
+def test_clients_write_and_read(
+    secured: Secured, client: Callable[..., list[bytes | None]], listener: str, mechanism: str | None
+) -> None:
+    topic = f"{client.__name__}-{listener}-{mechanism}"
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": secured.broker.bootstrap})
+    admin.create_topics([confluent_kafka.admin.NewTopic(topic, 1, 1)])[topic].result(30)
+    assert client(secured, listener, mechanism, topic) == [b"a", LARGE]
 
 
-def test_kafkas_tools_with_certificates(tmp_path: Path) -> None:
-    files = {"truststore": tmp_path / "ca.pem", "keystore": sign("alice", AUTHORITY).pem(tmp_path / "client.pem")}
-    lines = [f"ssl.{store}.type=PEM\nssl.{store}.location={path}\n" for store, path in files.items()]
+@pytest.mark.parametrize(("listener", "mechanism"), WAYS)
+def test_kafkas_tools(secured: Secured, tmp_path: Path, listener: str, mechanism: str | None) -> None:
     settings = tmp_path / "client.properties"
-    settings.write_text("security.protocol=SSL\n" + "".join(lines))
-    with secured(tmp_path, ssl_client_auth="required") as bootstrap:
-        for asked, told in (
-            (("--create", "--topic", "java"), "Created topic java."),
-            (("--list",), "java"),
-        ):
-            ran = tool("kafka-topics", "--command-config", str(settings), *asked, bootstrap=bootstrap)
-            assert ran.out.strip() == told
+    settings.write_text("".join(f"{name}={text}\n" for name, text in secured.properties(mechanism).items()))
+    name = f"java-{listener}-{mechanism}"
+    for asked, told in ((("--create", "--topic", name), f"Created topic {name}."), (("--list",), name)):
+        ran = tool("kafka-topics", "--command-config", str(settings), *asked, bootstrap=secured.at(listener))
+        assert told in ran.out.splitlines()
+
+
+def test_without_a_certificate_nobody_is_served(secured: Secured) -> None:
+    stranger: Signed = sign("eve", sign("another authority"))
+    for context in (ssl.create_default_context(cafile=secured.trusted), _with(stranger, secured)):
+
+        async def ask(context: ssl.SSLContext = context) -> bytes:
+            port = secured.ports[CERTIFIED]
+            reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+            writer.write(bytes.fromhex("0000000a 0012 0000 00000007 ffff"))
+            try:
+                return await reader.read(8)
+            except OSError:  # the alert
+                return b""
+            finally:
+                writer.close()
+
+        assert asyncio.run(asyncio.wait_for(ask(), 30)) == b""
+
+
+def _with(client: Signed, secured: Secured) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=secured.trusted)
+    context.load_cert_chain(client.pem(secured.key.with_name("stranger.pem")))
+    return context

@@ -102,6 +102,10 @@ class Reply:
         if self._ready is not None:
             self._ready()
 
+    def discard(self) -> None:
+        """Nobody waits for the answer any more: it is not sent."""
+        self.done = True
+
     def give_way(self) -> None:
         """Another request waits behind this one: answer at once if the protocol allows it. By default it does not."""
 

@@ -8,6 +8,7 @@ Kafka.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -159,13 +160,13 @@ MESSAGE_MAX = 8_000
 class KafkaError(Exception):
     """A refusal: the request is answered with `code`, and with `message` if the API has a field for it."""
 
-    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+    def __init__(self, code: ErrorCode, message: str | None = None, records: Sequence[tuple[int, str]] = ()) -> None:
         if message is not None and len(message) > MESSAGE_MAX:
             message = f"{message[: MESSAGE_MAX - 3]}..."
         super().__init__(code, message)
         self.code = code
         self.message = message
-        self.records: list[tuple[int, str]] = []
+        self.records = list(records)
         """The invalid records of a batch and their errors (Produce v8+, KIP-467)."""
 
     def __str__(self) -> str:

@@ -14,6 +14,7 @@ class Metrics:
         "connections_refused",
         "connections_throttled",
         "frames_refused",
+        "logins_failed",
         "requests_throttled",
         "worst_stall_ms",
     )
@@ -28,6 +29,7 @@ class Metrics:
         self.connections_throttled = 0
         self.requests_throttled = 0
         self.frames_refused = 0
+        self.logins_failed = 0
         self.worst_stall_ms = 0.0
         """The longest time that the loop was late for its own timer."""
 
@@ -54,6 +56,10 @@ class Metrics:
     def frame_refused(self) -> None:
         """Count a frame that ended its connection."""
         self.frames_refused += 1
+
+    def login_failed(self) -> None:
+        """Count a login that was refused."""
+        self.logins_failed += 1
 
     def transferred(self, received: int, sent: int) -> None:
         """Add bytes of requests and of replies."""

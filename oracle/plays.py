@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from kpybroker.wire.api import API, Api
+from oracle.acl_scenes import EVERYBODY, SUPER_USER, AclScenes, AuthorizedScenes
 from oracle.cluster_scenes import ClusterScenes
 from oracle.directory_scenes import DirectoryScenes
 from oracle.group_scenes import SETTINGS, GroupScenes
@@ -63,6 +64,8 @@ PLAYS = (
     Play("directories", (DirectoryScenes,), {}),
     Play("quorum", (QuorumScenes, VoterScenes), {}),
     Play("groups", (GroupScenes,), SETTINGS),
+    Play("acls", (AclScenes,), SUPER_USER),
+    Play("authorized operations", (AuthorizedScenes,), EVERYBODY),
 )
 """The vectors of an API are those of all plays, in this order."""
 

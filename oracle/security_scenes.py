@@ -1,4 +1,4 @@
-"""Scenes of a broker without authorizer and authentication: ACLs, delegation tokens, and SCRAM credentials."""
+"""Scenes of a broker without authorizer and authentication: ACLs, delegation tokens, SCRAM credentials, and logins."""
 
 from typing import Any
 
@@ -12,6 +12,8 @@ from kpybroker.wire.rpc import (
     describe_user_scram_credentials,
     expire_delegation_token,
     renew_delegation_token,
+    sasl_authenticate,
+    sasl_handshake,
 )
 from oracle.requests import versions
 from oracle.scenes import Ask
@@ -34,6 +36,7 @@ class SecurityScenes:
         self.refusals()
         self.twice()
         self.several()
+        self.logins()
 
     def acls(self) -> None:
         for version in versions("DescribeAcls"):
@@ -155,6 +158,15 @@ class SecurityScenes:
         self.alter("all removed", [("ann", SHA_256), ("emil", SHA_256), ("fred", SHA_512)])
         self.alter("the last one removed", [("ann", SHA_512)])
         self.describe("none are left", None)
+
+    def logins(self) -> None:
+        """On a listener that has none."""
+        for version in versions("SaslHandshake"):
+            for mechanism in ("PLAIN", ""):
+                self.ask("SaslHandshake", version, sasl_handshake.Request(mechanism=mechanism), f"{mechanism!r}")
+        for version in versions("SaslAuthenticate"):
+            for token in (b"", b"\0ann\0secret"):
+                self.ask("SaslAuthenticate", version, sasl_authenticate.Request(auth_bytes=token), f"{token!r}")
 
     def describe(self, note: str, users: list[str] | None) -> Any:
         rpc = describe_user_scram_credentials

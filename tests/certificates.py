@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,9 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 from cryptography.x509.oid import NameOID
+
+LOOPBACK = ipaddress.ip_address("127.0.0.1")
+LOCAL = ("localhost", str(LOOPBACK))
 
 
 class Signed(NamedTuple):
@@ -57,8 +61,15 @@ def name_of(common_name: str) -> x509.Name:
     )
 
 
-def sign(common_name: str, by: Signed | None = None, *, days: int = 10, name: x509.Name | None = None) -> Signed:
-    """A certificate for localhost that ends in so many days; without `by`, that of an authority."""
+def sign(
+    common_name: str,
+    by: Signed | None = None,
+    *,
+    days: int = 10,
+    name: x509.Name | None = None,
+    hosts: Sequence[str] = LOCAL,
+) -> Signed:
+    """A certificate for these hosts that ends in so many days; without `by`, that of an authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = name or name_of(common_name)
     now = datetime.now(UTC)
@@ -79,6 +90,6 @@ def sign(common_name: str, by: Signed | None = None, *, days: int = 10, name: x5
     else:
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
         builder = builder.add_extension(issuer, critical=False)
-        hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+        names = [x509.IPAddress(LOOPBACK) if each == str(LOOPBACK) else x509.DNSName(each) for each in hosts]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return Signed(key, builder.sign((by or Signed(key, None)).key, hashes.SHA256()))  # type: ignore[arg-type]

@@ -25,10 +25,11 @@ RUN_ELSEWHERE = {
     "docs/archive.md": "compat_tests/test_archive_page.py",
     "docs/moving-to-apache-kafka.md": "compat_tests/test_takeover_page.py",
     "docs/runbook.md": "compat_tests/test_runbook.py",
+    "docs/security-acls.md": "compat_tests/test_acls.py",
     "docs/spark.md": "compat_tests/test_spark_page.py",
 }
 """Pages whose blocks need Java, and the test that runs them."""
-SCRIPTS = ("docs/moving-to-apache-kafka.md", "docs/runbook.md")
+SCRIPTS = ("docs/moving-to-apache-kafka.md", "docs/runbook.md", "docs/security-acls.md")
 """Which `compat_tests/pages.py` runs, with Kafka's own tools."""
 SERVING = ("dev", "serve")
 PAGES = sorted(

@@ -23,7 +23,7 @@ VECTOR: Exchange = {"version": 0, "request": "00", "response": "01", "note": "n"
         (["AssignReplicasToDirs"], ["directories"]),
         (["Vote"], ["quorum"]),
         (["ListGroups"], ["clients", "groups"]),
-        (["CreateAcls", "AddRaftVoter"], ["cluster", "quorum"]),
+        (["CreateAcls", "AddRaftVoter"], ["cluster", "quorum", "acls", "authorized operations"]),
     ],
 )
 def test_one_api_needs_the_plays_that_name_it(names: list[str], plays: list[str]) -> None:

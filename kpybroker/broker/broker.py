@@ -12,12 +12,13 @@ from kpybroker.broker.metadata_view import MetadataView
 from kpybroker.broker.node_storage import NodeStorage
 from kpybroker.broker.topic_creation import TopicCreation
 from kpybroker.config import BrokerConfig, Endpoint
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.controller import Controller
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.long_work import LongWork
 from kpybroker.metadata import chronicle, whereabouts
-from kpybroker.metadata.image import TOPIC_RESOURCE, Image, TopicImage
+from kpybroker.metadata.image import Image, TopicImage
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.raft.duties.bootstrap import checked_format
 from kpybroker.raft.log.feature_check import check_served
@@ -191,7 +192,7 @@ class Broker:
             self.storage.log_dirs.recovered()
         changed = set(topics)
         for kind, name in configs:
-            if kind == TOPIC_RESOURCE and name not in changed and name in new.topics:
+            if kind == ResourceType.TOPIC and name not in changed and name in new.topics:
                 self._apply_topic_settings(name)
         self._settle_in()
         self.replication.flush_queue.flush()

@@ -7,6 +7,7 @@ from typing import Any
 
 from kpybroker.client.dialer import controller_dialer
 from kpybroker.config import BrokerConfig, Endpoint
+from kpybroker.config.listeners import PROTOCOLS
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.node.controller_channel import ControllerChannel
@@ -24,7 +25,7 @@ class Membership:
         self._config = config
         self.supported_features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
         """Feature -> lowest and highest level."""
-        dialer = controller_dialer(world.network, config)
+        dialer = controller_dialer(world, config)
         self.channel = ControllerChannel(dialer, quorum, f"broker-{config.node_id}")
         """For every request to the active controller but registrations and heartbeats."""
         self._heartbeats = ControllerChannel(dialer, quorum, f"broker-{config.node_id}-heartbeat")
@@ -60,7 +61,12 @@ class Membership:
             broker_id=self._config.node_id,
             cluster_id=cluster_id,
             incarnation_id=random_id(self._random),
-            listeners=[broker_registration.Listener(name=e.name, host=e.host, port=e.port) for e in advertised],
+            listeners=[
+                broker_registration.Listener(
+                    name=e.name, host=e.host, port=e.port, security_protocol=PROTOCOLS.index(e.protocol)
+                )
+                for e in advertised
+            ],
             features=[
                 broker_registration.Feature(name=name, min_supported_version=low, max_supported_version=high)
                 for name, (low, high) in self.supported_features.items()

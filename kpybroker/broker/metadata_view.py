@@ -11,6 +11,7 @@ from kpybroker.metadata.dynamic_configs import DynamicConfigs
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import Leader
 from kpybroker.security.authorizer import Authorizer
+from kpybroker.security.standard_authorizer import StandardAuthorizer
 from kpybroker.topics import INTERNAL_TOPICS
 
 
@@ -26,6 +27,14 @@ class MetadataView:
         """Encoded responses that depend on the current Image only."""
         self.authorizer: Authorizer | None = None
         """None if everything is allowed."""
+        self.standard_authorizer: StandardAuthorizer | None = None
+        """The same, if it decides by the ACLs of the Image."""
+        if config.authorizer_class_name:
+            self.authorizer = self.standard_authorizer = StandardAuthorizer(
+                config.super_users,
+                allow_everyone=config.allow_everyone_if_no_acl_found,
+                now=asyncio.get_running_loop().time,
+            )
         self._departed = whereabouts.Departed()
 
     @property
@@ -36,6 +45,8 @@ class MetadataView:
     def follow(self, old: Image, new: Image) -> None:
         """Take over a new Image. Its settings come into force with `dynamic.follow`."""
         self.image = new
+        if self.standard_authorizer is not None:
+            self.standard_authorizer.follow(new.acls)
         self.answers.clear()
         self._departed.follow(old, new, asyncio.get_running_loop().time())
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from kpybroker.client.client import LATEST, Client, CommandFailed, check
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.topics import METADATA_TOPIC, TopicPartition
 from kpybroker.wire.rpc import (
@@ -22,7 +23,6 @@ from kpybroker.wire.rpc.metadata import MetadataResponseTopic
 
 T = TypeVar("T")
 
-BROKER_RESOURCE = 4
 HTTP_HOST, HTTP_PORT = "kpybroker.http.host", "kpybroker.http.port"
 ASKED_MAX = 10_000
 """The most partitions in one ListOffsets."""
@@ -83,8 +83,7 @@ async def nodes(client: Client) -> list[NodeFacts]:
     OSError."""
     response = await client.ask("DescribeCluster", describe_cluster.Request(include_fenced_brokers=True))
     check(response.error_code, response.error_message)
-    client.cluster_id = response.cluster_id
-    client.brokers |= {row.broker_id: (row.host, row.port) for row in response.brokers}
+    client.learn(response.cluster_id, {row.broker_id: (row.host, row.port) for row in response.brokers})
     rows = sorted(response.brokers, key=lambda row: row.broker_id)
     return [NodeFacts(row.broker_id, row.host, row.port, row.rack, row.is_fenced) for row in rows]
 
@@ -193,7 +192,7 @@ def _disk(row: describe_log_dirs.DescribeLogDirsResult) -> LogDirUsage:
 async def _http_of(client: Client, node_id: int) -> str | None:
     """host:port of /metrics; None if it is not served, or on a port that the system has picked."""
     resource = describe_configs.DescribeConfigsResource(
-        resource_type=BROKER_RESOURCE, resource_name=str(node_id), configuration_keys=[HTTP_HOST, HTTP_PORT]
+        resource_type=ResourceType.BROKER, resource_name=str(node_id), configuration_keys=[HTTP_HOST, HTTP_PORT]
     )
     response = await client.ask("DescribeConfigs", describe_configs.Request(resources=[resource]), node=node_id)
     found = {setting.name: setting.value for row in response.results for setting in row.configs}

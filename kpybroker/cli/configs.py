@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -11,10 +11,11 @@ from kpybroker.cli import options
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.client.client import Client, CommandFailed, check
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ConfigError
 from kpybroker.wire.rpc import describe_configs, incremental_alter_configs
 
-TOPIC, BROKER, GROUP = 2, 4, 32
+TOPIC, BROKER, GROUP = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP
 SET, DELETE = 0, 1
 SOURCES = {
     1: "topic",
@@ -27,7 +28,7 @@ SOURCES = {
     8: "group",
 }
 """Names of ConfigSource values."""
-OWN = {TOPIC: {1}, BROKER: {2, 3, 4}, GROUP: {8}}
+OWN: Mapping[int, set[int]] = {TOPIC: {1}, BROKER: {2, 3, 4}, GROUP: {8}}
 """Sources that are shown without --all. For topics, these are not the settings of brokers."""
 
 app = typer.Typer(

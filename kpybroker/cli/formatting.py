@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from kpybroker.cli.scram_options import scram_records
 from kpybroker.client.client import CommandFailed
 from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.controller.features import OF_THE_QUORUM, SUPPORTED_FEATURES
@@ -33,6 +34,7 @@ class FormatOptions(NamedTuple):
     release: str | None = None
     features: tuple[str, ...] = ()
     ignores_formatted: bool = False
+    scram: tuple[str, ...] = ()
 
 
 def format_directories(properties: Mapping[str, str], source: str, options: FormatOptions) -> Iterator[str]:
@@ -41,7 +43,10 @@ def format_directories(properties: Mapping[str, str], source: str, options: Form
     Raises CommandFailed, or ConfigError for invalid settings. In both cases nothing was formatted.
     """
     config = _configured(properties, source, options)
-    wanted = wanted_format(config)._replace(features=_levels(options, is_dynamic=not config.controller_quorum_voters))
+    wanted = wanted_format(config)._replace(
+        features=_levels(options, is_dynamic=not config.controller_quorum_voters),
+        credentials=scram_records(options.scram),
+    )
     world = real_world()
     paths = list(dict.fromkeys((config.metadata_log_dir, *config.log_dirs)))
     formatted = [path for path in paths if world.disk.exists(f"{path}/{META_PROPERTIES}")]

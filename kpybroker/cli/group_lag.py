@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from kpybroker.cli.group_facts import NAMES_NOT_IDS
 from kpybroker.client.client import LATEST, Client, check
@@ -13,6 +14,13 @@ from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import consumer_group_describe, describe_groups, list_groups, offset_fetch
 
 GROUPS_PER_REQUEST = 100
+DESCRIBED_BY = {"consumer": "ConsumerGroupDescribe"}
+"""The API that describes groups of a type; DescribeGroups describes all others."""
+REQUESTS: Mapping[str, Callable[[list[str]], Any]] = {
+    "DescribeGroups": lambda names: describe_groups.Request(groups=names),
+    "ConsumerGroupDescribe": lambda names: consumer_group_describe.Request(group_ids=names),
+}
+"""The requests of these APIs, about groups by name."""
 
 
 @dataclass(slots=True)
@@ -72,20 +80,14 @@ def _in_parts(groups: Sequence[Overview]) -> Iterator[Sequence[Overview]]:
 async def _count_members(client: Client, node: int, groups: Sequence[Overview]) -> None:
     """Set `members`. It stays None for a group that was created, deleted or moved since it was listed."""
     by_name = {each.group: each for each in groups}
-    consumer = [each.group for each in groups if each.kind.lower() == "consumer"]
-    classic = [each.group for each in groups if each.group not in consumer]
-    if classic:
-        response = await client.ask("DescribeGroups", describe_groups.Request(groups=classic), node=node)
-        for row in response.groups:
-            if not row.error_code:
-                by_name[row.group_id].members = len(row.members)
-    if consumer:
+    by_api: dict[str, list[str]] = {}
+    for each in groups:
+        by_api.setdefault(DESCRIBED_BY.get(each.kind.lower(), "DescribeGroups"), []).append(each.group)
+    for api, names in by_api.items():
         try:
-            response = await client.ask(
-                "ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=consumer), node=node
-            )
+            response = await client.ask(api, REQUESTS[api](names), node=node)
         except MalformedFrame:  # the broker does not serve this API
-            return
+            continue
         for row in response.groups:
             if not row.error_code:
                 by_name[row.group_id].members = len(row.members)

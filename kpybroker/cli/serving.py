@@ -24,6 +24,7 @@ from kpybroker.cli.properties import read_properties
 from kpybroker.config import BrokerConfig, parse_config, parse_setting
 from kpybroker.errors import ConfigError
 from kpybroker.metadata.chronicle import CHRONICLE
+from kpybroker.security.audit import AUDIT
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.directory import LOCK, InUse
 from kpybroker.world.real import real_world
@@ -184,7 +185,7 @@ def _run(config: BrokerConfig, lifetime: Lifetime) -> None:
     """Run a node until it stops. Exits with 1 if it failed."""
     _prepare(lifetime)
     config = set_descriptor_limits(config)
-    _log_cluster_events(config)
+    _log_events(config)
     with contextlib.suppress(ImportError):
         import uvloop
 
@@ -210,12 +211,15 @@ def _end_with(failure: str | None) -> None:
         sys.exit(1)
 
 
-def _log_cluster_events(config: BrokerConfig) -> None:
-    """Log cluster events by default in a cluster of several nodes, unless a log level was set."""
-    if "KPYBROKER_LOG" not in os.environ and (
-        len(config.controller_quorum_voters) > 1 or config.controller_quorum_bootstrap_servers
-    ):
+def _log_events(config: BrokerConfig) -> None:
+    """Log cluster events by default in a cluster of several nodes, and refusals with an authorizer, unless a log level
+    was set."""
+    if "KPYBROKER_LOG" in os.environ:
+        return
+    if len(config.controller_quorum_voters) > 1 or config.controller_quorum_bootstrap_servers:
         logging.getLogger(CHRONICLE).setLevel(logging.INFO)
+    if config.authorizer_class_name:
+        logging.getLogger(AUDIT).setLevel(logging.INFO)
 
 
 def _log_level() -> str:

@@ -60,7 +60,7 @@ class Screen:
 async def look(client: Client, *, with_groups: bool) -> Screen:
     """Ask for all parts, one after the other."""
     screen = Screen()
-    client.timeout_ms = min(client.timeout_ms, int(1000 * PATIENCE_S_MAX))
+    client.limit_timeout(int(1000 * PATIENCE_S_MAX))
     screen.nodes = await screen.part("nodes", cluster_facts.nodes(client))
     screen.cluster = client.cluster_id
     screen.features = await screen.part("features", cluster_facts.features(client))

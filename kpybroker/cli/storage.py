@@ -30,6 +30,20 @@ Config = Annotated[
     Path, typer.Option("--config", "-c", metavar="FILE", help="The node's server.properties, as Apache Kafka reads it.")
 ]
 
+Feature = Annotated[
+    list[str] | None,
+    typer.Option("--feature", "-f", metavar="NAME=LEVEL", help="Start with this level; may be repeated."),
+]
+Scram = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--add-scram",
+        "-S",
+        metavar="CREDENTIAL",
+        help="Start with a user: 'SCRAM-SHA-256=[name=alice,password=...]'; may be repeated.",
+    ),
+]
+
 
 @app.command("format")
 def format_(
@@ -72,10 +86,8 @@ def format_(
             help="Release of the initial features; only 4.3-IV0 is supported.",
         ),
     ] = None,
-    feature: Annotated[
-        list[str] | None,
-        typer.Option("--feature", "-f", metavar="NAME=LEVEL", help="Start with this level; may be repeated."),
-    ] = None,
+    feature: Feature = None,
+    add_scram: Scram = None,
 ) -> None:
     """Format the empty directories of a node. `dev` and `serve` do this automatically."""
     wishes = FormatOptions(
@@ -86,6 +98,7 @@ def format_(
         release=release_version,
         features=tuple(feature or ()),
         ignores_formatted=ignore_formatted,
+        scram=tuple(add_scram or ()),
     )
     for line in format_directories(read_properties(config), str(config), wishes):
         show_line(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kpybroker.client.dialer import Dialer
@@ -124,6 +124,15 @@ class Client:
         raise CommandFailed(
             f"{'; '.join(failures)}: start a broker with `kpybroker dev`, or name another with --bootstrap"
         )
+
+    def limit_timeout(self, most_ms: int) -> None:
+        """Wait for no response longer than this."""
+        self.timeout_ms = min(self.timeout_ms, most_ms)
+
+    def learn(self, cluster_id: str | None, brokers: Mapping[int, Address]) -> None:
+        """The id of the cluster and the addresses of brokers, as a response has them."""
+        self.cluster_id = cluster_id
+        self.brokers |= brokers
 
     def close(self) -> None:
         for peer in self._peers.values():

@@ -2,21 +2,59 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
+from kpybroker.client.login import log_in
 from kpybroker.client.peer import Peer
 from kpybroker.config import BrokerConfig
+from kpybroker.config.login import Login
 from kpybroker.errors import KafkaError
-from kpybroker.world import Network
+from kpybroker.security.tls.contexts import node_context
+from kpybroker.world import Network, World
+from kpybroker.world.secure import TlsContext, TlsError, why_not_dialled
+
+log = logging.getLogger(__name__)
+
+TOLD_MAX = 1000
 
 
 class Dialer:
     """Connects to listeners of one kind."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(
+        self, network: Network, login: Login | None = None, tls: Callable[[], TlsContext] | None = None
+    ) -> None:
+        """`tls` is asked for a context at each connection; None for listeners without TLS."""
         self._network = network
+        self._login = login
+        self._tls = tls
+        self._told: dict[tuple[str, int], str] = {}
+        """Why the last handshake with an address failed."""
 
     async def dial(self, host: str, port: int, *, client_id: str) -> Peer:
-        """A new connection, whose versions are not negotiated yet. Raises OSError."""
-        return await Peer.dial(self._network, host, port, client_id=client_id)
+        """A new connection, logged in if the listener wants that, whose versions are not negotiated yet.
+
+        Raises OSError; ConnectionError if the login is refused.
+        """
+        context = None if self._tls is None else self._tls()
+        try:
+            peer = await Peer.dial(self._network, host, port, client_id=client_id, tls=context)
+        except TlsError as error:
+            self._tell((host, port), why_not_dialled(error))
+            raise
+        self._told.pop((host, port), None)
+        if self._login is not None:
+            await log_in(peer, self._login)
+        return peer
+
+    def _tell(self, address: tuple[str, int], why: str) -> None:
+        """One line for each cause: whoever dials tries again and again."""
+        if self._told.get(address) != why:
+            if len(self._told) >= TOLD_MAX:
+                self._told.clear()
+            self._told[address] = why
+            log.warning("cannot connect to %s:%d with TLS: %s", *address, why)
 
     async def meet(self, host: str, port: int, *, client_id: str) -> Peer:
         """A new connection with its versions. A failure or cancellation closes it.
@@ -36,11 +74,16 @@ class Dialer:
         return peer
 
 
-def broker_dialer(network: Network, _config: BrokerConfig) -> Dialer:
-    """For the listeners that brokers use among themselves (inter.broker.listener.name)."""
-    return Dialer(network)
+def broker_dialer(world: World, config: BrokerConfig) -> Dialer:
+    """For the listeners that brokers use among themselves (inter.broker.listener.name). Raises ConfigError for stores
+    that cannot be used."""
+    return Dialer(world.network, config.login_to_brokers, _context(world, config, config.tls_to_brokers))
 
 
-def controller_dialer(network: Network, _config: BrokerConfig) -> Dialer:
-    """For the controllers' listeners (controller.listener.names)."""
-    return Dialer(network)
+def controller_dialer(world: World, config: BrokerConfig) -> Dialer:
+    """For the controllers' listeners (controller.listener.names). Raises ConfigError for stores that cannot be used."""
+    return Dialer(world.network, config.login_to_controllers, _context(world, config, config.tls_to_controllers))
+
+
+def _context(world: World, config: BrokerConfig, listener: str | None) -> Callable[[], TlsContext] | None:
+    return None if listener is None else node_context(config, listener, world.wall_ms, world.steady_ms).current

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from kpybroker.wire import api as api_table
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.frame import encode_request, parse_response_header
 from kpybroker.world import Network
+from kpybroker.world.secure import TlsContext
 
 _SIZE = Struct(">i")
 REPLY_LIMIT_BYTES = 256 * 1024 * 1024
@@ -37,11 +39,14 @@ class Peer(asyncio.Protocol):
         self._writable.set()
         self.versions: dict[int, tuple[int, int]] = {}
         """API key -> range of versions that the broker advertises; empty until `negotiate`."""
+        self._renewal: Callable[[str], Awaitable[None]] | None = None
 
     @classmethod
-    async def dial(cls, network: Network, host: str, port: int, *, client_id: str = "kpybroker") -> Peer:
+    async def dial(
+        cls, network: Network, host: str, port: int, *, client_id: str = "kpybroker", tls: TlsContext | None = None
+    ) -> Peer:
         """Connect. Raises OSError."""
-        _, protocol = await network.connect(lambda: cls(client_id), host, port)
+        _, protocol = await network.connect(lambda: cls(client_id), host, port, tls)
         assert isinstance(protocol, Peer)
         return protocol
 
@@ -49,6 +54,10 @@ class Peer(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether the connection is established and can take requests."""
         return self._transport is not None and self._lost is None and not self._transport.is_closing()
+
+    def renew_with(self, renewal: Callable[[str], Awaitable[None]]) -> None:
+        """Await this before each request, with the name of its API: the login may have to be renewed first."""
+        self._renewal = renewal
 
     async def negotiate(self) -> None:
         """Send ApiVersions (KIP-35); from then on `ask` uses the highest version that both sides support.
@@ -74,6 +83,8 @@ class Peer(asyncio.Protocol):
         If the call is cancelled or times out, the late reply is dropped, and the connection can still be used.
         """
         api = api_table.by_name[name]
+        if self._renewal is not None:
+            await self._renewal(name)
         if self._transport is None or not self.is_open:
             raise ConnectionError("the connection is closed") from self._lost
         assert len(self._waiting) < IN_FLIGHT_MAX, "too many requests in flight on a connection"

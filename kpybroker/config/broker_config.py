@@ -8,20 +8,16 @@ from dataclasses import dataclass, field
 from posixpath import normpath
 from typing import Any
 
+from kpybroker.config.authorization import parse_authorization
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.dynamic import topic_text, usable
 from kpybroker.config.effect import BROKER, LISTENER_PREFIX, TOPIC
+from kpybroker.config.endpoints import read_endpoints
 from kpybroker.config.key import Mode
 from kpybroker.config.listener_limits import is_listener_limit, read_listener_limits
-from kpybroker.config.listeners import (
-    Endpoint,
-    check_advertised,
-    check_between_nodes,
-    check_listening,
-    parse_listeners,
-    parse_protocol_map,
-)
+from kpybroker.config.listeners import Endpoint
 from kpybroker.config.log_settings import LONG_MAX, LogSettings
+from kpybroker.config.login import Login
 from kpybroker.config.quorum import (
     INITIAL,
     NO_CONTROLLERS,
@@ -33,6 +29,7 @@ from kpybroker.config.quorum import (
     parse_servers,
     parse_voters,
 )
+from kpybroker.config.sasl_settings import SaslListener
 from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
@@ -123,6 +120,14 @@ class BrokerConfig:
     max_connections_per_ip_overrides: Mapping[str, int]
     listener_limits: Mapping[str, int]
     """Connection limits of single listeners, by their full names."""
+    connection_failed_authentication_delay_ms: int
+    sasl_listeners: Mapping[str, SaslListener]
+    """The listeners where clients log in, by name."""
+    login_to_brokers: Login | None
+    login_to_controllers: Login | None
+    tls_to_brokers: str | None
+    """The listener whose stores this node dials brokers with; None if brokers speak no TLS."""
+    tls_to_controllers: str | None
     queued_max_request_bytes: int
     quota_window_num: int
     quota_window_size_seconds: int
@@ -180,6 +185,12 @@ class BrokerConfig:
     transaction_state_log_replication_factor: int
     transaction_state_log_segment_bytes: int
     transactional_id_expiration_ms: int
+
+    authorizer_class_name: str
+    """Empty for none."""
+    super_users: frozenset[str]
+    """Principals, as text."""
+    allow_everyone_if_no_acl_found: bool
 
     cluster_id: str | None
     fsync: str
@@ -316,11 +327,12 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
             + " and ".join(SELECTORS)
         )
     return {
+        **parse_authorization(values["authorizer_class_name"], texts),
         "log_dirs": tuple(dict.fromkeys(normpath(path) for path in log_dirs)),
         "metadata_log_dir": normpath(values["metadata_log_dir"] or log_dirs[0]),
         "max_connections_per_ip_overrides": _per_host(values["max_connections_per_ip_overrides"]),
         "listener_limits": read_listener_limits(texts),
-        **_quorum(values, _endpoints(values, texts)),
+        **_quorum(values, read_endpoints(values, texts)),
     }
 
 
@@ -333,7 +345,7 @@ def _per_host(text: str) -> dict[str, int]:
     return found
 
 
-def _quorum(values: dict[str, Any], endpoints: dict[str, tuple[Endpoint, ...]]) -> dict[str, Any]:
+def _quorum(values: dict[str, Any], endpoints: dict[str, Any]) -> dict[str, Any]:
     voters = parse_voters(values["controller_quorum_voters"])
     servers = parse_servers(values["controller_quorum_bootstrap_servers"])
     check_roles(values["process_roles"], values["node_id"], voters, servers, endpoints["controller_listeners"])
@@ -353,30 +365,3 @@ def _initial(
     if text is None and values["controller_quorum_auto_join_enable"]:
         text, said = NO_CONTROLLERS, "controller.quorum.auto.join.enable"
     return parse_initial(text, values["node_id"], values["process_roles"], voters, servers, said)
-
-
-def _endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, tuple[Endpoint, ...]]:
-    controller_names = tuple(name.upper() for name in values["controller_listener_names"])
-    protocols = parse_protocol_map(
-        values["listener_security_protocol_map"], controller_names, "listener.security.protocol.map" in texts
-    )
-    every = parse_listeners("listeners", values["listeners"], protocols)
-    check_listening(every)
-    listeners = tuple(endpoint for endpoint in every if endpoint.name not in controller_names)
-    controllers = tuple(endpoint for endpoint in every if endpoint.name in controller_names)
-    check_between_nodes(controllers, listeners, values["inter_broker_listener_name"])
-    if "broker" in values["process_roles"]:
-        check_listening(listeners)
-    elif listeners:
-        raise ConfigError(
-            f"listeners: {listeners[0].name} is for clients, and process.roles lacks broker; name listeners of "
-            f"controller.listener.names only, e.g. {controller_names[0]}://:9093"
-        )
-    named = parse_listeners("advertised.listeners", values["advertised_listeners"] or (), protocols)
-    check_advertised(named, every)
-    advertised = {endpoint.name: endpoint for endpoint in named}
-    return {
-        "listeners": listeners,
-        "controller_listeners": controllers,
-        "advertised_listeners": tuple(advertised.get(endpoint.name, endpoint) for endpoint in listeners),
-    }

@@ -60,7 +60,9 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
     refused("create.topic.policy.class.name", CLASS, None, doc=NO_POLICY),
     obeyed("default.replication.factor", INT, "1"),
     obeyed("delete.topic.enable", BOOLEAN, "true"),
-    harmless("early.start.listeners", LIST, None),
+    harmless(
+        "early.start.listeners", LIST, None, doc="Those of controllers always open early; all others wait for the ACLs."
+    ),
     obeyed("initial.broker.registration.timeout.ms", INT, "60000"),
     obeyed("inter.broker.listener.name", STRING, None),
     harmless("internal.metadata.delete.delay.millis", LONG, "60000", internal=True),

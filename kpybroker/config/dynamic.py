@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kpybroker.config.effect import BROKER, NOTHING, key_of
 from kpybroker.config.key import SHOWN_MAX, ConfigKey
+from kpybroker.config.security_keys import SASL_KEYS
 from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
@@ -89,12 +90,11 @@ def _why_unusable(resource_type: int, name: str, text: str) -> str | None:
         return None
     try:
         key.parse(text)
-        if resource_type == BROKER and key.name.startswith("ssl.") and key.has_effect:
-            return _only_at_start(key, text)
         unprotected = key.unprotected(text)
         if unprotected is not None:
             return unprotected
         if resource_type == BROKER:
+            _check_start(key, text)
             _check_topics_default(key, text)
             _check_least(key, text)
     except ConfigError as error:
@@ -102,12 +102,13 @@ def _why_unusable(resource_type: int, name: str, text: str) -> str | None:
     return None
 
 
-def _only_at_start(key: ConfigKey, text: str) -> str:
-    shown = "[hidden]" if key.sensitive else text[:SHOWN_MAX]
-    return (
-        f"{key.name}={shown} cannot be changed while the broker runs: the settings of TLS are read when "
-        "it starts; write it to server.properties, and restart the broker"
-    )
+def _check_start(key: ConfigKey, text: str) -> None:
+    if (key.name in SASL_KEYS and key.asks(text)) or (key.name.startswith("ssl.") and key.has_effect):
+        shown = "[hidden]" if key.sensitive else text[:SHOWN_MAX]
+        raise ConfigError(
+            f"{key.name}={shown} cannot be changed while the broker runs: write it to the broker's properties file, "
+            "and start the broker again"
+        )
 
 
 def _check_topics_default(key: ConfigKey, text: str) -> None:

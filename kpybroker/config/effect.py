@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from kpybroker.config.broker_keys import CHANGEABLE_KEYS
 from kpybroker.config.key import ConfigKey, Effect
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.config.security_keys import AUTHORIZER_KEYS
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
 
@@ -13,13 +14,13 @@ LISTENER_PREFIX = "listener.name."
 OF_MECHANISMS = ("sasl.", "connections.max.reauth.ms")
 """Settings for one SASL mechanism of a listener."""
 KEYS: Mapping[int, Mapping[str, ConfigKey]] = {
-    2: TOPIC_KEYS,
-    4: CHANGEABLE_KEYS,
-    16: CLIENT_METRICS_KEYS,
-    32: GROUP_KEYS,
+    ResourceType.TOPIC: TOPIC_KEYS,
+    ResourceType.BROKER: CHANGEABLE_KEYS,
+    ResourceType.CLIENT_METRICS: CLIENT_METRICS_KEYS,
+    ResourceType.GROUP: GROUP_KEYS,
 }
 """The settings of each type of resource, by the codes of DescribeConfigs."""
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 NOTHING: Mapping[str, str] = {}
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kpybroker.errors import ConfigError
 
 FORM = re.compile(r"([A-Za-z0-9_.\-]+)://(?:\[([0-9A-Za-z:.%\-]*)\]|([0-9A-Za-z._\-]*)):(-?[0-9]{1,10})", re.ASCII)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SERVED_PROTOCOLS = ("PLAINTEXT", "SSL")
+"""In the order of Kafka's codes."""
 TLS_PROTOCOLS = ("SSL", "SASL_SSL")
 ANY_ADDRESS = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 PORT_MAX = 65535
@@ -69,55 +69,25 @@ def parse_protocol_map(text: str, controller_names: Sequence[str], given: bool) 
     return protocols
 
 
-def unserved_listeners(properties: Mapping[str, str]) -> list[str]:
-    """Entries of `listeners` whose protocol is not served; `parse_listeners` refuses invalid ones."""
-    entries = [part.partition(":") for part in properties.get("listener.security.protocol.map", "").split(",")]
-    protocols = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in entries}
-    found = []
-    for text in properties.get("listeners", "").split(","):
-        name = text.partition("://")[0].strip().upper()
-        protocol = protocols.get(name, name)
-        if protocol in PROTOCOLS and protocol not in SERVED_PROTOCOLS:
-            found.append(text.strip())
-    return found
-
-
 def check_listening(endpoints: Sequence[Endpoint]) -> None:
-    """Refuse what cannot be served: unimplemented protocols, duplicate addresses, no listener at all."""
+    """Refuse what cannot be served: duplicate addresses, no listener at all."""
     if not endpoints:
         raise ConfigError("listeners: no listener for clients; write e.g. listeners=PLAINTEXT://:9092")
     taken: dict[tuple[str, int], str] = {}
     for endpoint in endpoints:
-        if endpoint.protocol not in SERVED_PROTOCOLS:
-            raise ConfigError(
-                f"listeners: {endpoint.name} speaks {endpoint.protocol}, which is not served; use PLAINTEXT or SSL"
-            )
         if endpoint.port:
             other = taken.setdefault((endpoint.host, endpoint.port), endpoint.name)
             if other != endpoint.name:
                 raise ConfigError(f"listeners: {other} and {endpoint.name} have the same port {endpoint.port}")
 
 
-def check_between_nodes(controllers: Sequence[Endpoint], listening: Sequence[Endpoint], named: str | None) -> None:
-    """Nodes dial each other without TLS: a broker with TLS has another listener for brokers, and controllers have none.
+def listener_for_brokers(endpoints: Sequence[Endpoint], named: str | None) -> Endpoint | None:
+    """The listener at which other brokers reach this one; None for a node without listeners for clients.
 
-    `named` is inter.broker.listener.name.
+    `named` is inter.broker.listener.name. Without it, brokers use the listener PLAINTEXT, or else the first.
     """
-    for endpoint in controllers:
-        if endpoint.protocol != "PLAINTEXT":
-            raise ConfigError(
-                f"listeners: {endpoint.name} is for controllers and speaks {endpoint.protocol}; controllers speak "
-                f"PLAINTEXT to each other here, so map {endpoint.name}:PLAINTEXT in listener.security.protocol.map"
-            )
-    if all(endpoint.protocol == "PLAINTEXT" for endpoint in listening):
-        return
-    for_brokers = (named or "PLAINTEXT").upper()
-    if not any(each.name == for_brokers and each.protocol == "PLAINTEXT" for each in listening):
-        raise ConfigError(
-            f"listeners: {for_brokers} is the listener for brokers, and brokers speak PLAINTEXT to each other here; "
-            "add PLAINTEXT://127.0.0.1:9092 (in a cluster: an address that only brokers reach), or name one with "
-            "PLAINTEXT in inter.broker.listener.name"
-        )
+    wanted = (named or "PLAINTEXT").upper()
+    return next((each for each in endpoints if each.name == wanted), endpoints[0] if endpoints else None)
 
 
 def check_advertised(advertised: Sequence[Endpoint], listening: Sequence[Endpoint]) -> None:

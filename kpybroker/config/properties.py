@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.effect import BROKER, key_of, without_prefix
 from kpybroker.config.key import SHOWN_MAX, Effect
-from kpybroker.config.listeners import unserved_listeners
-from kpybroker.config.security_keys import AUTHORIZER_KEYS, NO_PROTOCOLS
+from kpybroker.config.security_keys import AUTHORIZER_KEYS
 from kpybroker.config.topic_keys import TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
@@ -86,8 +85,6 @@ def check_protection(properties: Mapping[str, str], source: str) -> None:
             if key.asks(text):
                 shown = "[hidden]" if key.sensitive else text[:SHOWN_MAX]
                 found.setdefault(key.doc or "", []).append(f"{name}={shown}")
-    for text in unserved_listeners(properties):
-        found.setdefault(NO_PROTOCOLS, []).append(f"listeners={text}")
     if found:
         said = (f"{', '.join(settings)} cannot be obeyed: {why}" for why, settings in found.items())
         raise ConfigError(f"{source}: {'. '.join(said)}")

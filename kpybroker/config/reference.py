@@ -49,11 +49,11 @@ As in Apache Kafka, settings of other software are ignored, and one warning list
 def page() -> str:
     """The whole page, as Markdown."""
     broker = [key for key in BROKER_KEYS.values() if not key.internal]
-    changing = [*broker, *DYNAMIC_KEYS.values()]
+    changing = [*broker, *DYNAMIC_KEYS.values(), *AUTHORIZER_KEYS.values()]
     topic = list(TOPIC_KEYS.values())
     others = [*GROUP_KEYS.values(), *CLIENT_METRICS_KEYS.values()]
     every = [*topic, *changing, *others]
-    refused = [*(key for key in every if key.effect is Effect.REFUSED), *AUTHORIZER_KEYS.values()]
+    refused = [key for key in every if key.effect is Effect.REFUSED]
     return "\n".join(
         [
             INTRODUCTION,

@@ -29,31 +29,35 @@ from kpybroker.config.key import (
 )
 
 PER_BROKER = Mode.PER_BROKER
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 TRUSTED = "remove the setting, and listen only on 127.0.0.1 or on a network where every client may do everything"
-NO_AUTHORIZER = f"there is no authorizer here, and no client is refused anything; {TRUSTED}"
-NO_SASL = f"SASL is not served, and clients are not authenticated; {TRUSTED}"
+NO_OAUTH = "OAUTHBEARER is not served, and no token is checked; remove the setting, and use PLAIN or SCRAM"
+NO_CALLBACKS = "Java classes are not run; remove the setting, and give the users of PLAIN in sasl.jaas.config"
 NO_TLS = (
     "Java classes are not run, and OpenSSL does TLS here; remove the setting, and set ssl.keystore.location instead"
 )
-NO_PRINCIPALS = f"Java classes are not run, and every client is User:ANONYMOUS; {TRUSTED}"
-NO_PROTOCOLS = (
-    "listeners speak PLAINTEXT or SSL here: such a listener would be open to every client, without a login; use SSL "
-    "with ssl.client.auth=required, or PLAINTEXT on 127.0.0.1 or on a network where every client may do everything"
+NO_PRINCIPALS = (
+    "Java classes are not run; remove the setting, and set ssl.principal.mapping.rules instead: the principal is the "
+    "user of the login, or the name in the certificate"
 )
-NO_PROTOCOL = f"brokers speak PLAINTEXT to each other; {TRUSTED}"
 AT_START = "Read when the broker starts, also for one listener: listener.name.<listener>.<setting>."
 STORES = f"PEM or PKCS12; a file of type JKS must be PKCS12 inside. {AT_START}"
 SUITES = f"By Java's names; those of TLS 1.3 all together or none. {AT_START}"
-OTHER_TLS = "Has no effect: OpenSSL does TLS here, stores are not read anew, and nodes dial without TLS."
-ONLY_SASL = "Configures SASL; a listener with SASL is refused."
+HOST_NAMES = "Whether a node checks that a certificate is of the host that it dials; empty: it does not."
+OTHER_TLS = "Has no effect: OpenSSL does TLS here."
+ONLY_SASL = "Configures GSSAPI, OAUTHBEARER or Java classes of SASL; none of them is served."
+MECHANISMS = "Of Kafka's mechanisms, PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are served."
+DELAY = "Nothing is read from it meanwhile."
+PREFIXED = "May have the prefix of a listener."
+JAAS = "Counts with the prefix of listener and mechanism: listener.name.<listener>.<mechanism>.sasl.jaas.config."
 NO_TOKENS = "Delegation tokens are not served: no client can create one or authenticate with one."
 NO_PROVIDERS = "Adds Java classes for cryptography; none is used here."
 
 SECURITY_KEYS: tuple[ConfigKey, ...] = (
-    refused("authorizer.class.name", STRING, "", doc=NO_AUTHORIZER),
-    harmless("connection.failed.authentication.delay.ms", INT, "100", at_least(0), doc=ONLY_SASL),
-    refused("connections.max.reauth.ms", LONG, "0", doc=NO_SASL),
+    obeyed("authorizer.class.name", STRING, "", doc=f"{STANDARD_AUTHORIZER}, or none."),
+    obeyed("connection.failed.authentication.delay.ms", INT, "100", at_least(0), doc=DELAY),
+    obeyed("connections.max.reauth.ms", LONG, "0", doc=PREFIXED),
     harmless("delegation.token.expiry.check.interval.ms", LONG, "3600000", at_least(1), doc=NO_TOKENS),
     harmless("delegation.token.expiry.time.ms", LONG, "86400000", at_least(1), doc=NO_TOKENS),
     harmless("delegation.token.max.lifetime.ms", LONG, "604800000", at_least(1), doc=NO_TOKENS),
@@ -67,8 +71,8 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
         doc=NO_PRINCIPALS,
     ),
     harmless("sasl.client.callback.handler.class", CLASS, None, doc=ONLY_SASL),
-    refused("sasl.enabled.mechanisms", LIST, "GSSAPI", None, PER_BROKER, doc=NO_SASL),
-    refused("sasl.jaas.config", PASSWORD, None, None, PER_BROKER, doc=NO_SASL),
+    obeyed("sasl.enabled.mechanisms", LIST, "GSSAPI", None, PER_BROKER, doc=MECHANISMS),
+    obeyed("sasl.jaas.config", PASSWORD, None, None, PER_BROKER, doc=JAAS),
     harmless("sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit", None, PER_BROKER, doc=ONLY_SASL),
     harmless("sasl.kerberos.min.time.before.relogin", LONG, "60000", None, PER_BROKER, doc=ONLY_SASL),
     harmless("sasl.kerberos.principal.to.local.rules", LIST, "DEFAULT", None, PER_BROKER, doc=ONLY_SASL),
@@ -85,8 +89,8 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
     harmless("sasl.login.refresh.window.jitter", DOUBLE, "0.05", None, PER_BROKER, doc=ONLY_SASL),
     harmless("sasl.login.retry.backoff.max.ms", LONG, "10000", doc=ONLY_SASL),
     harmless("sasl.login.retry.backoff.ms", LONG, "100", doc=ONLY_SASL),
-    refused("sasl.mechanism.controller.protocol", STRING, "GSSAPI", doc=NO_SASL),
-    refused("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, PER_BROKER, doc=NO_SASL),
+    obeyed("sasl.mechanism.controller.protocol", STRING, "GSSAPI", doc="Only PLAIN is served between controllers."),
+    obeyed("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, PER_BROKER, doc=MECHANISMS),
     harmless(
         "sasl.oauthbearer.assertion.algorithm", STRING, "RS256", one_of("ES256", "RS256", any_case=True), doc=ONLY_SASL
     ),
@@ -103,12 +107,12 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
     harmless("sasl.oauthbearer.client.credentials.client.id", STRING, None, doc=ONLY_SASL),
     harmless("sasl.oauthbearer.client.credentials.client.secret", PASSWORD, None, doc=ONLY_SASL),
     harmless("sasl.oauthbearer.clock.skew.seconds", INT, "30", doc=ONLY_SASL),
-    refused("sasl.oauthbearer.expected.audience", LIST, "", doc=NO_SASL),
-    refused("sasl.oauthbearer.expected.issuer", STRING, None, doc=NO_SASL),
+    refused("sasl.oauthbearer.expected.audience", LIST, "", doc=NO_OAUTH),
+    refused("sasl.oauthbearer.expected.issuer", STRING, None, doc=NO_OAUTH),
     harmless("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, "3600000", doc=ONLY_SASL),
     harmless("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, "10000", doc=ONLY_SASL),
     harmless("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", LONG, "100", doc=ONLY_SASL),
-    refused("sasl.oauthbearer.jwks.endpoint.url", STRING, None, doc=NO_SASL),
+    refused("sasl.oauthbearer.jwks.endpoint.url", STRING, None, doc=NO_OAUTH),
     harmless(
         "sasl.oauthbearer.jwt.retriever.class",
         CLASS,
@@ -119,20 +123,20 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
         "sasl.oauthbearer.jwt.validator.class",
         CLASS,
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
-        doc=NO_SASL,
+        doc=NO_OAUTH,
     ),
     harmless("sasl.oauthbearer.scope", STRING, None, doc=ONLY_SASL),
     harmless("sasl.oauthbearer.scope.claim.name", STRING, "scope", doc=ONLY_SASL),
     harmless("sasl.oauthbearer.sub.claim.name", STRING, "sub", doc=ONLY_SASL),
     harmless("sasl.oauthbearer.token.endpoint.url", STRING, None, doc=ONLY_SASL),
-    refused("sasl.server.callback.handler.class", CLASS, None, doc=NO_SASL),
-    harmless("sasl.server.max.receive.size", INT, "524288", doc=ONLY_SASL),
-    refused(
+    refused("sasl.server.callback.handler.class", CLASS, None, doc=NO_CALLBACKS),
+    obeyed("sasl.server.max.receive.size", INT, "524288", doc=PREFIXED),
+    obeyed(
         "security.inter.broker.protocol",
         STRING,
         "PLAINTEXT",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        doc=NO_PROTOCOL,
+        doc="Names the listener that brokers use, unless inter.broker.listener.name does.",
     ),
     harmless("security.providers", STRING, None, doc=NO_PROVIDERS),
     harmless("ssl.allow.dn.changes", BOOLEAN, "false", doc=OTHER_TLS),
@@ -140,7 +144,7 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
     obeyed("ssl.cipher.suites", LIST, "", None, PER_BROKER, doc=SUITES),
     obeyed("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), PER_BROKER, doc=AT_START),
     obeyed("ssl.enabled.protocols", LIST, "TLSv1.2,TLSv1.3", None, PER_BROKER, doc=AT_START),
-    harmless("ssl.endpoint.identification.algorithm", STRING, "https", None, PER_BROKER, doc=OTHER_TLS),
+    obeyed("ssl.endpoint.identification.algorithm", STRING, "https", None, PER_BROKER, doc=HOST_NAMES),
     refused("ssl.engine.factory.class", CLASS, None, None, PER_BROKER, doc=NO_TLS),
     obeyed("ssl.key.password", PASSWORD, None, None, PER_BROKER, doc=AT_START),
     harmless("ssl.keymanager.algorithm", STRING, "SunX509", None, PER_BROKER, doc=OTHER_TLS),
@@ -163,8 +167,23 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
 AUTHORIZER_KEYS: Mapping[str, ConfigKey] = {
     key.name: key
     for key in (
-        refused("allow.everyone.if.no.acl.found", BOOLEAN, "true", doc=NO_AUTHORIZER),
-        refused("super.users", STRING, "", doc=NO_AUTHORIZER),
+        obeyed("allow.everyone.if.no.acl.found", BOOLEAN, "false", doc="Of the authorizer."),
+        obeyed("super.users", STRING, "", doc="Of the authorizer: User:a;User:b."),
     )
 }
 """Settings of Kafka's StandardAuthorizer, which are not in Kafka's table. The defaults are what applies here."""
+
+SASL_KEYS: Mapping[str, ConfigKey] = {
+    key.name: key
+    for key in SECURITY_KEYS
+    if key.name
+    in (
+        "connections.max.reauth.ms",
+        "sasl.enabled.mechanisms",
+        "sasl.jaas.config",
+        "sasl.mechanism.controller.protocol",
+        "sasl.mechanism.inter.broker.protocol",
+        "sasl.server.max.receive.size",
+    )
+}
+"""Settings of logins, which are read at the start of a node; until then, a change would have no effect."""

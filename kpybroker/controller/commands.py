@@ -12,6 +12,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from kpybroker.controller.acl_commands import CreateAcls, DeleteAcls
 from kpybroker.controller.scram_commands import AlterUserScramCredentials
 from kpybroker.errors import ErrorCode
 from kpybroker.machine.contract import Tick
@@ -28,17 +29,6 @@ ChargePartitions = Callable[[int], None]
 
 def free(_partitions: int) -> None:
     """No quota."""
-
-
-class ResourceType(IntEnum):
-    """The types of resources with settings, by Kafka's codes (ConfigResource)."""
-
-    UNKNOWN = 0
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 class AlterOp(IntEnum):
@@ -381,5 +371,7 @@ Command = (
     | IncrementalAlterConfigs
     | AlterClientQuotas
     | AlterUserScramCredentials
+    | CreateAcls
+    | DeleteAcls
     | AllocateProducerIds
 )

@@ -12,6 +12,8 @@ from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.dynamic import usable, why_unusable
 from kpybroker.config.key import ConfigKey, Kind, Mode
 from kpybroker.config.properties import did_you_mean
+from kpybroker.config.resource_type import ResourceType
+from kpybroker.config.security_keys import AUTHORIZER_KEYS
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
 from kpybroker.controller.commands import (
     AlterConfigs,
@@ -20,7 +22,6 @@ from kpybroker.controller.commands import (
     ConfigResult,
     IncrementalAlterConfigs,
     ReplaceConfigs,
-    ResourceType,
 )
 from kpybroker.controller.config_conflicts import check_together
 from kpybroker.controller.doors import check_doors
@@ -278,8 +279,10 @@ def check_broker_configs(
     """Check dynamic broker settings; unknown names belong to plug-ins, as in Kafka. Raises INVALID_REQUEST."""
     new = [name for name in settings if settings[name] != current.get(name)]
     known = [name for name in new if name in CHANGEABLE_KEYS]
+    # Apache Kafka stores those of its authorizer, and nobody becomes a super user by it
     _none_of(
-        [name for name in known if CHANGEABLE_KEYS[name].mode is Mode.READ_ONLY],
+        [name for name in new if name in AUTHORIZER_KEYS]
+        + [name for name in known if CHANGEABLE_KEYS[name].mode is Mode.READ_ONLY],
         "Cannot update these configs dynamically",
     )
     _none_of(

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 from kpybroker.config import BrokerConfig
 from kpybroker.config.dynamic import CONNECTIONS_MIN
-from kpybroker.controller.commands import ResourceType
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kpybroker.config import BrokerConfig
 from kpybroker.config.log_settings import LogSettings
-from kpybroker.controller.commands import ResourceType
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.state import ControllerState
 from kpybroker.metadata.image import ELR_FEATURE
 

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from kpybroker.config import BrokerConfig
-from kpybroker.controller.commands import FeatureUpdate, ResourceType, UpdateFeatures, UpgradeType
+from kpybroker.config.resource_type import ResourceType
+from kpybroker.controller.commands import FeatureUpdate, UpdateFeatures, UpgradeType
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import ELR_FEATURE, GROUP_FEATURE, TRANSACTION_FEATURE

@@ -7,7 +7,9 @@ from random import Random
 from typing import Any
 
 from kpybroker.config import BrokerConfig
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller import (
+    acls,
     assignments,
     brokers,
     configs,
@@ -21,6 +23,7 @@ from kpybroker.controller import (
     topics,
 )
 from kpybroker.controller import commands as asked
+from kpybroker.controller.acl_commands import CreateAcls, DeleteAcls
 from kpybroker.controller.commands import Command, ProducerIdBlock
 from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.scram_commands import AlterUserScramCredentials
@@ -28,7 +31,7 @@ from kpybroker.controller.sessions import BrokerSessions
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import Moment, Outcome, Stored, Tick, Ticket
-from kpybroker.raft.log.metadata_log import BATCH_LIMIT_BYTES
+from kpybroker.raft.log.loading import BATCH_LIMIT_BYTES
 from kpybroker.wire.stored import metadata as stored
 
 PRODUCER_ID_BLOCK = 1000
@@ -45,6 +48,7 @@ OF_THE_STATE = (
     asked.ElectLeaders,
     asked.RegisterBroker,
     asked.UnregisterBroker,
+    DeleteAcls,
     Tick,
 )
 """Commands whose number of records depends on the state, so that a client cannot ask for fewer."""
@@ -90,7 +94,7 @@ class ControllerMachine:
 
     def _decide(self, command: Command, now_ms: int) -> tuple[list[Any], Any]:
         state = self.state
-        self.config = self.config.with_dynamic(state.config(asked.ResourceType.BROKER, ""), {})
+        self.config = self.config.with_dynamic(state.config(ResourceType.BROKER, ""), {})
         rules = Rules(self.config, state)
         match command:
             case asked.CreateTopics():
@@ -107,6 +111,10 @@ class ControllerMachine:
                 return quotas.alter_client_quotas(state, command)
             case AlterUserScramCredentials():
                 return scram.alter_user_scram_credentials(state, command)
+            case CreateAcls():
+                return acls.create_acls(state, self._random, command)
+            case DeleteAcls():
+                return acls.delete_acls(state, command)
             case asked.AllocateProducerIds():
                 return self._allocate_producer_ids(command)
             case asked.RegisterBroker():
@@ -259,8 +267,7 @@ def _whole(values: list[Stored], wall_ms: int) -> list[Stored]:
     """Put records that do not fit into one batch into a transaction: they take effect together when it commits."""
     size_bytes = 0
     for value in values:
-        framed = value.value = stored.frame_record(value.message)
-        size_bytes += len(framed)
+        size_bytes += len(value.serialized(stored.frame_record))
     if size_bytes <= WHOLE_BYTES:
         return values
     begin = Stored(None, None, wall_ms, message=stored.BeginTransactionRecord(name="controller"))

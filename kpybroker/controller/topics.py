@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from kpybroker.config import BrokerConfig
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.assignments import check_assignments, new_partition, place
 from kpybroker.controller.commands import (
     ZERO_UUID,
@@ -15,7 +16,6 @@ from kpybroker.controller.commands import (
     CreateTopics,
     DeleteTopics,
     NewTopic,
-    ResourceType,
     TopicResult,
 )
 from kpybroker.controller.configs import check_topic_configs

@@ -71,11 +71,9 @@ class UnservedGroups(GroupKind):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group is kept by a protocol that is not served")
 
-    def listed(self) -> Iterable[ListedGroup]:
-        return [
-            ListedGroup(group_id=group.group_id, protocol_type=group.type, group_state="Unknown", group_type=group.type)
-            for group in self.groups.values()
-        ]
+    def row(self, group_id: str) -> ListedGroup:
+        group = self.stored[group_id]
+        return ListedGroup(group_id=group_id, protocol_type=group.type, group_state="Unknown", group_type=group.type)
 
     def forget(self, group_id: str, step: Step) -> None:
         raise AssertionError("groups of other protocols are not deleted")

@@ -11,15 +11,21 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call
 from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.serving.authorization import ASK_NOBODY, ASK_THEMSELVES
 from kpybroker.wire.api import Api
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
+
+
+Handle = Callable[["Broker", Call, Any], Any]
 
 
 def handler_of(api: Api) -> ModuleType:
@@ -27,10 +33,29 @@ def handler_of(api: Api) -> ModuleType:
     return importlib.import_module(f"kpybroker.handlers.{api.module}")
 
 
-async def answer(broker: Broker, api: Api, call: Call, request: Any) -> Any:
-    """The response to a request that did not come over a connection, error responses included."""
+def authorized(api: Api, handle: Handle) -> Handle:
+    """The handler, which answers as far as the caller is authorized if there is an authorizer."""
+    if api.name in ASK_THEMSELVES or api.name in ASK_NOBODY:
+        return handle
+
+    def ask_first(broker: Broker, call: Call, request: Any) -> Any:
+        if broker.metadata.authorizer is None:
+            return handle(broker, call, request)
+        from kpybroker.serving import authorization_rules
+
+        return authorization_rules.authorized(broker, api, call, request, handle, partial(refused, api))
+
+    return ask_first
+
+
+async def answer(broker: Broker, api: Api, call: Call, request: Any, *, is_own: bool = False) -> Any:
+    """The response to a request that did not come over a connection, error responses included.
+
+    `is_own`: the request is this node's own, which needs no authorization.
+    """
     try:
-        result = handler_of(api).handle(broker, call, request)
+        handle = handler_of(api).handle
+        result = (handle if is_own else authorized(api, handle))(broker, call, request)
         return await result if inspect.iscoroutine(result) else result
     except KafkaError as refusal:
         return refused(api, request, refusal)

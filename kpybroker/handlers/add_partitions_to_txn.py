@@ -59,6 +59,14 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     return Response(results_by_topic_v3_and_below=_results(request.v3_and_below_topics, codes))
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Refuse every partition of a client's request, or the whole request of a broker."""
+    topics = request.v3_and_below_topics
+    if request.transactions or not topics:
+        return Response(error_code=refusal.code)
+    return Response(results_by_topic_v3_and_below=_results(topics, dict.fromkeys(_places(topics), refusal.code)))
+
+
 async def _add(broker: Broker, call: Call, command: AddPartitions) -> ErrorCode:
     try:
         await broker.coordinators.transactions.add(command, broker.config.request_timeout_ms)

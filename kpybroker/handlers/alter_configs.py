@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kpybroker.call import Call
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.commands import (
     AlterConfigs,
     ConfigResult,
     ReplaceConfigs,
-    ResourceType,
 )
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.describe_configs import check_this_broker

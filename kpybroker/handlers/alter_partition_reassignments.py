@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterReassignments, Reassignment
+from kpybroker.errors import KafkaError
 from kpybroker.serving.fair_loop import Turns, decided
 from kpybroker.wire.rpc.alter_partition_reassignments import (
     ReassignablePartitionResponse,
@@ -47,5 +48,26 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
                 ],
             )
             async for topic in turns.through(request.topics)
+        ],
+    )
+
+
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Refuse the whole request, and every partition."""
+    return Response(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_code=refusal.code,
+        error_message=refusal.message,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=each.partition_index, error_code=refusal.code, error_message=refusal.message
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
         ],
     )

@@ -6,25 +6,28 @@ below v4, features whose minimum is 0 are left out because older clients cannot 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode
 from kpybroker.wire import api as api_table
-from kpybroker.wire.rpc.api_versions import ApiVersion, FinalizedFeatureKey, Request, Response, SupportedFeatureKey
+from kpybroker.wire.rpc.api_versions import (
+    SOFTWARE_FROM,
+    ApiVersion,
+    FinalizedFeatureKey,
+    Request,
+    Response,
+    SupportedFeatureKey,
+    has_valid_software,
+)
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
-_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
     """The rows of the Api table, the supported range of each feature, and its finalized level."""
-    if call.version >= 3 and not (
-        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
-    ):
+    if call.version >= SOFTWARE_FROM and not has_valid_software(request):
         return Response(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
     features = broker.membership.supported_features
     levels = {**broker.metadata.image.features, "kraft.version": broker.quorum.kraft_version}

@@ -11,7 +11,8 @@ from kpybroker.call import Call
 from kpybroker.errors import KafkaError
 from kpybroker.groups.ground.commands import DescribeConsumerGroup
 from kpybroker.handlers.consumer_group_heartbeat import check_served
-from kpybroker.serving.authorized_operations import GROUP_OPERATIONS
+from kpybroker.security.authorizer import AclResource
+from kpybroker.serving.authorized_operations import operations_of
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.consumer_group_describe import DescribedGroup, Request, Response
 
@@ -27,7 +28,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         described = await _describe(broker, group_id)
         turns.add(len(described.members))
         if request.include_authorized_operations and not described.error_code:
-            described.authorized_operations = GROUP_OPERATIONS
+            described.authorized_operations = operations_of(broker, call, AclResource.GROUP, group_id)
         groups.append(described)
     return Response(groups=groups)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import CONTROLLER, Call
 from kpybroker.errors import ErrorCode
-from kpybroker.serving.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from kpybroker.serving.authorized_operations import NOT_ASKED, cluster_operations_of
 from kpybroker.wire.rpc.describe_cluster import DescribeClusterBroker, Request, Response
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ CONTROLLERS = 2
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+    operations = cluster_operations_of(broker, call) if request.include_cluster_authorized_operations else NOT_ASKED
     here = CONTROLLERS if call.side == CONTROLLER else BROKERS
     if request.endpoint_type in (BROKERS, CONTROLLERS) and request.endpoint_type != here:
         return Response(

@@ -21,7 +21,7 @@ from kpybroker.config.describe import (
     describe_topic,
 )
 from kpybroker.config.log_levels import log_levels
-from kpybroker.controller.commands import ResourceType
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.serving.fair_loop import Turns

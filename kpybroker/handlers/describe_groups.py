@@ -12,7 +12,8 @@ from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.classic.group import GroupState
 from kpybroker.groups.ground.commands import DescribeGroup
-from kpybroker.serving.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
+from kpybroker.security.authorizer import AclResource
+from kpybroker.serving.authorized_operations import NOT_ASKED, operations_of
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_groups import DescribedGroup, Request, Response
 
@@ -24,13 +25,14 @@ GROUP_ID_NOT_FOUND_SINCE = 6
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """Describe each group, or say why not."""
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     turns = Turns(broker.long_work)
     groups = []
     async for group_id in turns.over(request.groups, str):
         described = await _describe(broker, call, group_id)
         turns.add(len(described.members))
-        described.authorized_operations = NOT_ASKED if described.error_code else operations
+        described.authorized_operations = NOT_ASKED
+        if request.include_authorized_operations and not described.error_code:
+            described.authorized_operations = operations_of(broker, call, AclResource.GROUP, group_id)
         groups.append(described)
     return Response(groups=groups)
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller.names import check_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.serving.authorized_operations import TOPIC_OPERATIONS
+from kpybroker.security.authorizer import AclResource, Operation
+from kpybroker.serving.authorization import allows, is_shown
+from kpybroker.serving.authorized_operations import operations_of
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.topics import INTERNAL_TOPICS
 from kpybroker.wire.rpc.describe_topic_partitions import (
@@ -45,11 +47,17 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     asked = [topic.name for topic in request.topics] if request.topics else list(broker.metadata.image.topics)
     response = Response(topics=[])
     async for name in _sorted(broker, asked, "" if cursor is None else cursor.topic_name):
+        judge = allows if request.topics else is_shown
+        if not judge(broker, call, Operation.DESCRIBE, AclResource.TOPIC, name):
+            if request.topics:
+                response.topics.append(_hidden(name))
+            continue
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if limit <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=first)
             return response
         topic = _topic(broker, name, first, limit)
+        topic.topic_authorized_operations = operations_of(broker, call, AclResource.TOPIC, name)
         response.topics.append(topic)
         limit -= len(topic.partitions)
         image = broker.metadata.image.topic(name)
@@ -85,6 +93,15 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
     )
 
 
+def _hidden(name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
+    )
+
+
 def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPartitionsResponseTopic:
     image = broker.metadata.image.topic(name)
     if image is None:
@@ -98,7 +115,6 @@ def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPa
             name=name,
             is_internal=name in INTERNAL_TOPICS,
             partitions=[],
-            topic_authorized_operations=TOPIC_OPERATIONS,
         )
     live = broker.metadata.image.live_brokers()
     return DescribeTopicPartitionsResponseTopic(
@@ -109,7 +125,6 @@ def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPa
             _partition(index, partition, live)
             for index, partition in enumerate(image.partitions[first : first + limit], start=first)
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 

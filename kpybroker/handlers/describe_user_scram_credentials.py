@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
-from kpybroker.errors import ErrorCode
+from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_user_scram_credentials import (
     CredentialInfo,
@@ -43,3 +43,9 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
             ]
         results.append(result)
     return Response(results=results)
+
+
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Refuse the whole request, with a row without a name for each user in it, as Apache Kafka has them."""
+    row = DescribeUserScramCredentialsResult(error_code=refusal.code, error_message=refusal.message)
+    return Response(error_code=refusal.code, error_message=refusal.message, results=[row for _ in request.users or ()])

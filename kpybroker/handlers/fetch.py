@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from kpybroker.call import CONTROLLER, Call, Result
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.partition.sessions import FINAL_EPOCH
+from kpybroker.security.authorizer import AclResource, Operation
+from kpybroker.serving.authorization import allows, require
 from kpybroker.serving.fetch.consumer import ConsumerView
 from kpybroker.serving.fetch.metadata_log import fetch_metadata, is_of_the_quorum
 from kpybroker.serving.fetch.reply import begin
 from kpybroker.serving.fetch.session import resolve
 from kpybroker.serving.fetch.single import fetch_one
-from kpybroker.wire.rpc.fetch import Request, Response
+from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
@@ -36,8 +38,11 @@ def handle(broker: Broker, call: Call, request: Request) -> Result:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "a controller's listener serves Fetch only to replicas of the metadata log"
             )
+        require(broker, call, Operation.CLUSTER_ACTION, AclResource.CLUSTER)
         return fetch_metadata(broker, call, request, replica_id)
     if replica_id >= 0:
+        if not allows(broker, call, Operation.CLUSTER_ACTION, AclResource.CLUSTER):
+            return _refuse_rows(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         from kpybroker.serving.fetch.replica import fetch_replica
 
         return fetch_replica(broker, call, request, replica_id)
@@ -60,6 +65,23 @@ def handle(broker: Broker, call: Call, request: Request) -> Result:
 
         return ManyFetchReply(view).begin()
     return begin(view)
+
+
+def _refuse_rows(request: Request, code: ErrorCode) -> Response:
+    """Refuse every partition that a follower names."""
+    return Response(
+        responses=[
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[
+                    PartitionData(partition_index=each.partition, error_code=code, high_watermark=-1, records=b"")
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

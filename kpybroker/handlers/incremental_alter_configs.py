@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.config.log_levels import check_log_level, set_log_level
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.commands import (
     AlterOp,
     ChangeConfigs,
     ConfigResult,
     IncrementalAlterConfigs,
-    ResourceType,
 )
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.alter_configs import merged, refused_alike, told

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
-from kpybroker.controller.commands import ResourceType
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
 from kpybroker.wire.rpc.list_config_resources import ConfigResource, Request, Response
 

@@ -2,18 +2,22 @@
 
 v0 an empty list means all topics, v1+ null does; v4 says whether topics may be created; v8 to v10 authorized operations
 on the cluster; v9 flexible; v10 topic ids (KIP-516); v12 requests by topic id; v13 a top-level error. Responses depend
-on the Image and on brokers that have just left, so they are cached, encoded, until the next Image is published.
+on the Image, on brokers that have just left, and with an authorizer on the caller, so they are cached, encoded, until
+the next Image is published.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Encoded
 from kpybroker.controller.names import check_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.serving.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from kpybroker.security.authorizer import AclResource, Operation
+from kpybroker.serving.authorization import allows, is_shown
+from kpybroker.serving.authorized_operations import NOT_ASKED, cluster_operations_of, operations_of
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.topics import INTERNAL_TOPICS
 from kpybroker.wire.codec.codec import build, build_in_turns
@@ -30,13 +34,18 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
     from kpybroker.metadata.image import Image, TopicImage
 
+TOPIC = AclResource.TOPIC
 Asked = tuple[str | None, bytes]
 """The name of a topic, or None, and its id."""
 Departed = tuple[int, ...]
+Operations = Callable[[str], int]
+"""The authorized operations on a topic."""
 TOPICS_AT_ONCE = 100
 """Up to so many topics, a response is built and encoded in one go, unless they have many partitions."""
 KEPT_TOPICS_MAX = 1000
 """Responses to requests that name more topics than this are not cached."""
+KEPT_NAME_MAX = 249
+"""Nor are those with a longer name, which no topic has."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
@@ -44,39 +53,64 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
     turns = Turns(broker.long_work)
     wants_all = _wants_all(request, call.version)
     asked = [] if wants_all else request.topics or []
+    uncreatable: frozenset[str] = frozenset()
     if not wants_all:
         for topic in asked:
             if topic.topic_id != ZERO_UUID:
                 topic.name = None  # the Java client sends an id with an empty name
         if request.allow_auto_topic_creation:
             missing = [t.name for t in asked if t.name is not None and t.name not in broker.metadata.image.topics]
-            if missing:
+            uncreatable = await _uncreatable(broker, call, missing, turns)
+            if missing := [name for name in missing if name not in uncreatable]:
                 await broker.topic_creation.wanted(missing)
     names: tuple[Asked, ...] | None = None if wants_all else tuple(dict.fromkeys((t.name, t.topic_id) for t in asked))
     departed = broker.metadata.departed()
     key: tuple[object, ...] = (call.version, names, request.include_topic_authorized_operations)
     key += (request.include_cluster_authorized_operations, call.listener, departed)
-    keeps = len(asked) <= KEPT_TOPICS_MAX
+    if broker.metadata.authorizer is not None:
+        key += (call.principal, call.host, uncreatable)
+    keeps = len(asked) <= KEPT_TOPICS_MAX and all(len(t.name or "") <= KEPT_NAME_MAX for t in asked)
     found = broker.metadata.answers.get(key) if keeps else None
     if found is None:
         image = broker.metadata.image
         if len(image.topics if names is None else names) <= TOPICS_AT_ONCE:
-            work = _describe(broker, image, call, request, names, departed, turns)
+            work = _describe(broker, image, call, request, names, departed, uncreatable, turns)
             found = Encoded(build(await work, call.version))
         elif not keeps:
-            return await _described(broker, image, call, request, names, departed)
+            return await _described(broker, image, call, request, names, departed, uncreatable)
         else:  # equal requests that come meanwhile wait for the same response
-            found = asyncio.ensure_future(_described(broker, image, call, request, names, departed))
-        broker.metadata.answers[key] = found
+            found = asyncio.ensure_future(_described(broker, image, call, request, names, departed, uncreatable))
+        if keeps and broker.metadata.image is image:  # otherwise it has the topics and ACLs of before
+            broker.metadata.answers[key] = found
     return found if isinstance(found, Encoded) else await asyncio.shield(found)
 
 
+async def _uncreatable(broker: Broker, call: Call, missing: list[str], turns: Turns) -> frozenset[str]:
+    """The topics to create that the caller may describe, and may not create."""
+    if broker.metadata.authorizer is None or not broker.config.auto_create_topics_enable:
+        return frozenset()
+    wanted = [Operation.DESCRIBE, Operation.CREATE]
+    if is_shown(broker, call, Operation.CREATE, AclResource.CLUSTER):
+        wanted = [Operation.DESCRIBE]
+    refused = set()
+    async for name in turns.through(missing):
+        if not all(allows(broker, call, each, TOPIC, name) for each in wanted):
+            refused.add(name)
+    return frozenset(refused)
+
+
 async def _described(
-    broker: Broker, image: Image, call: Call, request: Request, names: tuple[Asked, ...] | None, departed: Departed
+    broker: Broker,
+    image: Image,
+    call: Call,
+    request: Request,
+    names: tuple[Asked, ...] | None,
+    departed: Departed,
+    uncreatable: frozenset[str],
 ) -> Encoded:
     """Build and encode the response in turns."""
     work = broker.long_work
-    response = await _describe(broker, image, call, request, names, departed, Turns(work))
+    response = await _describe(broker, image, call, request, names, departed, uncreatable, Turns(work))
     return Encoded(await work.through(build_in_turns(response, call.version)))
 
 
@@ -91,17 +125,33 @@ async def _describe(
     request: Request,
     names: tuple[Asked, ...] | None,
     departed: Departed,
+    uncreatable: frozenset[str],
     turns: Turns,
 ) -> Response:
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    def operations(topic: str) -> int:
+        if not request.include_topic_authorized_operations:
+            return NOT_ASKED
+        return operations_of(broker, call, TOPIC, topic)
+
+    def visible(topic: str) -> bool:
+        return allows(broker, call, Operation.DESCRIBE, TOPIC, topic)
+
     live = image.live_brokers()
     topics = []
     if names is None:
         async for topic in turns.through(list(image.topics.values())):
+            if not is_shown(broker, call, Operation.DESCRIBE, TOPIC, topic.name):
+                continue
             topics.append(_topic(topic, live, operations))
             turns.add(len(topic.partitions))
     else:
         async for name, topic_id in turns.through(names):
+            known = name
+            if name is None and (found := image.topic_by_id(topic_id)) is not None:
+                known = found.name
+            if known is not None and (known in uncreatable or not visible(known)):
+                topics.append(_hidden(name, topic_id, call.version))
+                continue
             topics.append(_asked(broker, image, name, topic_id, operations, call.version))
             turns.add(len(topics[-1].partitions))
     # never empty: librdkafka forgets brokers that are not named, and may never recover from an empty list
@@ -114,14 +164,25 @@ async def _describe(
         cluster_id=broker.storage.cluster_id,
         controller_id=broker.metadata.any_live_broker(),
         topics=topics,
-        cluster_authorized_operations=CLUSTER_OPERATIONS
+        cluster_authorized_operations=cluster_operations_of(broker, call)
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
     )
 
 
+def _hidden(name: str | None, topic_id: bytes, version: int) -> MetadataResponseTopic:
+    """A topic that the caller may not describe, whether it exists or not; by its id, without its name."""
+    return MetadataResponseTopic(
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        name=name if name is not None or version >= 12 else "",
+        topic_id=topic_id if name is None else ZERO_UUID,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
+    )
+
+
 def _asked(
-    broker: Broker, image: Image, name: str | None, topic_id: bytes, operations: int, version: int
+    broker: Broker, image: Image, name: str | None, topic_id: bytes, operations: Operations, version: int
 ) -> MetadataResponseTopic:
     if name is None:
         found = image.topic_by_id(topic_id)
@@ -144,11 +205,11 @@ def _asked(
         name=name,
         is_internal=name in INTERNAL_TOPICS,
         partitions=[],
-        topic_authorized_operations=operations,
+        topic_authorized_operations=operations(name),
     )
 
 
-def _topic(topic: TopicImage, live: frozenset[int], operations: int) -> MetadataResponseTopic:
+def _topic(topic: TopicImage, live: frozenset[int], operations: Operations) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
@@ -165,5 +226,5 @@ def _topic(topic: TopicImage, live: frozenset[int], operations: int) -> Metadata
             )
             for index, p in enumerate(topic.partitions)
         ],
-        topic_authorized_operations=operations,
+        topic_authorized_operations=operations(topic.name),
     )

@@ -46,6 +46,16 @@ class Stored:
         self.message = message
         self.transaction = transaction
 
+    def serialized(self, frame: Callable[[Any], bytes]) -> bytes:
+        """The value; if there is none yet, `frame` makes it of the message."""
+        if self.value is None:
+            self.value = frame(self.message)
+        return self.value
+
+    def appended_at(self, offset: int) -> None:
+        """The log has assigned this offset."""
+        self.offset = offset
+
     def stamp(self, timestamp_ms: int) -> None:
         """Set the record's time, in milliseconds of wall clock."""
         self.timestamp_ms = timestamp_ms

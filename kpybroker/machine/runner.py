@@ -204,7 +204,7 @@ class Runner:
             return [(answered, error) for answered, _ in outcome.answers]
         offset = end - len(records)
         for record in records:
-            record.offset = offset
+            record.appended_at(offset)
             offset += 1
             self.machine.apply(record)
         return outcome.answers

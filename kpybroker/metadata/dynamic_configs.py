@@ -12,7 +12,8 @@ from math import isnan
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.config.dynamic import Unusable, usable, why_unusable
-from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
+from kpybroker.config.resource_type import ResourceType
+from kpybroker.metadata.image import Image
 from kpybroker.metadata.quotas import NO_QUOTAS, Entity, Quotas, why_unusable_quota
 
 log = logging.getLogger(__name__)
@@ -49,14 +50,14 @@ class DynamicConfigs:
         is_brokers = False
         for resource in changed:
             kind, name = resource
-            if kind == BROKER_RESOURCE:
+            if kind == ResourceType.BROKER:
                 if name not in ("", self._own):
                     continue
                 is_brokers = True
             self._follow(resource, old, new)
         if is_brokers:
-            default = self.settings(new, BROKER_RESOURCE, "")
-            self.config = self.config.with_dynamic(default, self.settings(new, BROKER_RESOURCE, self._own))
+            default = self.settings(new, ResourceType.BROKER, "")
+            self.config = self.config.with_dynamic(default, self.settings(new, ResourceType.BROKER, self._own))
         if new.quotas is not old.quotas:
             self._follow_quotas(new.quotas)
         return is_brokers
@@ -67,7 +68,7 @@ class DynamicConfigs:
 
     def log_settings(self, image: Image, topic: str, *, replayed: bool) -> LogSettings:
         """The settings of a topic's logs."""
-        return self.config.log_settings(self.settings(image, TOPIC_RESOURCE, topic), replayed=replayed)
+        return self.config.log_settings(self.settings(image, ResourceType.TOPIC, topic), replayed=replayed)
 
     def _follow(self, resource: Resource, old: Image, new: Image) -> None:
         kind, name = resource

@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 from kpybroker.errors import Damage
 from kpybroker.metadata.brokers import BrokerImage
 from kpybroker.metadata.parts import PARTS, MetadataContent, Replaying
-from kpybroker.metadata.topics import TOPIC_RESOURCE, TOPICS, PartitionImage, TopicImage
+from kpybroker.metadata.topics import TOPICS, PartitionImage, TopicImage
 
 __all__ = [
-    "BROKER_RESOURCE",
     "ELR_FEATURE",
     "GROUP_FEATURE",
-    "TOPIC_RESOURCE",
     "TRANSACTION_FEATURE",
     "BrokerImage",
     "Changes",
@@ -27,7 +25,6 @@ __all__ = [
     "TopicImage",
 ]
 
-BROKER_RESOURCE = 4
 ELR_FEATURE = "eligible.leader.replicas.version"
 TRANSACTION_FEATURE = "transaction.version"
 GROUP_FEATURE = "group.version"
@@ -35,7 +32,7 @@ GROUP_FEATURE = "group.version"
 
 
 class Changes(NamedTuple):
-    """What differs from the Image before. Topics by name; a topic made anew under its name is in both."""
+    """What differs from the Image before. Topics by name; a topic that was deleted and created again is in both."""
 
     removed: tuple[TopicImage, ...] = ()
     topics: tuple[str, ...] = ()
@@ -51,8 +48,7 @@ class Image(MetadataContent):
 
     def __init__(self, content: MetadataContent | None = None) -> None:
         super().__init__(content)
-        if self.open_transaction is not None:
-            self.open_transaction = tuple(self.open_transaction)
+        self.freeze_transaction()
         self.offset = -1
         """The last record applied."""
         self.epoch = -1
@@ -71,7 +67,7 @@ class Image(MetadataContent):
         return None if name is None else self.topics[name]
 
     def live_brokers(self) -> frozenset[int]:
-        """Those that are not fenced: clients may be sent to them, for a leader may be one on paper only."""
+        """The brokers that are not fenced. A leader that is fenced does not serve clients."""
         return frozenset(broker.id for broker in self.brokers.values() if not broker.fenced)
 
     def apply(self, records: Iterable[Any], offset: int, epoch: int) -> Image:
@@ -92,7 +88,7 @@ class Image(MetadataContent):
             yield from part.records(part.of(self))
 
     def with_changes(self, changes: Changes) -> Image:
-        """This Image, said to differ from the one before it in these."""
+        """This Image, with these as its changes."""
         self.changes = changes
         return self
 
@@ -108,7 +104,7 @@ class _Delta(Replaying):
         self._before = before
         self._removed: list[TopicImage] = []
         self._partitions: dict[str, dict[int, PartitionImage]] = {}
-        """By topic and index those that are new or have changed."""
+        """The new and the changed partitions, by topic and index."""
         self._configs: dict[tuple[int, str], None] = {}
 
     def finish(self, offset: int, epoch: int) -> Image:

@@ -1,4 +1,4 @@
-"""Metadata records that nothing here decides by, and that must survive a snapshot all the same."""
+"""Metadata records that nothing here uses, but that must survive a snapshot."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from kpybroker.wire.stored import metadata as stored
 
 
 def _key_of(record: Any) -> tuple[str, Any]:
-    if isinstance(record, stored.AccessControlEntryRecord | stored.RemoveAccessControlEntryRecord):
-        return "acl", record.id
     return "token", record.token_id
 
 
@@ -27,8 +25,6 @@ KEPT: Part[Mapping[tuple[str, Any], Any]] = Part(
     "kept",
     {},
     {
-        stored.AccessControlEntryRecord: _keep,
-        stored.RemoveAccessControlEntryRecord: _forget,
         stored.DelegationTokenRecord: _keep,
         stored.RemoveDelegationTokenRecord: _forget,
     },

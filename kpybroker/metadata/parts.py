@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kpybroker.errors import Damage
+from kpybroker.metadata.acls import ACL_IDS, ACLS
 from kpybroker.metadata.brokers import BROKERS, CONTROLLERS, BrokerImage
 from kpybroker.metadata.cluster import CONFIGS, FEATURES, NEXT_PRODUCER_ID, Resource
 from kpybroker.metadata.kept import KEPT
@@ -13,6 +14,7 @@ from kpybroker.metadata.part import Item, Key, Metadata, Part, Value
 from kpybroker.metadata.quotas import QUOTAS, Quotas
 from kpybroker.metadata.scram import SCRAM_CREDENTIALS, ScramCredentials
 from kpybroker.metadata.topics import TOPIC_NAMES, TOPICS
+from kpybroker.security.acls import Acl
 from kpybroker.wire.stored import metadata as stored
 
 PARTS: tuple[Part[Any], ...] = (
@@ -25,6 +27,8 @@ PARTS: tuple[Part[Any], ...] = (
     QUOTAS,
     SCRAM_CREDENTIALS,
     NEXT_PRODUCER_ID,
+    ACLS,
+    ACL_IDS,
     KEPT,
 )
 """In the order of a snapshot."""
@@ -48,6 +52,10 @@ class MetadataContent:
 
     __slots__ = ("open_transaction", *(part.name for part in PARTS))
 
+    acl_ids: Mapping[Acl, bytes]
+    """Of equal ACLs, the id of the last one."""
+    acls: Mapping[bytes, Acl]
+    """By id."""
     brokers: Mapping[int, BrokerImage]
     configs: Mapping[Resource, Mapping[str, str]]
     """The settings that a resource has of its own."""
@@ -66,6 +74,11 @@ class MetadataContent:
         for part in PARTS:
             setattr(self, part.name, part.empty if before is None else part.of(before))
         self.open_transaction = None if before is None else before.open_transaction
+
+    def freeze_transaction(self) -> None:
+        """Keep the records of an open transaction as they are now."""
+        if self.open_transaction is not None:
+            self.open_transaction = tuple(self.open_transaction)
 
     def config(self, resource_type: int, name: str) -> Mapping[str, str]:
         """The settings a resource has of its own, by name; empty where it has none."""

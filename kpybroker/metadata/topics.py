@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.metadata.cluster import forget_settings
 from kpybroker.metadata.part import Metadata, Part
 from kpybroker.wire.stored import metadata as stored
 
-TOPIC_RESOURCE = 2
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
 NO_RECOVERY_CHANGE = -1
@@ -100,7 +100,7 @@ def _topic(metadata: Metadata, record: stored.TopicRecord) -> None:
 def _remove_topic(metadata: Metadata, record: stored.RemoveTopicRecord) -> None:
     name = metadata.changing(TOPIC_NAMES).pop(record.topic_id)
     metadata.remove_topic(name, record.topic_id)
-    forget_settings(metadata, (TOPIC_RESOURCE, name))
+    forget_settings(metadata, (ResourceType.TOPIC, name))
 
 
 def _partition(metadata: Metadata, record: stored.PartitionRecord) -> None:

@@ -24,8 +24,7 @@ from kpybroker.wire.api import Api
 
 
 class ClientQuotas:
-    """Client quotas and their use. Every client is ANONYMOUS, since there is no authentication. `now_ms` is the loop's
-    clock."""
+    """Client quotas and their use, by user and client id. `now_ms` is the loop's clock."""
 
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self.windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
@@ -70,9 +69,9 @@ class ClientQuotas:
         """Whether any quota of this kind is set."""
         return key in self._limits
 
-    def charge(self, key: str, client_id: str | None, value: float) -> int:
+    def charge(self, key: str, client_id: str | None, value: float, user: str = ANONYMOUS) -> int:
         """Record a client's usage; returns for how many milliseconds it must wait."""
-        found = self._applying(key, client_id)
+        found = self._applying(key, client_id, user)
         if found is None:
             return 0
         now_ms = self.now_ms()
@@ -81,16 +80,16 @@ class ClientQuotas:
         wait_ms = rate.wait_ms(found.limit, now_ms)
         return min(wait_ms, self.windows.size_ms) if key == REQUEST_PERCENTAGE else wait_ms
 
-    def take_back(self, key: str, client_id: str | None, value: float) -> None:
+    def take_back(self, key: str, client_id: str | None, value: float, user: str = ANONYMOUS) -> None:
         """Cancel usage that was recorded but did not happen."""
-        found = self._applying(key, client_id)
+        found = self._applying(key, client_id, user)
         if found is not None:
             now_ms = self.now_ms()
             self._rates.at((key, found.user, found.client_id), now_ms).record(-value, now_ms)
 
-    def most_at_once(self, key: str, client_id: str | None) -> float | None:
+    def most_at_once(self, key: str, client_id: str | None, user: str = ANONYMOUS) -> float | None:
         """How much an idle client may do at once without having to wait; None for no limit."""
-        found = self._applying(key, client_id)
+        found = self._applying(key, client_id, user)
         if found is None:
             return None
         return found.limit * (self.windows.samples - 1) * self.windows.size_ms / 1000
@@ -110,18 +109,18 @@ class ClientQuotas:
             rate.record(-1, now_ms)
         return min(wait_ms, self.windows.size_ms)
 
-    def mutations(self, api: Api, version: int, client_id: str | None) -> Mutations:
+    def mutations(self, api: Api, version: int, client_id: str | None, user: str = ANONYMOUS) -> Mutations:
         """What one request to create, grow or delete topics may change; its API has a `strict_from`."""
         assert api.strict_from is not None
-        found = self._applying(CONTROLLER_MUTATION_RATE, client_id)
+        found = self._applying(CONTROLLER_MUTATION_RATE, client_id, user)
         permits = None
         if found is not None:
             permits = self._permits.at((CONTROLLER_MUTATION_RATE, found.user, found.client_id), self.now_ms())
         return Mutations(self.now_ms, permits, found, strict=version >= api.strict_from)
 
-    def _applying(self, key: str, client_id: str | None) -> Applying | None:
+    def _applying(self, key: str, client_id: str | None, user: str) -> Applying | None:
         limits = self._limits.get(key)
-        return None if limits is None else applying(limits, ANONYMOUS, client_id or "")
+        return None if limits is None else applying(limits, user, client_id or "")
 
 
 class Mutations:

@@ -44,7 +44,7 @@ class Driver:
 
     def __init__(self, world: World, config: BrokerConfig, directory: Directory) -> None:
         self._world = world
-        self.dialer = controller_dialer(world.network, config)
+        self.dialer = controller_dialer(world, config)
         self.config = config
         self.path = f"{directory.path}/{METADATA_DIRECTORY}"
         self.timer = ElectionTimer(lambda: self.take(raft.TimerTick()))

@@ -347,8 +347,7 @@ class Quorum:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         try:
             for record in records:
-                if record.value is None:
-                    record.value = frame_record(record.message)
+                record.serialized(frame_record)
         except ValueError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
         for piece in pieces(records):

@@ -1,1 +1,1 @@
-"""Credentials of users, principals, and TLS of listeners."""
+"""Credentials of users, principals, logins, TLS of listeners, and what an authorizer is asked."""

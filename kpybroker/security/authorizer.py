@@ -5,6 +5,7 @@ Source: the codes of Apache Kafka's AclOperation and ResourceType.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Protocol
 
@@ -56,3 +57,8 @@ class Authorizer(Protocol):
         self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource
     ) -> bool:
         """Whether it may do the operation on at least one resource of the type."""
+
+    def operations(
+        self, principal: Principal, host: str, asked: Iterable[Operation], resource: AclResource, name: str
+    ) -> int:
+        """The bits of those operations that it may do on the resource. No refusal is logged."""

@@ -37,6 +37,19 @@ class ScramCredential(NamedTuple):
         return f"ScramCredential(iterations={self.iterations})"
 
 
+SALT_BITS = 130
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def salt_of(number: int) -> bytes:
+    """A salt in the form of Kafka's tools: a number of 130 bits in base 36."""
+    text = ""
+    while number:
+        number, digit = divmod(number, len(DIGITS))
+        text = DIGITS[digit] + text
+    return text.encode()
+
+
 def credential_of(mechanism: ScramMechanism, salt: bytes, salted_password: bytes, iterations: int) -> ScramCredential:
     """The credential for a password that a client has salted, with this many iterations."""
     digest = DIGESTS[mechanism]

@@ -56,7 +56,7 @@ class Node:
 
     @classmethod
     async def _start(cls, world: World, config: BrokerConfig, observing: Observing | None) -> Node:
-        secure = secure_listening(config, world.wall_ms())
+        secure = secure_listening(config, world)
         if not is_formatted(world, config.metadata_log_dir):
             await _check_ports(world, config)
         broker = await Broker.open(world, config)
@@ -66,7 +66,7 @@ class Node:
         started = False
         try:
             for endpoint in config.controller_listeners:
-                await _listen(server, endpoint, CONTROLLER)
+                await _listen(server, endpoint, CONTROLLER, secure.get(endpoint.name))
             listening = [await _listen(server, each, BROKER, secure.get(each.name)) for each in config.listeners]
             await broker.enter_quorum()
             advertised = tuple(

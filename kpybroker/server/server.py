@@ -11,6 +11,7 @@ from kpybroker.metrics import Metrics
 from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.connection_rate import Arrivals
 from kpybroker.server.connections.listener import ListenerState
+from kpybroker.server.connections.logging_in import ListenerLogin, connection_at
 from kpybroker.server.connections.port import Port
 from kpybroker.server.connections.secure_listeners import SecureListening
 from kpybroker.server.requests import dispatch
@@ -74,7 +75,10 @@ class Server:
             state = replace(state, principal_of=secure.principal_of)
             tls = TlsAcceptor(secure.context, self._refuse_handshake)
         self._states.append(state)
-        listener = await self.broker.world.network.listen(lambda: Connection(self.port, state), host, port, tls)
+        login = ListenerLogin.of(self.broker, listener_name)
+        listener = await self.broker.world.network.listen(
+            lambda: connection_at(state, self.port, login), host, port, tls
+        )
         self._listeners.append(listener)
         if self._sweeper is None:
             self._swept_at = self.now

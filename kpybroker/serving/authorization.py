@@ -26,10 +26,35 @@ DENIED: Mapping[AclResource, ErrorCode] = MappingProxyType(
 """The answer where an operation on a resource is not allowed."""
 
 
+ASK_THEMSELVES = frozenset(
+    {"CreateAcls", "DeleteAcls", "DescribeAcls", "DescribeTopicPartitions", "Fetch", "Metadata", "Produce"}
+)
+"""APIs whose handlers ask. `serving/authorization_rules.py` has the rules for all others."""
+ASK_NOBODY = frozenset(
+    {
+        "ApiVersions",
+        "CreateDelegationToken",
+        "DescribeDelegationToken",
+        "ExpireDelegationToken",
+        "RenewDelegationToken",
+        "SaslAuthenticate",
+        "SaslHandshake",
+    }
+)
+"""APIs that everybody may use. Delegation tokens are refused to everybody."""
+
+
 def allows(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
     """Whether the caller may do the operation on the resource."""
     authorizer = broker.metadata.authorizer
     return authorizer is None or authorizer.allows(call.principal, call.host, call.api_key, operation, resource, name)
+
+
+def is_shown(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
+    """As `allows`, for responses that leave out what the caller may not see: it was refused nothing, so none is logged
+    or counted."""
+    authorizer = broker.metadata.authorizer
+    return authorizer is None or bool(authorizer.operations(call.principal, call.host, (operation,), resource, name))
 
 
 def allows_any(broker: Broker, call: Call, operation: Operation, resource: AclResource) -> bool:
@@ -42,3 +67,9 @@ def require(broker: Broker, call: Call, operation: Operation, resource: AclResou
     """Raises the authorization error of the resource unless the caller may do the operation."""
     if not allows(broker, call, operation, resource, name):
         raise KafkaError(DENIED[resource])
+
+
+def require_authorizer(broker: Broker, message: str) -> None:
+    """Raises SECURITY_DISABLED with this message where there is no authorizer."""
+    if broker.metadata.authorizer is None:
+        raise KafkaError(ErrorCode.SECURITY_DISABLED, message)

@@ -1,48 +1,69 @@
-"""The operations that clients are authorized for, as responses show them: bits of Kafka's AclOperation codes.
+"""The operations that a client is authorized for, as responses show them: bits of Kafka's AclOperation codes.
 
 Without an authorizer, everything that can be done to a resource is allowed.
 """
 
 from __future__ import annotations
 
-from enum import IntFlag
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
+from kpybroker.serving.authorization import is_shown
+
+if TYPE_CHECKING:
+    from kpybroker.broker.broker import Broker
 
 NOT_ASKED = -(2**31)
 """In place of the operations, where the request does not ask for them."""
-
-
-class Operation(IntFlag):
-    """Each is the bit of its AclOperation code."""
-
-    READ = 1 << 3
-    WRITE = 1 << 4
-    CREATE = 1 << 5
-    DELETE = 1 << 6
-    ALTER = 1 << 7
-    DESCRIBE = 1 << 8
-    CLUSTER_ACTION = 1 << 9
-    DESCRIBE_CONFIGS = 1 << 10
-    ALTER_CONFIGS = 1 << 11
-    IDEMPOTENT_WRITE = 1 << 12
-
-
-_CONFIGS = Operation.DESCRIBE_CONFIGS | Operation.ALTER_CONFIGS
-TOPIC_OPERATIONS = int(
-    Operation.READ
-    | Operation.WRITE
-    | Operation.CREATE
-    | Operation.DELETE
-    | Operation.ALTER
-    | Operation.DESCRIBE
-    | _CONFIGS
-)
-GROUP_OPERATIONS = int(Operation.READ | Operation.DELETE | Operation.DESCRIBE | _CONFIGS)
-CLUSTER_OPERATIONS = int(
-    Operation.CREATE
-    | Operation.ALTER
-    | Operation.DESCRIBE
-    | Operation.CLUSTER_ACTION
-    | _CONFIGS
-    | Operation.IDEMPOTENT_WRITE
+SUPPORTED: Mapping[AclResource, tuple[Operation, ...]] = MappingProxyType(
+    {
+        AclResource.TOPIC: (
+            Operation.READ,
+            Operation.WRITE,
+            Operation.CREATE,
+            Operation.DELETE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+        ),
+        AclResource.GROUP: (
+            Operation.READ,
+            Operation.DELETE,
+            Operation.DESCRIBE,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+        ),
+        AclResource.CLUSTER: (
+            Operation.CREATE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+            Operation.CLUSTER_ACTION,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+            Operation.IDEMPOTENT_WRITE,
+        ),
+    }
 )
 """All operations on a resource of each type, as Kafka's AclEntry.supportedOperations has them."""
+EVERY: Mapping[AclResource, int] = MappingProxyType(
+    {resource: sum(1 << each for each in operations) for resource, operations in SUPPORTED.items()}
+)
+
+
+def operations_of(broker: Broker, call: Call, resource: AclResource, name: str = CLUSTER_NAME) -> int:
+    """The bits of what the caller may do with a resource."""
+    authorizer = broker.metadata.authorizer
+    if authorizer is None:
+        return EVERY[resource]
+    return authorizer.operations(call.principal, call.host, SUPPORTED[resource], resource, name)
+
+
+def cluster_operations_of(broker: Broker, call: Call) -> int:
+    """The bits of what the caller may do with the cluster; 0 where it may not describe it."""
+    if not is_shown(broker, call, Operation.DESCRIBE, AclResource.CLUSTER):
+        return 0
+    return operations_of(broker, call, AclResource.CLUSTER)

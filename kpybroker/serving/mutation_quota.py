@@ -16,4 +16,4 @@ def mutations(broker: Broker, call: Call) -> Mutations:
     """The caller's quota. Nodes of the cluster have none: they call at the controller's listener."""
     if call.side == CONTROLLER:
         return Mutations(broker.quotas.now_ms, None, None, strict=True)
-    return broker.quotas.mutations(by_key[call.api_key], call.version, call.client_id)
+    return broker.quotas.mutations(by_key[call.api_key], call.version, call.client_id, call.principal.name)

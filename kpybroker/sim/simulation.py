@@ -30,9 +30,10 @@ from kpybroker.sim.cluster.setup import CLIENT_PORT, CONSUMER_MEMBERS_SESSION_MS
 from kpybroker.sim.faults.nemesis import Nemesis
 from kpybroker.sim.laws.assignment_law import PartitionOwnership
 from kpybroker.sim.workload import start_clients
-from kpybroker.sim.world.history import History, Place
+from kpybroker.sim.world.history import History
 from kpybroker.sim.world.loop import Dead, Owner, Stuck, VirtualLoop
 from kpybroker.sim.world.network import Fabric
+from kpybroker.topics import TopicPartition
 
 BEGIN_LIMIT_S = 60.0
 LIVENESS_LIMIT_S = 60.0
@@ -93,11 +94,13 @@ class Simulation:
             self.pace_s, self.slows_after = 2 * self.pace_s, 50
         self.clients: list[SimClient] = []
         self._work: list[asyncio.Task[None]] = []
-        self.places: list[Place] = [(topic.name, index) for topic in setup.topics for index in range(topic.partitions)]
+        self.places: list[TopicPartition] = [
+            (topic.name, index) for topic in setup.topics for index in range(topic.partitions)
+        ]
         self.writable = [place for place in self.places if place[0] != OUTPUTS]
         """Partitions that every client may write to."""
         table = setup.table
-        self.tables: list[Place] = [(table.name, index) for index in range(table.partitions)] if table else []
+        self.tables: list[TopicPartition] = [(table.name, index) for index in range(table.partitions)] if table else []
         """Compacted partitions."""
         self.ownership = PartitionOwnership(self.history, SHARED_GROUP, CONSUMER_MEMBERS_SESSION_MS / 1000)
         self.actors = [actor(self) for actor in ACTORS if actor.plays(setup)]

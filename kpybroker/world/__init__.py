@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from kpybroker.world.devices import Device
 
 if TYPE_CHECKING:
-    from kpybroker.world.secure import TlsAcceptor
+    from kpybroker.world.secure import TlsAcceptor, TlsContext
 
 Buffer = bytes | bytearray | memoryview
 
@@ -39,9 +39,10 @@ class Network(Protocol):
         handshake. Raises OSError (address in use, not available)."""
 
     async def connect(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: TlsContext | None = None
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect to a host and port. Raises OSError (refused, unreachable)."""
+        """Connect to a host and port. With `tls`, the protocol's connection is made after the handshake. Raises OSError
+        (refused, unreachable, a failed handshake)."""
 
 
 class PendingWrite(Protocol):

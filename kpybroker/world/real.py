@@ -16,7 +16,7 @@ from time import monotonic
 from kpybroker.world import Buffer, PendingWrite, World
 from kpybroker.world.buffers import ReadBuffer, ReadBuffers
 from kpybroker.world.devices import SLOW_WRITE_S, Device, Devices
-from kpybroker.world.secure import SecureListener, TlsAcceptor
+from kpybroker.world.secure import HANDSHAKE_S, SecureListener, TlsAcceptor, TlsContext
 
 _IOV_MAX = 1024
 _BACKLOG = 1024
@@ -118,9 +118,11 @@ class RealNetwork:
         return RealListener(servers, port)
 
     async def connect(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: TlsContext | None = None
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        return await asyncio.get_running_loop().create_connection(factory, host, port)
+        return await asyncio.get_running_loop().create_connection(
+            factory, host, port, ssl=tls, ssl_handshake_timeout=None if tls is None else HANDSHAKE_S
+        )
 
 
 class RealWrite:

@@ -25,13 +25,15 @@ PLAIN = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAY
 """OpenSSL's words for bytes that are no TLS."""
 
 TlsContext = ssl.SSLContext
+TlsError = ssl.SSLError
 Factory = Callable[[], asyncio.BaseProtocol]
 
 
 class TlsAcceptor(NamedTuple):
-    """How a listener accepts TLS. `refused` is told the address of a failed handshake and why it failed."""
+    """How a listener accepts TLS. `context` is asked for each handshake; it never raises. `refused` is told the address
+    of a failed handshake and why it failed."""
 
-    context: ssl.SSLContext
+    context: Callable[[], ssl.SSLContext]
     refused: Callable[[str, str], None]
 
 
@@ -57,23 +59,65 @@ def read_public(path: str) -> bytes:
     return data
 
 
-def server_context(
-    key_pem: bytes, chain_pem: bytes, trust_pem: str, client_auth: str, versions: tuple[str, str], ciphers: str
-) -> ssl.SSLContext:
+def stamp(path: str) -> tuple[int, ...]:
+    """Changes when the file does; empty if there is none."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return ()
+    return about.st_mtime_ns, about.st_size, about.st_ino
+
+
+class Material(NamedTuple):
+    """What a context is made of, as PEM; the key is not encrypted. `trust_pem` is empty without a trust store.
+
+    `ciphers` is OpenSSL's list for TLS 1.2, empty for its default. Never shown.
+    """
+
+    own_pem: bytes
+    """The key and its certificates; empty for a client without a certificate."""
+    trust_pem: str
+    versions: tuple[str, str]
+    ciphers: str
+
+    def __repr__(self) -> str:
+        return f"Material({self.versions})"
+
+
+def server_context(material: Material, client_auth: str) -> ssl.SSLContext:
     """A context for accepted sockets. Raises ssl.SSLError for what OpenSSL does not take."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version, context.maximum_version = VERSIONS[versions[0]], VERSIONS[versions[1]]
-    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_RENEGOTIATION
-    if ciphers:
-        context.set_ciphers(ciphers)
-    with _memory() as file:
-        file.write(key_pem + chain_pem)
-        file.flush()
-        file.seek(0)
-        context.load_cert_chain(f"/dev/fd/{file.fileno()}")
-    if trust_pem:
-        context.load_verify_locations(cadata=trust_pem)
+    context = _context(ssl.PROTOCOL_TLS_SERVER, material)
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    if material.trust_pem:
+        context.load_verify_locations(cadata=material.trust_pem)
     context.verify_mode = VERIFY[client_auth]
+    return context
+
+
+def client_context(material: Material, *, check_host: bool) -> ssl.SSLContext:
+    """A context to dial with. Without a trust store, the machine's authorities are trusted, as by Java. Raises
+    ssl.SSLError."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, material)
+    context.check_hostname = check_host
+    if material.trust_pem:
+        context.load_verify_locations(cadata=material.trust_pem)
+    else:
+        context.load_default_certs()
+    return context
+
+
+def _context(protocol: int, material: Material) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version, context.maximum_version = (VERSIONS[each] for each in material.versions)
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    if material.ciphers:
+        context.set_ciphers(material.ciphers)
+    if material.own_pem:
+        with _memory() as file:
+            file.write(material.own_pem)
+            file.flush()
+            file.seek(0)
+            context.load_cert_chain(f"/dev/fd/{file.fileno()}")
     return context
 
 
@@ -141,7 +185,7 @@ class SecureListener:
         is_served = False
         try:
             await self._loop.connect_accepted_socket(
-                self._factory, accepted, ssl=self._acceptor.context, ssl_handshake_timeout=HANDSHAKE_S
+                self._factory, accepted, ssl=self._acceptor.context(), ssl_handshake_timeout=HANDSHAKE_S
             )
             is_served = True
         except OSError as error:  # also ssl.SSLError, ConnectionError and TimeoutError
@@ -155,7 +199,7 @@ def why_failed(error: OSError) -> str:
     """What went wrong in a handshake, and the remedy if there is one."""
     reason = getattr(error, "reason", None) or ""
     if reason in PLAIN:
-        return "it spoke no TLS, and this listener does; set security.protocol=SSL in the client"
+        return "it spoke no TLS, and this listener does; set security.protocol=SSL (or SASL_SSL) in the client"
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return "it showed no certificate, and ssl.client.auth=required here; set ssl.keystore.location in the client"
     if reason in ("TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_CERTIFICATE_UNKNOWN", "SSLV3_ALERT_BAD_CERTIFICATE"):
@@ -171,3 +215,16 @@ def why_failed(error: OSError) -> str:
     if isinstance(error, ConnectionAbortedError | TimeoutError):
         return f"it took longer than {HANDSHAKE_S:.0f} s"
     return "it closed the connection"
+
+
+def why_not_dialled(error: ssl.SSLError) -> str:
+    """What went wrong in a handshake with a listener that was dialled, and the remedy."""
+    reason = error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not accepted here: {error.verify_message}; see ssl.truststore and "
+            "ssl.endpoint.identification.algorithm"
+        )
+    if reason in PLAIN:
+        return "it speaks no TLS; see listener.security.protocol.map there and here"
+    return f"{reason.replace('_', ' ').lower() or 'TLS failed'}; see its log"

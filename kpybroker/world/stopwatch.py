@@ -1,4 +1,4 @@
-"""A clock for measurements, never for decisions: it runs while the loop stands still, and is alike in every World."""
+"""A clock for measurements, never for decisions: it is the real clock in every World, simulated ones included."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from kpybroker.cli.local_cluster import HOST, LocalClusterOptions, LocalNode, Po
 from kpybroker.config import parse_properties
 from kpybroker.errors import ConfigError
 from kpybroker.testing.process import BrokerProcess
+from oracle.target import steady_port
 from tests.cli.shell import Shell, kpybroker_process, ready
 
 WAIT_S = 60
@@ -150,9 +151,7 @@ def test_a_property_file_says_what_was_planned(tmp_path: Path, ports: Ports) -> 
 
 def test_no_port_is_planned_twice(tmp_path: Path, ports: Ports) -> None:
     """The controllers of three brokers listen 100 above --port, which is where people like to have HTTP."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = probe.getsockname()[1] % 20_000 + 20_000
+    port = steady_port(103)  # no outgoing connection takes one of these meanwhile
     with pytest.raises(ConfigError, match="choose another --port or --http-port"):
         plan(tmp_path, LocalClusterOptions(3, port, port + 102, {}), {}, ports)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kpybroker.cli.scram_options import CREDENTIALS_MAX, scram_records
+from kpybroker.client.client import CommandFailed
 from kpybroker.config import parse_config
+from kpybroker.metadata.scram import record_of
 from kpybroker.raft.log.snapshots import Snapshots
+from kpybroker.security.scram import ScramMechanism, credential_of
 from kpybroker.storage.dirs.directory import decode_id, read_properties
 from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY, read_bootstrap
+from kpybroker.wire.stored import metadata as stored
 from kpybroker.world.real import RealWorld
 from tests.cli.shell import Answer, Shell
 
@@ -48,7 +55,8 @@ def formatted(shell: Shell, config: Path, *options: str, cluster: str = CLUSTER)
 
 
 def levels(world: RealWorld, path: Path) -> dict[str, int]:
-    return {record.name: record.feature_level for record in read_bootstrap(world, str(path)) or []}
+    records = read_bootstrap(world, str(path)) or []
+    return {each.name: each.feature_level for each in records if isinstance(each, stored.FeatureLevelRecord)}
 
 
 @pytest.fixture
@@ -192,3 +200,68 @@ def test_a_random_uuid_is_one(shell: Shell) -> None:
     first, second = shell("storage", "random-uuid").out, shell("storage", "random-uuid").out
     assert first != second
     assert len(decode_id(first.strip())) == 16
+
+
+def credentials(world: RealWorld, path: Path) -> dict[tuple[str, int], stored.UserScramCredentialRecord]:
+    records = read_bootstrap(world, str(path)) or []
+    return {(each.name, each.mechanism): each for each in records if isinstance(each, stored.UserScramCredentialRecord)}
+
+
+def test_a_cluster_begins_with_users(
+    shell: Shell, settings: Callable[..., Path], tmp_path: Path, world: RealWorld
+) -> None:
+    salt = base64.b64encode(b"salt").decode()
+    salted = hashlib.pbkdf2_hmac("sha512", b"hush", b"salt", 5000)
+    for_ann = f"SCRAM-SHA-512=[name=ann,saltedpassword={base64.b64encode(salted).decode()},salt={salt},iterations=5000]"
+    options = ("--add-scram", for_ann, "-S", f'SCRAM-SHA-256=[name="ann",password="hush",salt="{salt}"]')
+    answer = formatted(shell, settings(), "--standalone", *options, "-S", "SCRAM-SHA-256=[name=bob,password=x]")
+    assert answer.code == 0
+    assert "hush" not in answer.out + answer.err
+    found = credentials(world, tmp_path / "data")
+    assert set(found) == {("ann", 1), ("ann", 2), ("bob", 1)}
+    expected = credential_of(ScramMechanism.SCRAM_SHA_512, b"salt", salted, 5000)
+    assert found["ann", 2] == record_of("ann", 2, expected)
+    expected = credential_of(
+        ScramMechanism.SCRAM_SHA_256, b"salt", hashlib.pbkdf2_hmac("sha256", b"hush", b"salt", 4096), 4096
+    )
+    assert found["ann", 1] == record_of("ann", 1, expected)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("hush", "cannot read the option"),
+        ("SCRAM-SHA-1=[name=a,password=hush]", "there is no mechanism SCRAM-SHA-1"),
+        ("SCRAM-SHA-256=[password=hush]", "the name is missing"),
+        ("SCRAM-SHA-256=[name=a]", "either password or saltedpassword"),
+        ("SCRAM-SHA-256=[name=a,password=hush,saltedpassword=hush]", "either password or saltedpassword"),
+        ("SCRAM-SHA-256=[name=a,saltedpassword=hush]", "needs the salt"),
+        ("SCRAM-SHA-256=[name=a,password=hush,salt=?]", "salt is not base64"),
+        ("SCRAM-SHA-256=[name=a,password=hush,iterations=4095]", "from 4096 to 16384"),
+        ("SCRAM-SHA-256=[name=a,password=hush,iterations=16385]", "from 4096 to 16384"),
+        ("SCRAM-SHA-256=[name=a,password=hush,iterations=1e4]", "from 4096 to 16384"),
+        ("SCRAM-SHA-256=[name=a,password=hush,pass=hush]", "a field is not one of"),
+        ("SCRAM-SHA-256=[name=a,name=b,password=hush]", "there twice"),
+    ],
+)
+def test_a_credential_that_cannot_be_read_formats_nothing(
+    shell: Shell, settings: Callable[..., Path], tmp_path: Path, option: str, said: str
+) -> None:
+    answer = formatted(shell, settings(), "--standalone", "--add-scram", option)
+    assert answer.code != 0
+    assert said in answer.err
+    assert "hush" not in answer.err
+    assert not (tmp_path / "data" / "meta.properties").exists()
+
+
+def test_a_user_has_a_mechanism_once(shell: Shell, settings: Callable[..., Path]) -> None:
+    twice = ("--add-scram", "SCRAM-SHA-256=[name=a,password=hush]") * 2
+    assert "user a has the same mechanism twice" in formatted(shell, settings(), "--standalone", *twice).err
+
+
+def test_credentials_are_limited() -> None:
+    salted = "saltedpassword=c2FsdA==,salt=c2FsdA=="
+    options = [f"SCRAM-SHA-256=[name=u{number},{salted}]" for number in range(CREDENTIALS_MAX + 1)]
+    assert len(scram_records(options[1:])) == CREDENTIALS_MAX
+    with pytest.raises(CommandFailed, match=f"at most {CREDENTIALS_MAX}"):
+        scram_records(options)

@@ -200,10 +200,6 @@ def test_listeners() -> None:
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "name of its own"),
         ({"listeners": "PLAINTEXT://:1,CONTROLLER://:1"}, "same port 1"),
         ({"listeners": "HOME://:9092"}, "add HOME:PLAINTEXT"),
-        (
-            {"listeners": "SASL_SSL://:9092"},
-            "listeners=SASL_SSL://:9092 cannot be obeyed: listeners speak PLAINTEXT or SSL here",
-        ),
         ({"listeners": "CONTROLLER://:9092"}, "no listener for clients"),
         ({"listeners": ""}, "no listener for clients"),
         ({"listener.security.protocol.map": "A=B"}, "NAME:PROTOCOL"),

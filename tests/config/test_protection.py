@@ -9,12 +9,11 @@ from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.dynamic import usable, why_unusable
 from kpybroker.config.effect import BROKER, TOPIC, key_of
 from kpybroker.config.key import BOOLEAN, INT, LONG, PASSWORD, ConfigKey, Effect, OneOf
-from kpybroker.config.security_keys import AUTHORIZER_KEYS
 from kpybroker.config.topic_keys import TOPIC_KEYS
 from kpybroker.errors import ConfigError
 
-REFUSED = [key for key in (*BROKER_KEYS.values(), *AUTHORIZER_KEYS.values()) if key.effect is Effect.REFUSED]
-ACCESS = ("authorizer.class.name", "super.users", "sasl.enabled.mechanisms", "sasl.jaas.config")
+REFUSED = [key for key in BROKER_KEYS.values() if key.effect is Effect.REFUSED]
+ACCESS = ("principal.builder.class", "sasl.oauthbearer.jwks.endpoint.url")
 DATA = (
     "create.topic.policy.class.name",
     "config.providers",
@@ -62,10 +61,16 @@ def test_what_asks_for_nothing_is_taken(key: ConfigKey) -> None:
 
 def test_all_that_is_refused_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
-        parse_config({"sasl.enabled.mechanisms": "PLAIN", "connections.max.reauth.ms": "9", "super.users": "User:a"})
+        parse_config(
+            {
+                "sasl.oauthbearer.expected.issuer": "me",
+                "sasl.oauthbearer.jwks.endpoint.url": "file:/k",
+                "create.topic.policy.class.name": "a.B",
+            }
+        )
     said = str(refused.value)
-    assert "sasl.enabled.mechanisms=PLAIN, connections.max.reauth.ms=9 cannot be obeyed" in said
-    assert ". super.users=User:a cannot be obeyed" in said
+    assert "sasl.oauthbearer.expected.issuer=me, sasl.oauthbearer.jwks.endpoint.url=file:/k cannot be obeyed" in said
+    assert ". create.topic.policy.class.name=a.B cannot be obeyed" in said
 
 
 @pytest.mark.parametrize("key", REFUSED, ids=lambda key: key.name)
@@ -163,16 +168,3 @@ def test_forced_writes_of_one_topic_are_kept(name: str) -> None:
     assert config.log_settings({name: "1"}).fsync_always
     assert not config.log_settings({name: str(TOPIC_KEYS[name].default)}).fsync_always
     assert parse_config({"kpybroker.fsync": "always"}).log_settings({name: "9223372036854775807"}).fsync_always
-
-
-def test_a_listener_is_refused_together_with_the_rest() -> None:
-    settings = {
-        "listeners": "PLAINTEXT://:9092,INSIDE://:9093,SSL://:9095,SASL_SSL://:9094",
-        "listener.security.protocol.map": "INSIDE:SASL_PLAINTEXT,SSL:SSL,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
-        "super.users": "User:a",
-    }
-    with pytest.raises(ConfigError) as refused:
-        parse_config(settings)
-    said = str(refused.value)
-    assert "listeners=INSIDE://:9093, listeners=SASL_SSL://:9094 cannot be obeyed" in said
-    assert "super.users=User:a cannot be obeyed" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.commands import (
     AlterConfigs,
     AlterOp,
@@ -12,7 +13,6 @@ from kpybroker.controller.commands import (
     IncrementalAlterConfigs,
     NewTopic,
     ReplaceConfigs,
-    ResourceType,
 )
 from kpybroker.errors import ErrorCode as E
 from tests.controller.stage import Stage
@@ -160,6 +160,9 @@ def test_resources_that_cannot_be_changed(stage: Stage, kind: int, name: str, co
         ("1", "num.partitions", "3", "Cannot update these configs dynamically: [num.partitions]"),
         ("", "num.partitions", "3", "Cannot update these configs dynamically: [num.partitions]"),
         ("1", "kpybroker.fsync", "always", "Cannot update these configs dynamically"),
+        ("", "super.users", "User:a", "Cannot update these configs dynamically: [super.users]"),
+        ("1", "allow.everyone.if.no.acl.found", "true", "Cannot update these configs dynamically"),
+        ("1", "authorizer.class.name", "x.Y", "Cannot update these configs dynamically"),
         ("1", "log.retention.ms", "x", "Not a number of type LONG"),
         ("1", "log.retention.ms", "0", "unlimited (-1)"),
         ("", "min.insync.replicas", "0", "at least 1"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.commands import (
     AlterOp,
     AlterPartition,
@@ -26,7 +27,6 @@ from kpybroker.controller.commands import (
     NewTopic,
     ProposedIsr,
     Reassignment,
-    ResourceType,
     UnregisterBroker,
     UpdateFeatures,
 )

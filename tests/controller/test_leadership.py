@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.commands import (
     AlterOp,
     AlterPartition,
@@ -20,7 +21,6 @@ from kpybroker.controller.commands import (
     NewTopic,
     ProposedIsr,
     Reassignment,
-    ResourceType,
     UpdateFeatures,
 )
 from kpybroker.errors import ErrorCode

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.commands import (
     AllocateProducerIds,
     AlterConfigs,
@@ -22,7 +23,6 @@ from kpybroker.controller.commands import (
     NewPartitions,
     NewTopic,
     ReplaceConfigs,
-    ResourceType,
 )
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.machine.contract import Moment

@@ -12,6 +12,7 @@ import pytest
 
 from kpybroker.config import parse_config
 from kpybroker.config.effect import KEYS
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.commands import (
     AlterClientQuotas,
     AlterConfigs,
@@ -25,7 +26,6 @@ from kpybroker.controller.commands import (
     NewTopic,
     QuotaChange,
     ReplaceConfigs,
-    ResourceType,
     UpdateFeatures,
 )
 from kpybroker.controller.election_rules import Rules

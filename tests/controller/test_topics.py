@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.commands import (
     ZERO_UUID,
     CreatePartitions,
@@ -11,7 +12,6 @@ from kpybroker.controller.commands import (
     DeleteTopics,
     NewPartitions,
     NewTopic,
-    ResourceType,
 )
 from kpybroker.errors import ErrorCode as E
 from kpybroker.errors import KafkaError

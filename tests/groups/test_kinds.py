@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,11 +123,8 @@ class QueueGroups(GroupKind):
         if command.member_id is not None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "members have no names")
 
-    def listed(self) -> Iterable[ListedGroup]:
-        return [
-            ListedGroup(group_id=each.group_id, protocol_type="queue", group_state="Stable", group_type="queue")
-            for each in self.groups.values()
-        ]
+    def row(self, group_id: str) -> ListedGroup:
+        return ListedGroup(group_id=group_id, protocol_type="queue", group_state="Stable", group_type="queue")
 
     def forget(self, group_id: str, step: Step) -> None:
         step.write(Stored(key_of(group_id), None))

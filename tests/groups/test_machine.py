@@ -256,6 +256,15 @@ def test_foreign_groups_are_listed_and_left_alone() -> None:
             stage.answer(command)
 
 
+def test_foreign_groups_count_to_the_limit() -> None:
+    stage = Stage(GroupSettings(first_join_pause_ms=0, max_groups=2))
+    for name in (b"f", b"g"):
+        stage.machine.apply(Stored(b"\x00\x0b\x00\x01" + name, b"\x00\x00\x00\x00\x00\x01\x00"))
+    assert stage.answer(join(group="h", version=3)).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    stage.machine.apply(Stored(b"\x00\x0b\x00\x01g", None))
+    assert stage.answer(join(group="h", version=3)).error_code == ErrorCode.NONE
+
+
 def test_syncs_need_no_protocol_of_old_clients() -> None:
     stage = Stage()
     joined = stage.answer(join(version=3))

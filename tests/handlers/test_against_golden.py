@@ -71,6 +71,11 @@ OURS = {
 }
 
 OURS_IN_SCENE = {
+    ("CreateAcls", "any type"): "Kafka fails with UNKNOWN_SERVER_ERROR, for no ACL can be made of it",
+    ("CreateAcls", "any pattern"): "as with any type",
+    ("CreateAcls", "match"): "as with any type",
+    ("CreateAcls", "any operation"): "as with any type",
+    ("CreateAcls", "any permission"): "as with any type",
     ("AlterUserScramCredentials", "no password"): "Kafka fails with UNKNOWN_SERVER_ERROR, for no key can be made of it",
     ("ListOffsets", "at -3, after a deletion"): "Kafka points to a deleted record; ours to the first that is left",
     ("Metadata", "a zero id"): "Kafka fails with UNKNOWN_SERVER_ERROR; an id that nobody has is UNKNOWN_TOPIC_ID",
@@ -82,8 +87,10 @@ UNORDERED = {
     "AlterClientQuotas",
     "AlterUserScramCredentials",
     "ConsumerGroupDescribe",
+    "DeleteAcls",
     "DeleteRecords",
     "DeleteTopics",
+    "DescribeAcls",
     "DescribeClientQuotas",
     "DescribeConfigs",
     "DescribeTransactions",

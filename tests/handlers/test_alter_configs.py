@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kpybroker.client.peer import Peer
-from kpybroker.controller.commands import ResourceType
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kpybroker.client.peer import Peer
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
@@ -12,7 +13,6 @@ from tests.handlers.consuming import AT_ONCE, beat, joined, partitions
 from tests.handlers.grouping import coordinator
 
 API = api_table.by_name["ConsumerGroupHeartbeat"]
-GROUP_RESOURCE = 32
 
 
 def test_every_version_joins_stays_and_leaves(with_broker: WithBroker) -> None:
@@ -67,7 +67,7 @@ def test_settings_of_a_group_are_heard_with_the_next_heartbeat(with_broker: With
             name="consumer.heartbeat.interval.ms", config_operation=0, value="7000"
         )
         resource = incremental_alter_configs.AlterConfigsResource(
-            resource_type=GROUP_RESOURCE, resource_name="g", configs=[setting]
+            resource_type=ResourceType.GROUP, resource_name="g", configs=[setting]
         )
         await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=[resource]))
         assert (await joined(peer, "g", "m")).heartbeat_interval_ms == 7_000

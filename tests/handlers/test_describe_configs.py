@@ -5,8 +5,8 @@ from __future__ import annotations
 from kpybroker.client.peer import Peer
 from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.describe import Source
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.config.topic_keys import TOPIC_KEYS
-from kpybroker.controller.commands import ResourceType
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table

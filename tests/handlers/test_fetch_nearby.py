@@ -11,6 +11,7 @@ from kpybroker.config import parse_config
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.wire.rpc import fetch, list_offsets
 from tests.replication.virtual import VirtualCluster, play
+from tests.server.test_authorization import Closed
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 RACKS = {1: {"broker.rack": "a"}, 2: {"broker.rack": "b"}, 3: {"broker.rack": "c"}}
@@ -41,6 +42,21 @@ def test_who_is_sent_where() -> None:
         await cluster.until(lambda: cluster.broker(1).metadata.image.brokers[2].fenced, "its end is known")
         row = await cluster.read(1, rack_id="b")
         assert (row.preferred_read_replica, bool(row.records)) == (-1, True), "a dead replica is not preferred"
+
+    in_racks(scene)
+
+
+def test_who_may_not_read_is_sent_nowhere() -> None:
+    """Not even the high watermark is told, whether another replica is nearer or not."""
+
+    async def scene(cluster: VirtualCluster) -> None:
+        await cluster.create((1, 2, 3))
+        await cluster.put(b"x")
+        cluster.broker(1).metadata.authorizer = Closed()
+        for rack in ("a", "b"):
+            row = await cluster.read(1, rack_id=rack)
+            assert row.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            assert (row.high_watermark, row.preferred_read_replica, bool(row.records)) == (-1, -1, False)
 
     in_racks(scene)
 

@@ -7,7 +7,8 @@ import logging
 from pathlib import Path
 
 from kpybroker.client.peer import Peer
-from kpybroker.controller.commands import AlterOp, ResourceType
+from kpybroker.config.resource_type import ResourceType
+from kpybroker.controller.commands import AlterOp
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table

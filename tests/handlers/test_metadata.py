@@ -6,18 +6,22 @@ from typing import Any
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
+from kpybroker.security.principal import ANONYMOUS, Principal
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
+from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.rpc import create_partitions, delete_topics, describe_topic_partitions, metadata
 from kpybroker.wire.stored import metadata as stored
 from tests.asking import make
 from tests.conftest import WithBroker
+from tests.handlers.acl_setting import BOB, DENY, DESCRIBE, READ, SETTINGS, asked_by, create, creation
 from tests.handlers.strangers import live_stranger
 from tests.handlers.test_alter_partition import make_topic
 
 ROW = api_table.by_name["Metadata"]
 EVERY = range(ROW.min, ROW.max + 1)
 NOT_ASKED = -(2**31)
+EVERY_OPERATION = 3576
 BAD_NAMES = ["", "a b", ".", "..", "x" * 250, "a/b", "ä"]
 
 
@@ -52,6 +56,28 @@ def test_clients_get_the_addresses_of_their_own_listener(with_broker: WithBroker
             "inter.broker.listener.name": "INSIDE",
         },
     )
+
+
+def test_cached_answers_do_not_cross_principals(with_broker: WithBroker) -> None:
+    """What may be done depends on who asks, and from where."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        request = about("t", include_topic_authorized_operations=True)
+        await create(peer, creation("t", READ), creation("t", DESCRIBE))
+
+        async def operations(principal: Principal) -> int:
+            told = await asked_by(node, principal, "Metadata", request)
+            (topic,) = parse(metadata.Response, ROW.max, told).topics
+            return int(topic.topic_authorized_operations)
+
+        for _ in range(2):  # the second response comes from the cache
+            assert await operations(BOB) == 1 << READ | 1 << DESCRIBE
+            assert await operations(ANONYMOUS) == EVERY_OPERATION
+        await create(peer, creation("t", READ, DENY))
+        assert await operations(BOB) == 1 << DESCRIBE
+
+    with_broker(scenario, SETTINGS)
 
 
 def test_every_version_tells_brokers_topics_and_leaders(with_broker: WithBroker) -> None:
@@ -246,5 +272,16 @@ def test_a_broker_that_is_fenced_leads_nobody(with_broker: WithBroker) -> None:
     async def describe(peer: Peer) -> metadata.Response:
         told: metadata.Response = await peer.ask("Metadata", metadata.Request(topics=None))
         return told
+
+    with_broker(scenario)
+
+
+def test_responses_about_names_that_no_topic_has_are_not_kept(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        for name, kept in (("n" * 249, 1), ("n" * 250, 1), ("m" * 30_000, 1)):
+            asked = metadata.Request(topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+            told = await peer.ask("Metadata", asked, version=12)
+            assert told.topics[0].error_code
+            assert len(node.broker.metadata.answers) == kept
 
     with_broker(scenario)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kpybroker.client.peer import Peer
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.election_rules import ELR_FEATURE
 from kpybroker.errors import ErrorCode
-from kpybroker.metadata.image import BROKER_RESOURCE
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import update_features as rpc
@@ -30,7 +30,7 @@ def test_every_version_raises_and_lowers_a_level(with_broker: WithBroker) -> Non
                 assert told.error_code == 0
                 assert [each.feature for each in told.results] == ([ELR_FEATURE] if version < 2 else [])
                 assert node.broker.metadata.image.features.get(ELR_FEATURE, 0) == level
-        everywhere = node.broker.metadata.image.config(BROKER_RESOURCE, "")
+        everywhere = node.broker.metadata.image.config(ResourceType.BROKER, "")
         assert everywhere["min.insync.replicas"] == "1", "it decides elections, and must be the same on all nodes"
 
     with_broker(scenario)

@@ -154,6 +154,7 @@ class History:
                 [
                     stored.ClientQuotaRecord(entity=user, key="k", value=1.5, remove=bool(self.some(0, 1))),
                     stored.AccessControlEntryRecord(id=uuid_of(number), resource_name="r", principal="User:u"),
+                    stored.AccessControlEntryRecord(id=uuid_of(number), resource_name=str(number)),
                     stored.RemoveAccessControlEntryRecord(id=uuid_of(number)),
                     stored.UserScramCredentialRecord(name="u", mechanism=number, salt=b"s"),
                     stored.RemoveUserScramCredentialRecord(name="u", mechanism=number),

@@ -105,8 +105,8 @@ def test_settings_that_do_nothing_are_warned_about_when_they_are_set(caplog: pyt
     assert told.of(setting(4, "", "log.flush.interval.ms", "5")) == [
         f"{mapped}, 1: log.flush.interval.ms of broker default"
     ]
-    secret = setting(4, "1", "listener.name.plaintext.ssl.key.password", "hush")
-    assert told.of(secret) == [f"{said}, 1: listener.name.plaintext.ssl.key.password of broker 1"]
+    of_listener = setting(4, "1", "listener.name.plaintext.ssl.provider", "x")
+    assert told.of(of_listener) == [f"{said}, 1: listener.name.plaintext.ssl.provider of broker 1"]
     assert told.of(setting(16, "m", "interval.ms", "1000")) == [f"{said}, 1: interval.ms of client metrics m"]
     assert told.of(
         setting(32, "g", "streams.num.standby.replicas", "2"), setting(32, "g", "share.isolation.level", "x")

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import Damage
-from kpybroker.metadata.image import TOPIC_RESOURCE, Image
+from kpybroker.metadata.image import Image
 from kpybroker.wire.stored import metadata as stored
 from tests.metadata.histories import history_of, uuid_of
 
@@ -64,7 +65,7 @@ def test_topics_are_found_by_name_and_id(data: st.DataObject) -> None:
         assert image.topic(name) is image.topic_by_id(topic.id) is topic
     gone = {r.topic_id for r in history.records if type(r) is stored.RemoveTopicRecord}
     assert all(image.topic_by_id(topic_id) is None for topic_id in gone)
-    assert all(name in image.topics for kind, name in image.configs if kind == TOPIC_RESOURCE)
+    assert all(name in image.topics for kind, name in image.configs if kind == ResourceType.TOPIC)
 
 
 @settings(deadline=None, max_examples=30)

@@ -79,6 +79,24 @@ def test_clients_of_one_user_share_its_quota_and_those_of_one_id_theirs() -> Non
     assert nameless.charge(BYTES, None, 20_000) > 0, "no client id is the empty one"
 
 
+def test_users_have_quotas_of_their_own() -> None:
+    """The name of the login counts; a quota of user and client id precedes that of the user."""
+    quotas = quotas_of(
+        {
+            (("user", "ann"),): {BYTES: 1000.0},
+            (("client-id", "slow"), ("user", "ann")): {BYTES: 1.0},
+            (("user", None),): {BYTES: 1e9},
+        }
+    )
+    assert quotas.charge(BYTES, "a", 20_000, "ann") > 0
+    assert quotas.charge(BYTES, "a", 20_000, "bob") == 0
+    assert quotas.charge(BYTES, "a", 20_000) == 0, "ANONYMOUS"
+    assert quotas.charge(BYTES, "slow", 20, "ann") > quotas.charge(BYTES, "slow", 20, "bob") == 0
+    assert quotas.most_at_once(BYTES, "a", "ann") == 10_000
+    quotas.take_back(BYTES, "a", 20_000, "ann")
+    assert quotas.charge(BYTES, "a", 1, "ann") == 0
+
+
 def test_other_kinds_and_other_clients_are_not_charged() -> None:
     quotas = quotas_of({(("client-id", "a"),): {BYTES: 1.0}})
     assert quotas.charge(BYTES, "b", 1e9) == quotas.charge("consumer_byte_rate", "a", 1e9) == 0

@@ -24,8 +24,8 @@ class WatchedNetwork:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._network, name)
 
-    async def connect(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any:
-        transport, protocol = await self._network.connect(factory, host, port)
+    async def connect(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: Any = None) -> Any:
+        transport, protocol = await self._network.connect(factory, host, port, tls)
         if (host, port) == self._address:
             assert isinstance(protocol, asyncio.Protocol)
             take, received = protocol.data_received, bytearray()

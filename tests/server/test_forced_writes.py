@@ -45,7 +45,6 @@ def test_a_change_that_would_protect_nothing_is_refused(tmp_path: Path) -> None:
                 ("1", "listener.name.plaintext.ssl.client.auth", "required"),
                 ("1", "listener.name.plaintext.plain.sasl.jaas.config", "hush"),
                 ("1", "sasl.enabled.mechanisms", "PLAIN"),
-                ("", "super.users", "User:me"),
                 ("", "config.providers", "file"),
             ):
                 told: rpc.Response = await peer.ask(

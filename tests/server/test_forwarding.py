@@ -4,33 +4,50 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kpybroker.call import Call
 from kpybroker.client.peer import Peer
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
+from kpybroker.handlers import handler_of
 from kpybroker.long_work import REQUESTS_MAX
+from kpybroker.security.authorizer import AclResource, Operation
+from kpybroker.security.principal import ANONYMOUS
+from kpybroker.server.requests.forwarding import forwarding
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.api import API, by_name
+from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
+from kpybroker.wire.frame import encode_request, parse_response_header
 from kpybroker.wire.rpc import (
+    add_raft_voter,
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     alter_user_scram_credentials,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_topics,
+    describe_quorum,
     elect_leaders,
+    envelope,
     incremental_alter_configs,
     list_partition_reassignments,
     metadata,
+    remove_raft_voter,
     unregister_broker,
     update_features,
 )
+from tests.handlers.acl_setting import BOB, READ, SETTINGS, creation, selection
 from tests.server.clustering import Cluster, dialled, run_cluster
 from tests.server.raw import raw
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+TOPIC, BROKER, BROKER_LOGGER = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.BROKER_LOGGER
 
 
 def wanted(name: str) -> create_topics.Request:
@@ -52,9 +69,13 @@ def requests(name: str) -> list[tuple[str, Any, str]]:
     credential = alter_user_scram_credentials.ScramCredentialUpsertion(
         name=name, mechanism=1, iterations=4096, salt=b"s", salted_password=b"p"
     )
+    kept = alter_configs.AlterableConfig(name="retention.ms", value="60000")
+    old = alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=[kept])
+    log = describe_quorum.TopicData(topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData()])
     level = update_features.FeatureUpdateKey(feature="metadata.version", max_version_level=30)
     return [
         ("CreateTopics", wanted(name), "topics"),
+        ("AlterConfigs", alter_configs.Request(resources=[old]), "responses"),
         ("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=[about]), "responses"),
         ("CreatePartitions", create_partitions.Request(topics=[grown], timeout_ms=10_000), "results"),
         ("ElectLeaders", elect_leaders.Request(topic_partitions=[ours]), ""),
@@ -63,8 +84,24 @@ def requests(name: str) -> list[tuple[str, Any, str]]:
         ("AlterClientQuotas", alter_client_quotas.Request(entries=[quota]), "entries"),
         ("AlterUserScramCredentials", alter_user_scram_credentials.Request(upsertions=[credential]), "results"),
         ("UpdateFeatures", update_features.Request(feature_updates=[level]), ""),
+        ("DescribeQuorum", describe_quorum.Request(topics=[log]), ""),
         ("DeleteTopics", delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name)]), "responses"),
     ]
+
+
+REFUSED = {
+    "UnregisterBroker": (unregister_broker.Request(broker_id=99), ErrorCode.BROKER_ID_NOT_REGISTERED),
+    "AddRaftVoter": (add_raft_voter.Request(cluster_id=None, voter_id=9), ErrorCode.INVALID_REQUEST),
+    "CreateAcls": (create_acls.Request(creations=[creation("t")]), ErrorCode.SECURITY_DISABLED),
+    "DeleteAcls": (delete_acls.Request(filters=[selection(operation=READ)]), ErrorCode.SECURITY_DISABLED),
+    "RemoveRaftVoter": (remove_raft_voter.Request(cluster_id=None, voter_id=9), ErrorCode.INVALID_REQUEST),
+}
+"""Requests that the controller refuses: about nodes that are not there, and without an authorizer."""
+
+
+def test_there_is_a_request_for_every_forwarded_api() -> None:
+    forwarded = {api.name for api in API if api.is_forwarded}
+    assert {*(name for name, _, _ in requests("t")), *REFUSED} == forwarded
 
 
 def test_a_broker_answers_for_itself_before_it_forwards(tmp_path: Path) -> None:
@@ -111,12 +148,63 @@ def test_every_node_answers_every_admin_request(tmp_path: Path) -> None:
                 assert getattr(told, "error_code", 0) == 0, (node_id, api)
                 for result in getattr(told, results) if results else ():
                     assert result.error_code == 0, (node_id, api, result)
-            gone = await peer.ask("UnregisterBroker", unregister_broker.Request(broker_id=99))
-            assert gone.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+            for api, (request, code) in REFUSED.items():
+                assert codes_in(await peer.ask(api, request)) - {0} == {code}, (node_id, api)
             peer.close()
         assert await cluster.leader() == active
 
     run_cluster(tmp_path, play)
+
+
+def test_acls_are_changed_by_every_node_and_hold_on_every_node(tmp_path: Path) -> None:
+    """An unknown element costs the client's connection where this node is the controller, and is an error elsewhere."""
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3, 7)
+        active = await cluster.leader()
+        for node_id, node in cluster.nodes.items():
+            peer = await dialled(node)
+            name = f"t{node_id}"
+            made = await peer.ask("CreateAcls", create_acls.Request(creations=[creation(name), creation("")]))
+            assert [row.error_code for row in made.results] == [0, ErrorCode.INVALID_REQUEST]
+            metadata_of = node.broker.metadata
+
+            def held(name: str = name, of: Any = metadata_of) -> bool:
+                return [acl.resource_name for acl in of.image.acls.values()] == [name]
+
+            await cluster.until(held, "the node knows it")
+            for other in cluster.nodes.values():
+                authorizer = other.broker.metadata.standard_authorizer
+                assert authorizer is not None
+                assert authorizer.is_loaded, "nodes serve clients when they know the ACLs"
+                allowed = partial(authorizer.operations, BOB, "::1", [Operation.READ], AclResource.TOPIC, name)
+                await cluster.until(lambda allowed=allowed: bool(allowed()), "it holds")  # type: ignore[misc]
+            gone = await peer.ask("DeleteAcls", delete_acls.Request(filters=[selection(operation=READ)]))
+            assert [len(row.matching_acls) for row in gone.filter_results] == [1]
+            if node_id != active:
+                wrong = creation(operation=0)
+                told = await peer.ask("CreateAcls", create_acls.Request(creations=[wrong]))
+                assert [row.error_code for row in told.results] == [ErrorCode.INVALID_REQUEST]
+            peer.close()
+
+    run_cluster(tmp_path, play, **SETTINGS)
+
+
+def test_the_controller_decides_by_the_principal_of_the_client(tmp_path: Path) -> None:
+    """Not by that of the broker that forwards."""
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        row, request = by_name["CreateAcls"], create_acls.Request(creations=[creation()])
+        ask = forwarding(row, handler_of(row).handle)
+        active = await cluster.leader()
+        (other, *_) = (node for node_id, node in cluster.nodes.items() if node_id != active)
+        for principal, code in ((BOB, ErrorCode.CLUSTER_AUTHORIZATION_FAILED), (ANONYMOUS, 0)):
+            call = Call(row.key, row.max, "c", "127.0.0.1", 1, principal=principal)
+            told = parse(row.response, row.max, await ask(other.broker, call, request))
+            assert [each.error_code for each in told.results] == [code]
+
+    run_cluster(tmp_path, play, **SETTINGS)
 
 
 def test_at_the_controllers_listener_nothing_is_forwarded(tmp_path: Path) -> None:
@@ -177,9 +265,76 @@ def test_a_request_to_the_controller_itself_outlives_its_term(tmp_path: Path) ->
     run_cluster(tmp_path, play)
 
 
-def test_what_runs_on_the_controller_is_what_any_node_takes() -> None:
-    for name, _, _ in requests("t"):
-        assert by_name[name].listens.value == {"broker", "controller"}
+def codes_in(message: Any) -> set[int]:
+    """All error codes in a response, at any depth."""
+    if isinstance(message, list):
+        return set[int]().union(*map(codes_in, message))
+    members = [getattr(message, name) for name in getattr(type(message), "__slots__", ())]
+    own = {message.error_code} if hasattr(message, "error_code") else set()
+    return own.union(*(codes_in(each) for each in members if isinstance(each, list) or hasattr(each, "__slots__")))
+
+
+def a_request_of_each(name: str) -> list[tuple[str, Any]]:
+    return [
+        *((api, request) for api, request, _ in requests(name)),
+        *((api, request) for api, (request, _) in REFUSED.items()),
+    ]
+
+
+def enveloped(api: str, request: Any) -> envelope.Request:
+    """A request as another broker forwards it, in its highest version."""
+    frame = b"".join(encode_request(1, by_name[api], by_name[api].max, request, "tests"))[4:]
+    return envelope.Request(
+        request_data=frame, request_principal=b"\0\0\5User\2a\0\0", client_host_address=bytes([127, 0, 0, 1])
+    )
+
+
+def opened(api: str, told: envelope.Response) -> Any:
+    assert told.response_data is not None
+    _, body_at = parse_response_header(told.response_data, by_name[api], by_name[api].max)
+    return parse(by_name[api].response, by_name[api].max, told.response_data, body_at)
+
+
+def test_every_forwarded_request_outlives_the_controllers_term(tmp_path: Path) -> None:
+    """The controller has decided and cannot commit, because the other voters are gone; they come back, and a later
+    controller answers. Asked at the controller itself, and at a broker that forwards.
+
+    The controller tells the broker that forwards of the end of its term in the envelope: a NOT_CONTROLLER inside would
+    reach the client.
+    """
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3, 7)
+        active = await cluster.leader()
+        controller = cluster.nodes[active]
+        async with AsyncExitStack() as connections:
+            tasks, forwarded = {}, {}
+            others = [node_id for node_id in cluster.ports if node_id != active]
+            for node_id in others:
+                await cluster.drop(node_id)
+            for node_id in (active, 7):
+                for api, request in a_request_of_each(f"t{node_id}"):
+                    peer = await dialled(cluster.nodes[node_id])
+                    connections.callback(peer.close)
+                    tasks[api, node_id] = asyncio.ensure_future(peer.ask(api, request))
+            for api, request in a_request_of_each("t"):
+                peer = await Peer.dial(controller.broker.world.network, "127.0.0.1", cluster.ports[active])
+                connections.callback(peer.close)
+                await peer.negotiate()
+                forwarded[api] = asyncio.ensure_future(peer.ask("Envelope", enveloped(api, request)))
+            await cluster.until(lambda: not controller.broker.quorum.is_active, "its term ends")
+            for api, task in forwarded.items():
+                told = await task
+                if told.error_code != ErrorCode.NOT_CONTROLLER:
+                    assert told.error_code == 0, (api, told.error_code)
+                    assert ErrorCode.NOT_CONTROLLER not in codes_in(opened(api, told)), api
+            await cluster.start(*others)
+            for what, task in tasks.items():
+                codes = codes_in(await task)
+                assert codes, what
+                assert not codes & {ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT}, (what, codes)
+
+    run_cluster(tmp_path, play)
 
 
 def test_a_new_topic_is_there_on_every_node_when_the_answer_leaves(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kpybroker.client.peer import Peer
-from kpybroker.controller.commands import AlterOp, ResourceType
+from kpybroker.config.resource_type import ResourceType
+from kpybroker.controller.commands import AlterOp
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.storage.files.checkpoint_files import write_topic_id

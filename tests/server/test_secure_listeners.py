@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
-from kpybroker.config import parse_config
+from kpybroker.client.dialer import Dialer
+from kpybroker.config.login import Login
 from kpybroker.errors import ConfigError
+from kpybroker.security.tls import contexts
 from kpybroker.server.node import Node
 from kpybroker.world import secure
 from tests.certificates import Signed, sign
@@ -128,7 +131,7 @@ def test_the_log_says_why_a_handshake_failed(tmp_path: Path, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         run(play, tmp_path, stores(tmp_path, ssl_client_auth="required"))
     told = said(caplog)
-    assert "it spoke no TLS, and this listener does; set security.protocol=SSL in the client" in told
+    assert "it spoke no TLS, and this listener does; set security.protocol=SSL (or SASL_SSL) in the client" in told
     assert "it showed no certificate, and ssl.client.auth=required here" in told
     assert "its certificate is not trusted here" in told
 
@@ -215,23 +218,67 @@ def test_what_cannot_be_obeyed_is_refused_at_start_with_the_way_out(tmp_path: Pa
     assert not (tmp_path / "data").exists(), "nothing was formatted"
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"listeners": "SSL://:9093"}, "PLAINTEXT is the listener for brokers"),
-        (
-            {"listeners": "PLAINTEXT://:9092,SSL://:9093", "inter.broker.listener.name": "SSL"},
-            "SSL is the listener for",
-        ),
-        (
-            {
-                "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL",
-            },
-            "controllers speak PLAINTEXT to each other here",
-        ),
-    ],
-)
-def test_nodes_dial_without_tls(settings: dict[str, str], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        parse_config(settings)
+async def certificate_of(node: Node, context: ssl.SSLContext) -> bytes:
+    """What the listener with TLS shows now, as DER."""
+    port = node.advertised[1].port
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+    try:
+        shown: bytes = writer.get_extra_info("ssl_object").getpeercert(True)
+        return shown
+    finally:
+        writer.close()
+
+
+def test_a_changed_file_is_used_for_new_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(contexts, "LOOKED_EVERY_MS", 0)
+    renewed = sign("renewed", AUTHORITY)
+
+    async def play(node: Node) -> None:
+        store = tmp_path / "server.pem"
+        before = await certificate_of(node, trusting())
+        assert before == SERVER.certificate.public_bytes(Encoding.DER)
+        store.write_text("half a file")
+        assert await certificate_of(node, trusting()) == before
+        renewed.pem(store)
+        assert await certificate_of(node, trusting()) == renewed.certificate.public_bytes(Encoding.DER)
+        (tmp_path / "ca.pem").write_text(sign("other").chain_pem)
+        await _ends(asked(node, trusting(sign("alice", AUTHORITY), tmp_path)))
+
+    run(play, tmp_path, stores(tmp_path, ssl_client_auth="requested"))
+    told = said(caplog)
+    assert "the changed stores are not used, and the former ones stay: ssl.keystore.location=" in told
+    assert "its certificate is not trusted here" in told
+
+
+def test_clients_that_log_in_need_a_certificate_only_if_their_listener_says_so(tmp_path: Path) -> None:
+    users = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="of ann";'
+    settings = {
+        **stores(tmp_path, ssl_client_auth="required"),
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0,OTHER://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,OTHER:SASL_SSL",
+        "listener.name.other.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": users,
+        "listener.name.other.plain.sasl.jaas.config": users,
+    }
+
+    async def play(node: Node) -> None:
+        network, (_, one, other) = node.broker.world.network, node.advertised
+        login = Login("PLAIN", "ann", "of ann")
+        anonymous, certified = (lambda: trusting()), (lambda: trusting(sign("bob", AUTHORITY), tmp_path))
+        for port, context in ((one.port, anonymous), (one.port, certified), (other.port, certified)):
+            peer = await Dialer(network, login, context).meet("127.0.0.1", port, client_id="test")
+            assert [str(each.principal) for each in node.server.connections()] == ["User:ann"]
+            peer.close()
+            await until(lambda: not node.server.connections())
+        with pytest.raises(OSError):
+            await Dialer(network, login, anonymous).meet("127.0.0.1", other.port, client_id="test")
+
+    run(play, tmp_path, settings)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)

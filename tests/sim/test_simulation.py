@@ -26,8 +26,9 @@ from kpybroker.sim.mutants.log_dirs import MOVERS
 from kpybroker.sim.mutants.mutant import Mutant
 from kpybroker.sim.mutants.stalls import STALLS
 from kpybroker.sim.simulation import RunOutcome, Simulation
-from kpybroker.sim.world.history import Place, Sent
+from kpybroker.sim.world.history import Sent
 from kpybroker.sim.world.loop import Owner
+from kpybroker.topics import TopicPartition
 
 ONE = Shape(brokers=1)
 THREE = Shape(brokers=3, replicas=1)
@@ -105,7 +106,7 @@ def test_who_commits_a_transaction_has_got_something_done(commits: bool, monkeyp
     begun: set[TransactionalSession] = set()
     write = TransactionalSession.write
 
-    async def write_once(session: TransactionalSession, place: Place, sents: list[Sent]) -> None:
+    async def write_once(session: TransactionalSession, place: TopicPartition, sents: list[Sent]) -> None:
         if place[0] == OUTPUTS:
             if session in begun:
                 raise ClientDied

@@ -58,13 +58,19 @@ class ClassicMember:
     )
 
     def __init__(
-        self, member_id: str, instance_id: str | None, client_id: str, client_host: str, join_ticket: Any = None
+        self,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        protocols: Protocols = (),
+        join_ticket: Any = None,
     ) -> None:
         self.member_id = member_id
         self.instance_id = instance_id
         self.client_id = client_id
         self.client_host = client_host
-        self.protocols: Protocols = ()
+        self.protocols = protocols
         self.rebalance_timeout_ms = 0
         self.session_timeout_ms = 0
         self.assignment = b""
@@ -72,6 +78,19 @@ class ClassicMember:
         self.join_ticket = join_ticket
         self.sync_ticket: Any = None
         self.session: Timer | None = None
+
+    def set_client(self, client_id: str, client_host: str) -> None:
+        """Another client has become this static member."""
+        self.client_id, self.client_host = client_id, client_host
+
+    def set_timeouts(self, session_timeout_ms: int, rebalance_timeout_ms: int) -> None:
+        """-1: without a rebalance timeout, as from v0 of JoinGroup, the session timeout is both."""
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms if rebalance_timeout_ms >= 0 else session_timeout_ms
+
+    def assign(self, assignment: bytes) -> None:
+        """Set its assignment in this generation."""
+        self.assignment = assignment
 
     def take_sync(self) -> Any:
         """Remove and return the parked SyncGroup; None if there is none."""
@@ -261,12 +280,27 @@ class ClassicGroup:
         self.state = state
         self.state_since_ms = wall_ms
 
-    def restore(self, protocol_type: str | None, protocol: str | None, generation: int, since_ms: int | None) -> None:
+    def restore(
+        self,
+        protocol_type: str | None,
+        protocol: str | None,
+        generation: int,
+        leader: str | None,
+        since_ms: int | None,
+    ) -> None:
         """Set the stored fields of the group, after its members were added: with members it is stable."""
         if self.members:
             self.state = GroupState.STABLE
+        if leader in self.members:
+            self.leader = leader
         self.protocol_type, self.protocol, self.generation = protocol_type, protocol, generation
         self.state_since_ms = since_ms
+
+    def continue_from(self, generation: int, wall_ms: int) -> None:
+        """Be stable in this generation, with the protocol that the members choose."""
+        self.generation = generation
+        self.protocol = self.select_protocol()
+        self.enter(GroupState.STABLE, wall_ms)
 
     def begin_first_wait(self, ends_ms: int = 0) -> None:
         """The first generation waits for more members, until `ends_ms` at the latest."""

@@ -6,7 +6,7 @@ that only has offsets is a classic group too, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
@@ -105,8 +105,8 @@ class ClassicGroups(DefaultKind):
     def _describe(self, ticket: Any, command: DescribeGroup, step: Step) -> None:
         step.answer(ticket, described(self.find(command.group_id)))
 
-    def listed(self) -> Iterable[ListedGroup]:
-        return [listed(group) for group in self.groups.values()]
+    def row(self, group_id: str) -> ListedGroup:
+        return listed(self.groups[group_id])
 
     # -- the classic calls ----------------------------------------------------------------------------------------
 

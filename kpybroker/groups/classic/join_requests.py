@@ -98,9 +98,10 @@ class JoinRequests:
         self, group: ClassicGroup, command: Join, member_id: str, protocols: Protocols, ticket: Any, step: Step
     ) -> None:
         request = command.request
-        member = ClassicMember(member_id, request.group_instance_id, command.client_id, command.client_host, ticket)
-        member.protocols = protocols
-        _set_timeouts(member, request)
+        member = ClassicMember(
+            member_id, request.group_instance_id, command.client_id, command.client_host, protocols, ticket
+        )
+        member.set_timeouts(request.session_timeout_ms, request.rebalance_timeout_ms)
         group.add_new(member, request.protocol_type)
         self._rebalance.renew_session(group, member, step.now_ms, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.prepare_or_complete(group, step)
@@ -111,7 +112,7 @@ class JoinRequests:
         """A member joins again, with new protocols and timeouts."""
         request = command.request
         group.set_protocols(member, protocols)
-        _set_timeouts(member, request)
+        member.set_timeouts(request.session_timeout_ms, request.rebalance_timeout_ms)
         # An earlier JoinGroup of the same member is one its client gave up: let it come again if it did not.
         superseded = group.park_join(member, ticket)
         step.answer(superseded, refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
@@ -155,8 +156,8 @@ class JoinRequests:
         step.answer(member.take_sync(), refused_sync(ErrorCode.FENCED_INSTANCE_ID))
         group.replace(member, member_id)
         group.set_protocols(member, protocols)
-        _set_timeouts(member, request)
-        member.client_id, member.client_host = command.client_id, command.client_host
+        member.set_timeouts(request.session_timeout_ms, request.rebalance_timeout_ms)
+        member.set_client(command.client_id, command.client_host)
         if group.state is not GroupState.STABLE or group.select_protocol() != group.protocol:
             group.park_join(member, ticket)
             self._rebalance.renew_session(group, member, step.now_ms)
@@ -171,11 +172,3 @@ class JoinRequests:
         else:
             # Told that its earlier self leads, it does not assign: the assignment it had stays.
             step.answer(ticket, current_generation(group, member, leader=led_by))
-
-
-def _set_timeouts(member: ClassicMember, request: join_group.Request) -> None:
-    member.session_timeout_ms = request.session_timeout_ms
-    # v0 has one timeout for both.
-    member.rebalance_timeout_ms = (
-        request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
-    )

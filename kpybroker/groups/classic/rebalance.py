@@ -220,7 +220,7 @@ class Rebalance:
         If it is too large for a record, everyone gets UNKNOWN_SERVER_ERROR, as in Kafka, and the generation ends.
         """
         for member in group.members.values():
-            member.assignment = assignments.get(member.member_id, b"")
+            member.assign(assignments.get(member.member_id, b""))
         if not self.keep(group, step):
             self.drop_assignment(group, ErrorCode.UNKNOWN_SERVER_ERROR, step)
             self.prepare(group, step)
@@ -234,7 +234,7 @@ class Rebalance:
     def drop_assignment(self, group: ClassicGroup, code: ErrorCode, step: Step) -> None:
         """Clear the assignments of this generation; parked SyncGroups are refused with `code`."""
         for member in group.members.values():
-            member.assignment = b""
+            member.assign(b"")
             if member.sync_ticket is not None:
                 step.answer(member.take_sync(), refused_sync(code))
                 self.renew_session(group, member, step.now_ms)

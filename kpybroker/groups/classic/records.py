@@ -56,15 +56,12 @@ def read_group(group_id: str, value: bytes, wall_ms: int) -> ClassicGroup:
     said = parse(GroupMetadataValue, version_of(value, HIGHEST_VERSION), value, 2)
     group = ClassicGroup(group_id, wall_ms)
     for each in said.members:
-        member = ClassicMember(each.member_id, each.group_instance_id, each.client_id, each.client_host)
+        protocols = ((said.protocol or "", bytes(each.subscription)),)
+        member = ClassicMember(each.member_id, each.group_instance_id, each.client_id, each.client_host, protocols)
         member.joined()
-        member.session_timeout_ms = each.session_timeout
-        member.rebalance_timeout_ms = each.rebalance_timeout if each.rebalance_timeout >= 0 else each.session_timeout
-        member.protocols = ((said.protocol or "", bytes(each.subscription)),)
-        member.assignment = bytes(each.assignment)
+        member.set_timeouts(each.session_timeout, each.rebalance_timeout)
+        member.assign(bytes(each.assignment))
         group.add(member, said.protocol_type)
-    if said.leader in group.members:
-        group.leader = said.leader
     since_ms = None if said.current_state_timestamp < 0 else said.current_state_timestamp
-    group.restore(said.protocol_type or None, said.protocol, said.generation, since_ms)
+    group.restore(said.protocol_type or None, said.protocol, said.generation, said.leader, since_ms)
     return group

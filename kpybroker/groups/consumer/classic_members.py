@@ -104,13 +104,10 @@ class ClassicMembers:
         """Take over the member's request; True if its subscription has changed."""
         request = command.request
         before, names_before, regex_before = member.said(), set(member.names), member.regex
-        member.client_id, member.client_host = command.client_id, command.client_host
         member.subscribe(dict.fromkeys(said.topics), "")
-        member.server_assignor = None
-        member.rack_id = said.rack_id
         # v0 has one timeout for both.
-        timeout_ms = request.rebalance_timeout_ms
-        member.rebalance_timeout_ms = timeout_ms if timeout_ms >= 0 else request.session_timeout_ms
+        timeout_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
+        member.update(command.client_id, command.client_host, said.rack_id, timeout_ms, None)
         protocols = named_once((each.name, bytes(each.metadata)) for each in request.protocols)
         member.use_classic(
             ClassicMemberMetadata(

@@ -103,6 +103,18 @@ class ConsumerMember:
         if regex is not None:
             self.regex = regex
 
+    def update(
+        self,
+        client_id: str,
+        client_host: str,
+        rack_id: str | None,
+        rebalance_timeout_ms: int,
+        server_assignor: str | None,
+    ) -> None:
+        """Take over what the client says about itself, apart from its subscription."""
+        self.client_id, self.client_host, self.rack_id = client_id, client_host, rack_id
+        self.rebalance_timeout_ms, self.server_assignor = rebalance_timeout_ms, server_assignor
+
     def use_classic(self, metadata: ClassicMemberMetadata | None) -> None:
         """Use the classic protocol from now on; None: the consumer protocol."""
         self.classic = metadata
@@ -129,10 +141,8 @@ class ConsumerMember:
         """This static member under another id, with its partitions; their epochs start again."""
         current = CurrentAssignment(assigned=dict.fromkeys(self.current.assigned, 0))
         member = ConsumerMember(member_id, self.instance_id, current)
-        member.rack_id, member.client_id, member.client_host = self.rack_id, self.client_id, self.client_host
-        member.names, member.regex = self.names, self.regex
-        member.rebalance_timeout_ms = self.rebalance_timeout_ms
-        member.server_assignor, member.classic = self.server_assignor, self.classic
+        member.update(self.client_id, self.client_host, self.rack_id, self.rebalance_timeout_ms, self.server_assignor)
+        member.names, member.regex, member.classic = self.names, self.regex, self.classic
         return member
 
     def said(self) -> tuple[Any, ...]:
@@ -337,9 +347,23 @@ class ConsumerGroup:
 
     # -- changes --------------------------------------------------------------------------------------------------
 
-    def assigned(self, wall_ms: int, now_ms: int | None) -> None:
-        """The target assignment was decided at this time, by the wall clock and the steady one."""
+    def bump(self, metadata_hash: int) -> None:
+        """Begin the next group epoch: the members, the subscriptions or the topics, with this hash, have changed."""
+        self.epoch += 1
+        self.metadata_hash = metadata_hash
+
+    def enter_epoch(self, epoch: int, metadata_hash: int) -> None:
+        """Be in a group epoch that was stored."""
+        self.epoch, self.metadata_hash = epoch, metadata_hash
+
+    def assigned(self, epoch: int, wall_ms: int, now_ms: int | None) -> None:
+        """The target assignment of this epoch was decided at this time, by the wall clock and the steady one."""
+        self.assignment_epoch = epoch
         self.assigned_at_ms, self.decided_at_ms = wall_ms, now_ms
+
+    def continue_from(self, generation: int) -> None:
+        """Go on from a generation of the classic protocol."""
+        self.epoch = self.assignment_epoch = generation
 
     def decided(self, now_ms: int) -> None:
         """Another coordinator decided the target assignment, at this time of the steady clock."""

@@ -6,7 +6,7 @@ together with the records that they write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
@@ -178,5 +178,5 @@ class ConsumerGroups(GroupKind):
     def check_fetch(self, command: FetchOffsets) -> None:
         self.groups[command.group_id].check_fetch(command.member_id, command.member_epoch)
 
-    def listed(self) -> Iterable[ListedGroup]:
-        return [listed(group) for group in self.groups.values()]
+    def row(self, group_id: str) -> ListedGroup:
+        return listed(self.groups[group_id])

@@ -202,15 +202,16 @@ class Heartbeats:
 def _take_over(member: ConsumerMember, command: ConsumerHeartbeat) -> None:
     """Take over the fields of a request; null keeps the previous value."""
     request = command.request
-    if request.rack_id is not None:
-        member.rack_id = request.rack_id
-    if request.rebalance_timeout_ms != -1:
-        member.rebalance_timeout_ms = request.rebalance_timeout_ms
-    if request.server_assignor is not None:
-        member.server_assignor = request.server_assignor
+    timeout_ms = request.rebalance_timeout_ms
+    member.update(
+        command.client_id,
+        command.client_host,
+        member.rack_id if request.rack_id is None else request.rack_id,
+        member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        member.server_assignor if request.server_assignor is None else request.server_assignor,
+    )
     names = request.subscribed_topic_names
     member.subscribe(None if names is None else dict.fromkeys(names), request.subscribed_topic_regex)
-    member.client_id, member.client_host = command.client_id, command.client_host
     member.use_classic(None)
 
 

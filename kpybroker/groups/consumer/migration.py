@@ -55,7 +55,7 @@ class Migration:
             return None
         said = self._check_upgrade(classic)
         group = ConsumerGroup(group_id)
-        group.epoch = group.assignment_epoch = classic.generation
+        group.continue_from(classic.generation)
         for member in classic.members.values():
             self._adopt(group, classic, member, said[member.member_id], step.now_ms)
         self._retire(classic, step)
@@ -80,10 +80,8 @@ class Migration:
         self, group: ConsumerGroup, classic: ClassicGroup, known: ClassicMember, said: Subscription, now_ms: int
     ) -> None:
         member = ConsumerMember(known.member_id, known.instance_id, self._current(group, classic, known))
-        member.client_id, member.client_host = known.client_id, known.client_host
-        member.rack_id = said.rack_id
+        member.update(known.client_id, known.client_host, said.rack_id, known.rebalance_timeout_ms, None)
         member.subscribe(said.topics, "")
-        member.rebalance_timeout_ms = known.rebalance_timeout_ms
         member.use_classic(
             ClassicMemberMetadata(
                 session_timeout_ms=known.session_timeout_ms,
@@ -136,23 +134,18 @@ class Migration:
             return False
         self._consumer.forget(group.group_id, step)
         classic = ClassicGroup(group.group_id, step.wall_ms)
-        classic.generation = group.epoch
         for known in group.members.values():
             assert known.classic is not None
-            member = ClassicMember(known.member_id, known.instance_id, known.client_id, known.client_host)
+            protocols = named_once((each.name, bytes(each.metadata)) for each in known.classic.supported_protocols)
+            member = ClassicMember(known.member_id, known.instance_id, known.client_id, known.client_host, protocols)
             member.joined()
-            member.protocols = named_once(
-                (each.name, bytes(each.metadata)) for each in known.classic.supported_protocols
-            )
-            member.rebalance_timeout_ms = known.rebalance_timeout_ms
-            member.session_timeout_ms = known.classic.session_timeout_ms
+            member.set_timeouts(known.classic.session_timeout_ms, known.rebalance_timeout_ms)
             classic.add(member, CONSUMER)
             self._rebalance.renew_session(classic, member, step.now_ms)
-        classic.protocol = classic.select_protocol()
+        classic.continue_from(group.epoch, step.wall_ms)
         for known in group.members.values():
             member = classic.members[known.member_id]
-            member.assignment = given(known, member.metadata(classic.protocol), self._steps.image())
-        classic.enter(GroupState.STABLE, step.wall_ms)
+            member.assign(given(known, member.metadata(classic.protocol or ""), self._steps.image()))
         self._classic[group.group_id] = classic
         self._rebalance.keep(classic, step)
         self._rebalance.prepare(classic, step)

@@ -152,23 +152,19 @@ def read_group(group_id: str, said: Mapping[bytes, bytes]) -> ConsumerGroup:
 
 def _read_epoch(group: ConsumerGroup, _: bytes, value: bytes) -> None:
     told = parse_stored(stored.ConsumerGroupMetadataValue, value)
-    group.epoch, group.metadata_hash = told.epoch, told.metadata_hash
+    group.enter_epoch(told.epoch, told.metadata_hash)
 
 
 def _read_target_epoch(group: ConsumerGroup, _: bytes, value: bytes) -> None:
     told = parse_stored(stored.ConsumerGroupTargetAssignmentMetadataValue, value)
-    group.assignment_epoch = told.assignment_epoch
-    group.assigned(told.assignment_timestamp, None)
+    group.assigned(told.assignment_epoch, told.assignment_timestamp, None)
 
 
 def _read_member(group: ConsumerGroup, key: bytes, value: bytes) -> None:
     told = parse_stored(stored.ConsumerGroupMemberMetadataValue, value)
     member = ConsumerMember(parse_stored(stored.ConsumerGroupMemberMetadataKey, key).member_id, told.instance_id)
-    member.rack_id = told.rack_id
-    member.client_id, member.client_host = told.client_id, told.client_host
+    member.update(told.client_id, told.client_host, told.rack_id, told.rebalance_timeout_ms, told.server_assignor)
     member.subscribe(told.subscribed_topic_names, told.subscribed_topic_regex or "")
-    member.rebalance_timeout_ms = told.rebalance_timeout_ms
-    member.server_assignor = told.server_assignor
     told_classic = told.classic_member_metadata
     if told_classic is not None and told_classic.supported_protocols:
         member.use_classic(told_classic)  # one without a protocol is nobody's: earlier versions left the field out

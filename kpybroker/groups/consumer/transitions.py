@@ -10,6 +10,7 @@ from functools import partial
 from hashlib import blake2b
 
 from kpybroker.config.dynamic import why_unusable
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.groups.consumer import records
 from kpybroker.groups.consumer.assignors import ASSIGNORS, MemberSubscription
 from kpybroker.groups.consumer.group import (
@@ -28,7 +29,6 @@ from kpybroker.groups.ground.step import Step
 from kpybroker.groups.ground.timers import Timers
 from kpybroker.metadata.image import Image
 
-GROUP_RESOURCE = 32
 RESOLVE_AGAIN_MS = 1_000
 """The least interval at which a group's regular expressions are evaluated on new topics."""
 
@@ -61,8 +61,8 @@ class Transitions:
 
     def _of_group(self, group_id: str, name: str, default: int, low: int, high: int) -> int:
         """A setting of the group itself, within the broker's limits."""
-        own = self.image().config(GROUP_RESOURCE, group_id).get(name)
-        if own is None or why_unusable(GROUP_RESOURCE, name, own) is not None:
+        own = self.image().config(ResourceType.GROUP, group_id).get(name)
+        if own is None or why_unusable(ResourceType.GROUP, name, own) is not None:
             return default
         return min(max(int(own), low), high)
 
@@ -110,10 +110,9 @@ class Transitions:
         if not changed and group.seen is image:
             return
         group.compared_with(image)
-        known = group.metadata_hash
-        group.metadata_hash = _hash(self.partitions(group.topics()))
-        if changed or group.metadata_hash != known:
-            group.epoch += 1
+        metadata_hash = _hash(self.partitions(group.topics()))
+        if changed or metadata_hash != group.metadata_hash:
+            group.bump(metadata_hash)
             step.write(records.epoch_record(group))
         self._try_again(group, step.now_ms)
 
@@ -205,8 +204,7 @@ class Transitions:
             if group.targets.get(member_id, NOTHING) != target:
                 group.targets[member_id] = target
                 step.write(records.target_record(group.group_id, member_id, target))
-        group.assignment_epoch = group.epoch
-        group.assigned(step.wall_ms, step.now_ms)
+        group.assigned(group.epoch, step.wall_ms, step.now_ms)
         step.write(records.target_epoch_record(group))
 
     def reconcile(
@@ -263,8 +261,7 @@ class Transitions:
             self.drop_unused(group, member.regex, step)
         if group.all_classic and self.on_all_classic(group, step):
             return
-        group.metadata_hash = _hash(self.partitions(group.topics()))
-        group.epoch += 1
+        group.bump(_hash(self.partitions(group.topics())))
         step.write(records.epoch_record(group))
 
     def leave_for_a_while(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:

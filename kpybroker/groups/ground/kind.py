@@ -122,8 +122,12 @@ class GroupKind(ABC):
         return
 
     @abstractmethod
+    def row(self, group_id: str) -> ListedGroup:
+        """A group as ListGroups shows it."""
+
     def listed(self) -> Iterable[ListedGroup]:
-        """The groups as ListGroups shows them."""
+        """All groups as ListGroups shows them."""
+        return [self.row(group_id) for group_id in self.groups]
 
     @abstractmethod
     def forget(self, group_id: str, step: Step) -> None:
@@ -206,13 +210,14 @@ class GroupKinds:
     def make_room(self, group_id: str, for_kind: GroupKind, step: Step) -> None:
         """A group without members gives way to one of another kind.
 
-        Raises INCONSISTENT_GROUP_PROTOCOL if a group of another kind keeps the id; GROUP_MAX_SIZE_REACHED.
+        Raises INCONSISTENT_GROUP_PROTOCOL if a group of another kind keeps the id; GROUP_MAX_SIZE_REACHED. Groups of
+        every kind count, those of protocols that are not served, too: each takes memory.
         """
         for kind in self._kinds:
             if kind is not for_kind and group_id in kind.groups:
                 kind.give_way(group_id, step)
                 if group_id in kind.groups:
-                    shown = next(each.group_type for each in kind.listed() if each.group_id == group_id)
+                    shown = kind.row(group_id).group_type
                     raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"a group of type {shown} has this id")
         if sum(len(kind.groups) for kind in self._kinds) >= self._settings.max_groups:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the limit of groups is reached")

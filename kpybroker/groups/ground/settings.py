@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.config.component import read_settings, setting
 from kpybroker.errors import ConfigError
+from kpybroker.wire.records.batch import HEADER_BYTES
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """A member that has never completed a join is removed after this time: it cannot send heartbeats yet, and its client
@@ -17,7 +18,6 @@ ASSIGNOR_CLASSES = {
     "range": "org.apache.kafka.coordinator.group.assignor.RangeAssignor",
 }
 """The assignors of consumer groups (KIP-848), and the equivalent classes of Kafka."""
-BATCH_HEADER_BYTES = 61
 MS_A_MINUTE = 60_000
 
 
@@ -49,7 +49,7 @@ class GroupSettings:
     offset_metadata_max_bytes: int = setting("offset.metadata.max.bytes")
     offsets_retention_ms: int = setting("offsets.retention.minutes", lambda minutes: minutes * MS_A_MINUTE)
     offsets_retention_check_interval_ms: int = setting("offsets.retention.check.interval.ms")
-    max_batch_bytes: int = LogSettings().max_message_bytes - BATCH_HEADER_BYTES
+    max_batch_bytes: int = LogSettings().max_message_bytes - HEADER_BYTES
     """The most bytes of one step's records: a batch of `__consumer_offsets` without its header."""
     max_pending_members: int = 10_000
     """The most member ids of one group that are assigned and not used yet. Each expires after its session timeout."""
@@ -83,5 +83,5 @@ class GroupSettings:
     @classmethod
     def of(cls, config: BrokerConfig) -> GroupSettings:
         """The settings in force. Raises ConfigError if an assignor is unknown."""
-        room = config.log_settings().max_message_bytes - BATCH_HEADER_BYTES
+        room = config.log_settings().max_message_bytes - HEADER_BYTES
         return read_settings(cls, config, max_batch_bytes=room)

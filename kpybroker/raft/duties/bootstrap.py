@@ -110,7 +110,7 @@ async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None)
     request = me.fetch(0, Tail(), log_start=0, high_watermark=0, wait_ms=0, max_bytes=1)
     request.cluster_id = cluster_id
 
-    dialer = controller_dialer(world.network, config)
+    dialer = controller_dialer(world, config)
 
     async def ask(host: str, port: int) -> FoundCluster | None:
         peer = None

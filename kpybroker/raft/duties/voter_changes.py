@@ -78,8 +78,8 @@ class VoterSetChanges:
     async def remove(self, request: remove_raft_voter.Request) -> remove_raft_voter.Response:
         """Make an observer of a voter. If it is this leader, it resigns after the commit. Raises KafkaError."""
         self._check_asked(request)
-        if request.voter_id < 0:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names no voter")
+        if request.voter_id < 0 or request.voter_directory_id == NO_DIRECTORY:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names no voter: it needs an id and a directory id")
         self._check_ready("removing")
         voters = self._driver.voters.set
         if not voters.has(request.voter_id, request.voter_directory_id) or len(voters.voters) == 1:

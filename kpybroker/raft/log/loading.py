@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ConfigError, Damage, KafkaError, MalformedFrame
-from kpybroker.metadata.image import BROKER_RESOURCE, ELR_FEATURE, Image
+from kpybroker.metadata.image import ELR_FEATURE, Image
 from kpybroker.raft.core.state import State, Tail, Timeouts, Voted
 from kpybroker.raft.log.identity import METADATA_TOPIC_ID
 from kpybroker.raft.log.snapshots import Snapshot, Snapshots
@@ -38,6 +39,7 @@ MIN_ISR = "min.insync.replicas"
 READ_BYTES = 1 << 20
 SCAN_BYTES = 1 << 20
 BATCH_LIMIT_BYTES = 8 << 20
+"""Kafka's limit for one atomic write of the controller."""
 OPEN_FILES = 16
 """How many segments of the metadata log are open at once."""
 
@@ -165,7 +167,7 @@ def first_records(world: World, directory: str, image: Image, min_isr: str) -> l
     records = FIRST_RECORDS if known is None else known
     levels = {record.name: record.feature_level for record in records if isinstance(record, FeatureLevelRecord)}
     if levels.get(ELR_FEATURE):
-        shared = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name=MIN_ISR, value=min_isr)
+        shared = ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=MIN_ISR, value=min_isr)
         records = [*records, shared]
     return [BeginTransactionRecord(name="Bootstrap records"), *records, EndTransactionRecord()]
 

@@ -17,7 +17,15 @@ from kpybroker.metadata.difference import with_changes
 from kpybroker.metadata.image import Image
 from kpybroker.raft.core.divergence import Diverges, truncation
 from kpybroker.raft.core.state import Tail
-from kpybroker.raft.log.loading import begin_at, check_level, control_of, learn_voters, open_log, replay_log
+from kpybroker.raft.log.loading import (
+    BATCH_LIMIT_BYTES,
+    begin_at,
+    check_level,
+    control_of,
+    learn_voters,
+    open_log,
+    replay_log,
+)
 from kpybroker.raft.log.replay import PendingBatch, Replay, pending_of
 from kpybroker.raft.log.snapshots import Snapshot, Snapshots
 from kpybroker.raft.log.voters import Voters
@@ -31,8 +39,6 @@ from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
-BATCH_LIMIT_BYTES = 8 << 20
-"""Kafka's limit for one atomic write of the controller."""
 PIECE_BYTES = 1 << 20
 """A larger metadata transaction is split into batches of about this size."""
 

@@ -45,7 +45,7 @@ class FetchSession:
     ) -> tuple[dict[TopicIdPartition, PartitionFetch], list[TopicIdPartition], list[TopicIdPartition]]:
         """What the next Fetch must say: new or changed partitions, those to forget, and those left to later Fetches.
 
-        wanted: None marks a partition to forget. is_whole: `wanted` has all partitions; any other is to forget, too.
+        wanted: None marks a partition to forget. is_whole: `wanted` has all partitions; forget those that it lacks.
         """
         told, left = self._told, []
         changed = {key: asked for key, asked in wanted.items() if asked is not None and told.get(key) != asked}

@@ -32,7 +32,7 @@ COORDINATORS_WORDS = (
 """Errors of a group coordinator where a log would have NOT_LEADER_OR_FOLLOWER."""
 
 MARKERS_A_TURN = 200
-"""The writer yields to the loop after so many."""
+"""After this many markers, the writer yields to the loop."""
 
 Result = WritableTxnMarkerPartitionResult
 
@@ -150,7 +150,7 @@ class CommitWaiter:
                 self._reached.set_exception(too_many)
 
     def within(self, timeout_ms: int) -> asyncio.Future[None]:
-        """A future that raises REQUEST_TIMED_OUT after this time, or earlier why this broker stopped leading."""
+        """A future that raises REQUEST_TIMED_OUT after this time, or an error as soon as this broker stops leading."""
         timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._time_out)
         self._reached.add_done_callback(lambda _: timer.cancel())
         return self._reached

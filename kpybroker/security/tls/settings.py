@@ -27,19 +27,32 @@ class TlsSettings:
     truststore_password: str | None = setting("ssl.truststore.password")
     truststore_certificates: str | None = setting("ssl.truststore.certificates")
     client_auth: str = setting("ssl.client.auth")
+    host_names: str = setting("ssl.endpoint.identification.algorithm")
     enabled_protocols: tuple[str, ...] = setting("ssl.enabled.protocols")
     cipher_suites: tuple[str, ...] = setting("ssl.cipher.suites")
     principal_rules: str = setting("ssl.principal.mapping.rules")
 
+    @property
+    def has_keystore(self) -> bool:
+        """Whether a key is set. A node that only dials needs none, unless it is asked for its certificate."""
+        return bool(self.keystore_location or self.keystore_key or self.keystore_chain)
+
 
 def tls_settings(config: BrokerConfig, listener: str) -> TlsSettings:
     """The settings of a listener. Raises ConfigError for a value out of range."""
-    prefix = f"{LISTENER_PREFIX}{listener.lower()}."
-    values = SimpleNamespace()
+    found = {}
     for key in SECURITY_KEYS:
         if key.name.startswith("ssl."):
-            name = prefix + key.name if prefix + key.name in config.static else key.name
+            name = _prefixed(listener, key.name) if is_prefixed(config, listener, key.name) else key.name
             text = config.static.get(name)
-            value = key.default_value if text is None else key._replace(name=name).parse(text)
-            setattr(values, key.attribute, value)
-    return read_settings(TlsSettings, cast(BrokerConfig, values))
+            found[key.attribute] = key.default_value if text is None else key._replace(name=name).parse(text)
+    return read_settings(TlsSettings, cast(BrokerConfig, SimpleNamespace(**found)))
+
+
+def is_prefixed(config: BrokerConfig, listener: str, name: str) -> bool:
+    """Whether a setting is set for this listener alone."""
+    return _prefixed(listener, name) in config.static
+
+
+def _prefixed(listener: str, name: str) -> str:
+    return f"{LISTENER_PREFIX}{listener.lower()}.{name}"

@@ -29,9 +29,8 @@ CERTIFICATES_MAX = 1000
 class Identity(NamedTuple):
     """A key and its certificates. Never shown."""
 
-    key_pem: bytes
-    """Not encrypted."""
-    chain_pem: bytes
+    pem: bytes
+    """Both, the key not encrypted."""
     expires_ms: int
     """When the first certificate expires, in milliseconds since the epoch."""
 
@@ -58,8 +57,8 @@ def read_identity(settings: TlsSettings, read: Read) -> Identity:
     if key.public_key().public_bytes(*form) != chain[0].public_key().public_bytes(*form):
         raise ConfigError("ssl.keystore: the first certificate is not that of the key; put the key's own first")
     return Identity(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-        b"".join(each.public_bytes(Encoding.PEM) for each in chain),
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        + b"".join(each.public_bytes(Encoding.PEM) for each in chain),
         int(chain[0].not_valid_after_utc.timestamp() * 1000),
     )
 

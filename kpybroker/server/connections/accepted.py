@@ -6,7 +6,6 @@ import asyncio
 from typing import cast
 
 from kpybroker.call import Reply
-from kpybroker.security.principal import ANONYMOUS, Principal
 from kpybroker.server.connections.activity import Activity
 from kpybroker.server.connections.listener import ListenerState
 
@@ -23,7 +22,6 @@ class Accepted(asyncio.BufferedProtocol):
         "number",
         "on_probation",
         "peer",
-        "principal",
         "received_bytes",
         "sent_bytes",
         "transport",
@@ -35,8 +33,6 @@ class Accepted(asyncio.BufferedProtocol):
         self._closing = False
         self.number = 0
         self.peer = self.host = "?"
-        self.principal: Principal = ANONYMOUS
-        """Who is on the other side."""
         self.received_bytes = self.sent_bytes = 0
         """Since the last `take_counts`."""
         self.activity = Activity(now)
@@ -51,15 +47,21 @@ class Accepted(asyncio.BufferedProtocol):
         self.host = str(address[0])
         self.peer = f"{self.host}:{address[1]}"
 
-    def _authenticate(self) -> bool:
-        """Take the principal from the client's certificate, if there is TLS; False if the listener serves nobody of
-        that name."""
-        secured = None if self.transport is None else self.transport.get_extra_info("ssl_object")
-        if secured is not None:
-            found = self.listener.principal_of(secured.getpeercert(True))
-            self.principal = found or ANONYMOUS
-            return found is not None
-        return True
+    def count_received(self, size_bytes: int) -> None:
+        """So many bytes have come."""
+        self.received_bytes += size_bytes
+
+    def count_sent(self, size_bytes: int) -> None:
+        """So many bytes were handed to the transport."""
+        self.sent_bytes += size_bytes
+
+    def stop_reading(self) -> None:
+        """Take no further request."""
+        self._closing = True
+
+    def forget_transport(self) -> None:
+        """The socket is closed."""
+        self.transport = None
 
     def admitted(self, number: int) -> None:
         """The server serves it, with this number, which is unique in the process."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from kpybroker.call import Reply
 from kpybroker.errors import MalformedFrame
+from kpybroker.security.principal import ANONYMOUS, Principal
 from kpybroker.server.connections.accepted import Accepted
 from kpybroker.server.connections.activity import Activity
 from kpybroker.server.connections.bad_frames import HEADER_BYTES_MIN, why_no_frame, why_too_large
@@ -59,6 +60,7 @@ class Connection(Accepted):
         "blocker",
         "known",
         "lent",
+        "principal",
     )
 
     def __init__(self, port: Port, listener: ListenerState) -> None:
@@ -76,7 +78,9 @@ class Connection(Accepted):
         self._owed_bytes = 0
         self._giving_way = GivingWay()
         self.known: dict[int, Any] = {}
-        """By api key and version, the dispatcher's cached header."""
+        """By api key and version, the dispatcher's cached header, which names the principal."""
+        self.principal = ANONYMOUS
+        """Who is on the other side: by certificate, then by login."""
 
     # ---- asyncio's side
 
@@ -84,11 +88,15 @@ class Connection(Accepted):
         super().connection_made(transport)
         if not self._port.admit(self):
             self.abort()
-        elif not self._authenticate():
+            return
+        found = self.listener.principal_of(transport)
+        if found is None:
             self.drop("no rule of ssl.principal.mapping.rules matches the name in its certificate; add DEFAULT")
+        else:
+            self.principal = found
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
+        self.stop_reading()
         self._port.forget(self)
         for reply in self._replies:
             if isinstance(reply, Reply) and not reply.done:
@@ -96,7 +104,7 @@ class Connection(Accepted):
                 reply.abandon()
         self._replies.clear()
         self.blocker = None
-        self.transport = None
+        self.forget_transport()
         self._let_memory_go()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -105,7 +113,7 @@ class Connection(Accepted):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
-        self.received_bytes += nbytes
+        self.count_received(nbytes)
         if not self._processing:
             self._process()
         if self._awaits_flush and self._filled == len(self._buffer):
@@ -207,6 +215,26 @@ class Connection(Accepted):
                 if port.steady_ms() >= until_ms:
                     return
 
+    def next_frame(self, least_bytes: int, most_bytes: int) -> memoryview | None:
+        """Take the next frame if it is whole and may run now. A size out of range closes the connection."""
+        begin = self._position
+        if self._filled - begin < 4 or not self._may_run() or self._owed_bytes > OWED_LIMIT_BYTES:
+            return None
+        size = int(_SIZE(self._view, begin)[0])
+        if not least_bytes <= size <= most_bytes:
+            self.refuse_frame(why_no_frame(self._view[begin : begin + 4], most_bytes))
+            return None
+        stop = begin + 4 + size
+        if stop > self._filled:
+            return None
+        self._position = stop
+        return self._view[begin + 4 : stop]
+
+    def log_in(self, principal: Principal) -> None:
+        """Later requests are this principal's."""
+        self.principal = principal
+        self.known.clear()
+
     def refuse_frame(self, why: str) -> None:
         """Log one line and close; earlier replies are sent first."""
         self._port.metrics.frame_refused()
@@ -219,7 +247,7 @@ class Connection(Accepted):
             return
         self._port.flush()
         self._send()
-        self._closing = True
+        self.stop_reading()
         self._let_memory_go()
         if self.transport is not None:
             self.transport.close()
@@ -268,10 +296,10 @@ class Connection(Accepted):
                 break
             replies.popleft()
         if len(out) == 1:
-            self.sent_bytes += len(out[0])
+            self.count_sent(len(out[0]))
             transport.write(out[0])
         elif out:
-            self.sent_bytes += sum(map(len, out))
+            self.count_sent(sum(map(len, out)))
             self.lent += write_all(transport, out)
         if self._writing_paused:
             self._port.unsent.hold(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import BaseTransport
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,8 +17,8 @@ class ListenerState:
     name: str = "PLAINTEXT"
     side: str = BROKER
     is_open: bool = False
-    principal_of: Callable[[bytes | None], Principal | None] = lambda _: ANONYMOUS
-    """Who showed this certificate (DER); None if it is nobody whom the listener serves."""
+    principal_of: Callable[[BaseTransport], Principal | None] = lambda _: ANONYMOUS
+    """Who has opened a connection; None if it is nobody whom the listener serves."""
 
     def open(self) -> None:
         """Serve requests from now on."""

@@ -33,7 +33,7 @@ class Pause(Reply):
 
     def abandon(self) -> None:
         self._forget()
-        self.done = True
+        self.discard()
 
     def _forget(self) -> None:
         self._pauses.open.discard(self)

@@ -2,63 +2,64 @@
 
 from __future__ import annotations
 
-import logging
+from asyncio import BaseTransport
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.config.listeners import TLS_PROTOCOLS
+from kpybroker.config.sasl_settings import has_login
 from kpybroker.errors import ConfigError
-from kpybroker.security.principal import Principal
+from kpybroker.security.principal import ANONYMOUS, Principal
+from kpybroker.security.tls.contexts import RenewedContext, serving_context
 from kpybroker.security.tls.names import parse_rules, principal_of
-from kpybroker.security.tls.settings import tls_settings
-from kpybroker.security.tls.stores import check_library, read_identity, read_trust
-from kpybroker.security.tls.suites import suites
-from kpybroker.world.secure import TlsContext, read_public, read_store, server_context
+from kpybroker.security.tls.settings import TlsSettings, is_prefixed, tls_settings
+from kpybroker.world import World
+from kpybroker.world.secure import TlsContext
 
-log = logging.getLogger(__name__)
+AUTH = "ssl.client.auth"
 
 
 @dataclass(frozen=True)
 class SecureListening:
-    """A context for handshakes, and the principal of a certificate (DER); None if no mapping rule matches its name."""
+    """A context for handshakes, and the principal of a connection; None if no mapping rule matches its certificate."""
 
-    context: TlsContext
-    principal_of: Callable[[bytes | None], Principal | None]
+    context: Callable[[], TlsContext]
+    principal_of: Callable[[BaseTransport], Principal | None]
 
 
-def secure_listening(config: BrokerConfig, now_ms: int) -> dict[str, SecureListening]:
+def secure_listening(config: BrokerConfig, world: World) -> dict[str, SecureListening]:
     """By name, the listeners with TLS. Raises ConfigError with the listener, the setting and the remedy."""
     found = {}
-    for endpoint in config.listeners:
+    for endpoint in (*config.listeners, *config.controller_listeners):
         if endpoint.protocol in TLS_PROTOCOLS:
             try:
-                found[endpoint.name] = _listening(config, endpoint, now_ms)
+                found[endpoint.name] = _listening(config, endpoint, world)
             except ConfigError as error:
                 raise ConfigError(f"listener {endpoint.name}: {error}") from None
     return found
 
 
-def _listening(config: BrokerConfig, endpoint: Endpoint, now_ms: int) -> SecureListening:
-    check_library()
-    settings = tls_settings(config, endpoint.name)
-    rules = parse_rules(settings.principal_rules)
-    allowed = suites(settings.enabled_protocols, settings.cipher_suites)
-    identity = read_identity(settings, read_store)
-    if identity.expires_ms <= now_ms:
-        log.warning("listener %s: its certificate has expired; clients that check it refuse it", endpoint.name)
-    trusted = read_trust(settings, read_public)
-    if settings.client_auth == "required" and not trusted:
-        raise ConfigError("ssl.client.auth=required needs the certificates to trust: set ssl.truststore.location")
-    try:
-        context = server_context(
-            identity.key_pem,
-            identity.chain_pem,
-            trusted,
-            settings.client_auth,
-            (allowed.lowest, allowed.highest),
-            allowed.ciphers,
-        )
-    except OSError as error:
-        raise ConfigError(f"OpenSSL does not take its key, certificates or ciphers: {error}") from None
-    return SecureListening(context, lambda certificate: principal_of(certificate, rules))
+def _listening(config: BrokerConfig, endpoint: Endpoint, world: World) -> SecureListening:
+    name = endpoint.name
+    rules = parse_rules(tls_settings(config, name).principal_rules)
+    has_logins = has_login(endpoint.protocol)
+
+    def settings() -> TlsSettings:
+        found = tls_settings(config, name)
+        # as in Apache Kafka, where clients that log in need a certificate only if the listener itself says so
+        return replace(found, client_auth="none") if has_logins and not is_prefixed(config, name, AUTH) else found
+
+    def make(found: TlsSettings) -> TlsContext:
+        return serving_context(found, world.wall_ms(), name)
+
+    return SecureListening(
+        RenewedContext(name, settings, make, world.steady_ms).current,
+        (lambda _: ANONYMOUS) if has_logins else (lambda transport: principal_of(_certificate(transport), rules)),
+    )
+
+
+def _certificate(transport: BaseTransport) -> bytes | None:
+    """The client's, as DER; None if it has shown none."""
+    certificate: bytes | None = transport.get_extra_info("ssl_object").getpeercert(True)
+    return certificate

@@ -63,7 +63,9 @@ COUNTERS = {
     "kpybroker_connections_dropped": "Connections closed at once: over a limit, or their replies are not read",
     "kpybroker_connections_throttled": "Connections held and then closed: connection_creation_rate of their address",
     "kpybroker_requests_throttled": "Requests after which a client had to wait: a quota was exceeded",
+    "kpybroker_authorizer_refusals": "Operations that the authorizer refused clients and nodes; the log names some",
     "kpybroker_frames_refused": "Frames that could not be read; each cost its connection",
+    "kpybroker_logins_failed": "SASL logins that were refused",
 }
 REQUESTS = "kafka_network_requestmetrics_requests"
 TOTAL_TIME = "kafka_network_requestmetrics_totaltime_seconds"
@@ -114,7 +116,7 @@ class Gauges:
     def _count_rest(self, counted: dict[str, float]) -> None:
         broker, server, quorum = self._broker, self._server, self._broker.quorum
         server.count_bytes()
-        metrics = server.metrics
+        metrics, authorizer = server.metrics, broker.metadata.standard_authorizer
         counted.update(
             {
                 "kafka_log_free_bytes": min(
@@ -136,7 +138,9 @@ class Gauges:
                 "kpybroker_connections_dropped": metrics.connections_dropped,
                 "kpybroker_connections_throttled": metrics.connections_throttled,
                 "kpybroker_requests_throttled": metrics.requests_throttled,
+                "kpybroker_authorizer_refusals": 0 if authorizer is None else authorizer.audit.refusals,
                 "kpybroker_frames_refused": metrics.frames_refused,
+                "kpybroker_logins_failed": metrics.logins_failed,
             }
         )
 

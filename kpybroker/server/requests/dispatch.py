@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from kpybroker.broker.broker import Broker
 from kpybroker.call import CONTROLLER, Call, Encoded, Reply, TaskReply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
-from kpybroker.handlers import answer, handler_of, refused
+from kpybroker.handlers import answer, authorized, handler_of, refused
 from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.connection_limits import ConnectionLimits
 from kpybroker.server.connections.writing import SMALL_WRITE_BYTES
@@ -54,7 +54,11 @@ class Route:
         handle, here = handler.handle, getattr(handler, "here", None)
         self.api = api
         self.count = 0
-        self._own: Handle = forwarding(api, handle, here) if api.is_forwarded else handle
+        if here is not None:  # this broker answers some rows by itself: it asks before it forwards the others
+            self._own: Handle = authorized(api, forwarding(api, handle, here))
+        else:
+            mine = authorized(api, handle)
+            self._own = forwarding(api, mine) if api.is_forwarded else mine
         self.handle: Handle = self._own
 
     def go_through(self, between: Between | None) -> None:
@@ -95,7 +99,7 @@ class Dispatcher:
         forwarded."""
         api = api_table.by_name[name]
         call = Call(api.key, api.max, None, "127.0.0.1", 0, side=CONTROLLER)
-        return await answer(self._broker, api, call, request)
+        return await answer(self._broker, api, call, request, is_own=True)
 
     def run(self, connection: Connection, frame: memoryview) -> None:
         """Handle one request frame. Raises MalformedFrame."""
@@ -182,8 +186,16 @@ class Dispatcher:
         if route is None:
             route = self.routes[api.key] = Route(api)
             route.go_through(self._between)
-        host, number, who = connection.host, connection.number, connection.principal
-        call = Call(api.key, version, header.client_id, host, number, at.name, at.side, principal=who)
+        call = Call(
+            api.key,
+            version,
+            header.client_id,
+            connection.host,
+            connection.number,
+            at.name,
+            at.side,
+            principal=connection.principal,
+        )
         parse: Callable[[memoryview, int], Any] = parser_at_once(api.request, version)
         if api is PRODUCE and version >= api.flexible:
             parse = RepeatingProduce(parse)

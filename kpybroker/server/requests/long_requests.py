@@ -47,7 +47,7 @@ class LongReply(Reply):
             self.waits_for.give_way()
 
     def abandon(self) -> None:
-        self.done = True
+        self.discard()
         if self.task is not None:
             self.task.cancel()
 

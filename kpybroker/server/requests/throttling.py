@@ -204,7 +204,7 @@ class Throttling:
     def _limited(self, call: Call, request: Any) -> Any:
         """A Fetch whose size is limited to what its client may get without throttling; otherwise it would never be
         answered."""
-        most = self._quotas.most_at_once(CONSUMER_BYTE_RATE, call.client_id)
+        most = self._quotas.most_at_once(CONSUMER_BYTE_RATE, call.client_id, call.principal.name)
         if most is None or request.max_bytes <= most:
             return request
         limited = copy(request)
@@ -214,11 +214,11 @@ class Throttling:
 
     def _decide(self, charge: Charge) -> None:
         """Compute the throttle time, without the bytes of a Fetch response."""
-        quotas, client_id = self._quotas, charge.call.client_id
+        quotas, client_id, user = self._quotas, charge.call.client_id, charge.call.principal.name
         if quotas.has(REQUEST_PERCENTAGE) and not charge.unanswered:
-            charge.wait_ms = quotas.charge(REQUEST_PERCENTAGE, client_id, charge.spent_s * PERCENT)
+            charge.wait_ms = quotas.charge(REQUEST_PERCENTAGE, client_id, charge.spent_s * PERCENT, user)
         if charge.api is PRODUCE:
-            bytes_wait_ms = quotas.charge(PRODUCER_BYTE_RATE, client_id, charge.request_bytes)
+            bytes_wait_ms = quotas.charge(PRODUCER_BYTE_RATE, client_id, charge.request_bytes, user)
             charge.wait_ms = max(charge.wait_ms, bytes_wait_ms)
 
     # ---- its answer
@@ -240,11 +240,11 @@ class Throttling:
         return encode(reply)
 
     def _decide_fetch(self, charge: Charge, response_bytes: int) -> None:
-        client_id = charge.call.client_id
-        wait_ms = self._quotas.charge(CONSUMER_BYTE_RATE, client_id, response_bytes)
+        client_id, user = charge.call.client_id, charge.call.principal.name
+        wait_ms = self._quotas.charge(CONSUMER_BYTE_RATE, client_id, response_bytes, user)
         charge.wait_ms = max(charge.wait_ms, wait_ms)
         if charge.wait_ms:
-            self._quotas.take_back(CONSUMER_BYTE_RATE, client_id, response_bytes)
+            self._quotas.take_back(CONSUMER_BYTE_RATE, client_id, response_bytes, user)
 
     def _told(self, charge: Charge, response: Any) -> Any:
         """The response with its throttle time."""

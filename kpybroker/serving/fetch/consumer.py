@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.security.authorizer import AclResource, Operation
+from kpybroker.serving.authorization import require
 from kpybroker.serving.fetch.view import Looked, View
 from kpybroker.wire.rpc.fetch import AbortedTransaction, PartitionData
 
@@ -27,10 +29,19 @@ class ConsumerView(View):
 
     __slots__ = ()
 
+    def require_read(self, want: Want) -> None:
+        """Raises TOPIC_AUTHORIZATION_FAILED. An id that no topic has is left to `find`."""
+        if self.broker.metadata.authorizer is None:
+            return
+        topic = want.topic if want.topic is not None else self.broker.metadata.topic_name(want.topic_id)
+        if topic is not None:
+            require(self.broker, self.call, Operation.READ, AclResource.TOPIC, topic)
+
     def look(self, want: Want, room_bytes: int, *, is_first: bool) -> Looked:
         row = PartitionData(partition_index=want.index, high_watermark=-1, records=_EMPTY)
         partition = want.partition
         try:
+            self.require_read(want)
             if partition is None or partition.offline is not None or partition.leader_id != self.broker.node_id:
                 partition = want.locate(self.find(want))
             if want.leader_epoch != -1:

@@ -49,22 +49,20 @@ class ManyFetchReply(FetchReply):
         return self
 
     async def first_look(self) -> None:
-        """Wait until it is answered, or waits for records. Raises what a look raises."""
+        """Wait for the first look: then it is answered, or parked. Raises what the look raises."""
         if self._task is not None:
             await self._task
 
     def _look(self, *, final: bool) -> None:
         self._must_answer |= final
         if self._task is None and not self.done:
-            self._task = asyncio.get_running_loop().create_task(self._look_in_turns())
+            self._start_task(self._look_in_turns())
 
     def settle(self) -> None:
         if self._again is None and self._task is None and not self.done:
-            wait_s = len(self.view.wants) * AGAIN_S_A_PARTITION
-            self._again = asyncio.get_running_loop().call_later(wait_s, self._look_again)
+            self._call_again(len(self.view.wants) * AGAIN_S_A_PARTITION)
 
     def _look_again(self) -> None:
-        self._again = None
         self._look(final=False)
 
     def _time_out(self) -> None:
@@ -85,7 +83,7 @@ class ManyFetchReply(FetchReply):
             if not self.view.is_watching:
                 self.view.watch(self)
             if not self._must_answer:
-                self._task = None
+                self._end_task()
                 return
 
     def _may_wait(self) -> bool:

@@ -74,7 +74,7 @@ class MetadataFetchReply(Reply):
             self._timer.cancel()
 
     def abandon(self) -> None:
-        self.done = True
+        self.discard()
         self._release()
         if self._task is not None:
             self._task.cancel()

@@ -48,6 +48,7 @@ class NearbyView(ConsumerView):
     def _nearest(self, want: Want) -> int | None:
         """The replica to read from, if it is not this one. An error is left to the row."""
         try:
+            self.require_read(want)
             partition = want.partition or want.locate(self.find(want))
             partition.check_epoch(want.leader_epoch)
         except KafkaError:

@@ -116,7 +116,7 @@ class ReplicaView(View):
         self._is_slowed, self._slowed_bytes = False, 0
         self._even, self._served = [], []
         unseen = self._news.wants
-        self.wants = list(unseen)
+        self.look_at(list(unseen))
         found = super().answer(final=final)
         if isinstance(found, Response):
             for want in (*self._even, *self._served):

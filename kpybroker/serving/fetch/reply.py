@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Reply
 from kpybroker.errors import Damage, KafkaError
@@ -52,9 +53,21 @@ class FetchReply(Reply):
         if not self.done and self._task is None:
             self._look(final=True)
 
-    def _look_again(self) -> None:
+    def _call_again(self, wait_s: float) -> None:
+        self._again = asyncio.get_running_loop().call_later(wait_s, self._again_is_due)
+
+    def _again_is_due(self) -> None:
         self._again = None
+        self._look_again()
+
+    def _look_again(self) -> None:
         self.settle()
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.get_running_loop().create_task(work)
+
+    def _end_task(self) -> None:
+        self._task = None
 
     def _look(self, *, final: bool) -> None:
         found = self.view.answer(final=final)
@@ -64,18 +77,17 @@ class FetchReply(Reply):
             self._go_on(found)
 
     def _go_on(self, found: Cold | None) -> None:
-        loop = asyncio.get_running_loop()
         if found is not None:
-            self._task = loop.create_task(self._bring(*found))
+            self._start_task(self._bring(*found))
         elif self._again is None and self.view.again_s is not None:
-            self._again = loop.call_later(self.view.again_s, self._look_again)
+            self._call_again(self.view.again_s)
 
     async def _bring(self, want: Want, partition: Partition) -> None:
         """Read off the loop what is not in the page cache, then look again; at least this partition is answered."""
         request = self.view.request
         size_bytes = min(want.max_bytes, request.max_bytes, self.view.broker.quotas.fetch_max_bytes)
         await self._read_cold(want, partition, max(size_bytes, 0))
-        self._task = None
+        self._end_task()
         self._time_out()
 
     async def _read_cold(self, want: Want, partition: Partition, size_bytes: int) -> None:
@@ -97,7 +109,7 @@ class FetchReply(Reply):
         self.view.unwatch(self)
 
     def abandon(self) -> None:
-        self.done = True
+        self.discard()
         self._release()
         if self._task is not None:
             self._task.cancel()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import Damage, KafkaError
+from kpybroker.security.authorizer import AclResource, Operation
+from kpybroker.serving.authorization import allows
 from kpybroker.serving.fetch.consumer import READ_COMMITTED
 from kpybroker.wire.response_templates import Fetched, fetch_form
 from kpybroker.wire.rpc.fetch import Request
@@ -19,7 +21,7 @@ _fetched = partial(tuple.__new__, Fetched)
 
 
 def fetch_one(broker: Broker, call: Call, request: Request) -> Fetched | None:
-    """The response if there are enough bytes in memory; None if the request has to go the long way."""
+    """The response if there are enough bytes in memory; None if the general code has to answer."""
     topic = request.topics[0]
     if len(topic.partitions) != 1:
         return None
@@ -32,6 +34,10 @@ def fetch_one(broker: Broker, call: Call, request: Request) -> Fetched | None:
             if found is None:
                 return None
             partition = found
+        if broker.metadata.authorizer is not None and not allows(
+            broker, call, Operation.READ, AclResource.TOPIC, partition.topic
+        ):
+            return None
         if asked.current_leader_epoch != -1:
             partition.check_epoch(asked.current_leader_epoch)
         storage = partition.log

@@ -56,6 +56,10 @@ class View:
         """Leaders that error rows name, by node id."""
         self._watched: list[Partition] = []
 
+    def look_at(self, wants: list[Want]) -> None:
+        """Look at these from now on."""
+        self.wants = wants
+
     def look(self, want: Want, room_bytes: int, *, is_first: bool) -> Looked:
         """Look at one partition. `is_first`: no earlier row has records, and the first batch always fits (KIP-74)."""
         raise NotImplementedError

@@ -106,7 +106,7 @@ class ProduceReply(Reply):
     def abandon(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self.done = True
+        self.discard()
 
 
 class OneReply(ProduceReply):
@@ -115,9 +115,7 @@ class OneReply(ProduceReply):
     __slots__ = ("_appended", "_partition", "_version")
 
     def __init__(self, request: Request, version: int, partition: Partition, appended: Appended) -> None:
-        # as the constructors above, which are not called: every small Produce makes one of these
-        self.done = self.holds_frame = False
-        self._ready = self.attached = None
+        Reply.__init__(self)  # and not ProduceReply's: every small Produce makes one of these
         self.request = request
         self._result = None
         self._rows = ()

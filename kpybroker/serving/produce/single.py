@@ -44,6 +44,7 @@ def append_one(
         batch = batches[0]
         if batch.attributes & TRANSACTIONAL and (
             request.transactional_id is None
+            or broker.metadata.authorizer is not None
             or not partition.log.producers.has_open(batch.producer_id, batch.producer_epoch)
         ):
             from kpybroker.serving.produce.transactional import append_in_transaction

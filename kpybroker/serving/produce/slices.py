@@ -51,7 +51,7 @@ class SlicesReply(Reply):
         self.complete(whole if self._is_wanted else None)
 
     def abandon(self) -> None:
-        self.done = True
+        self.discard()
         for each in self._answers:
             if isinstance(each, Reply) and not each.done:
                 each.abandon()

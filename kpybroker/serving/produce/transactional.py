@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.security.authorizer import AclResource, Operation
+from kpybroker.serving.authorization import allows
 from kpybroker.serving.produce.append import ACKS, Verdicts
 from kpybroker.serving.produce.validation import append_later, validate_and_append, validating_all
 from kpybroker.storage.producers.transactions import NOT_NEEDED, Verification
@@ -60,7 +62,10 @@ def append_in_transaction(
     """Append at once if the coordinator need not be asked, else later."""
     batches = _transactional_batches(broker, call, request)
     verdicts: Verdicts = {}
-    if request.transactional_id is None:
+    transactional_id = request.transactional_id
+    if transactional_id is None or not allows(
+        broker, call, Operation.WRITE, AclResource.TRANSACTIONAL_ID, transactional_id
+    ):
         _refuse_all(broker, call, request, verdicts, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     elif len({(batch.producer_id, batch.producer_epoch) for batch in batches.values()}) > 1:
         _refuse_all(broker, call, request, verdicts, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -79,10 +84,12 @@ def append_in_transaction(
 
 
 def _transactional_batches(broker: Broker, call: Call, request: Request) -> dict[TopicPartition, Batch]:
-    """The batches that can be read; the append refuses the others."""
+    """The batches that can be read, and that the caller may append; the append refuses the others."""
     found = {}
     for topic in request.topic_data:
         name = topic.name if call.version < 13 else broker.metadata.topic_name(topic.topic_id)
+        if name is not None and not allows(broker, call, Operation.WRITE, AclResource.TOPIC, name):
+            continue
         for data in topic.partition_data:
             try:
                 batch = split(data.records, 1)[0] if data.records is not None else None

@@ -8,7 +8,8 @@ from kpybroker.sim.actors.actor import Actor
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.consuming import latest_offset
 from kpybroker.sim.clients.run import Run
-from kpybroker.sim.world.history import Place, Sent
+from kpybroker.sim.world.history import Sent
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import produce
 
@@ -50,7 +51,7 @@ class AcksNone(Actor):
 class AcksNoneProducer:
     """Sends batches with acks=0. `connections` has the values sent on each connection."""
 
-    def __init__(self, client: SimClient, place: Place, *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, place: TopicPartition, *, pace_s: float) -> None:
         self._client = client
         self.place = place
         self._pace_s = pace_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.metadata.image import BROKER_RESOURCE
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.sim.actors.actor import Actor
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.run import Run
@@ -74,7 +74,7 @@ class BrokerSettings(Actor):
             if (name, key) in self.doubtful:
                 continue
             resource = describe_configs.DescribeConfigsResource(
-                resource_type=BROKER_RESOURCE, resource_name=name, configuration_keys=[key]
+                resource_type=ResourceType.BROKER, resource_name=name, configuration_keys=[key]
             )
             node_id = int(name) if name else auditor.any_broker()
             response = await auditor.ask(node_id, "DescribeConfigs", describe_configs.Request(resources=[resource]))
@@ -109,7 +109,7 @@ class Adjuster:
             value, name = client.random.choice(VALUES[key]), client.random.choice(("", "", *self._nodes))
             setting = name, key
             try:
-                await alter_config(client, BROKER_RESOURCE, name, key, value)
+                await alter_config(client, ResourceType.BROKER, name, key, value)
                 settings.set[setting] = value
                 client.note(f"{key} of broker {name!r} is {value}")
                 client.history.count("settings changed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from kpybroker.metadata.image import TOPIC_RESOURCE
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.sim.actors.actor import Actor
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.producing import SimProducer
@@ -54,7 +54,7 @@ class Recompressor:
         while not client.stopping:
             topic, value = client.random.choice(self._topics), client.random.choice(TYPES)
             try:
-                await alter_config(client, TOPIC_RESOURCE, topic, "compression.type", value)
+                await alter_config(client, ResourceType.TOPIC, topic, "compression.type", value)
                 client.note(f"{topic} has compression.type {value}")
                 client.succeeded()
                 await client.nap(PACE_S)

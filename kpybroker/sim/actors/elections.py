@@ -10,12 +10,12 @@ from kpybroker.sim.actors.requests import partitions_of, produced
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.topic_admin import ADMIN_LIMIT_S, create_topic
 from kpybroker.sim.cluster.setup import Setup, TopicSetup
-from kpybroker.sim.world.history import Place
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import elect_leaders
 
 PREFERRED, UNCLEAN = 0, 1
-APART: Place = ("apart", 0)
+APART: TopicPartition = ("apart", 0)
 """Its records may be lost: only this actor writes to it."""
 UNCLEAN_ODDS, ALL_ODDS = 0.4, 0.3
 PACE_S = 3.0
@@ -29,7 +29,7 @@ NOT_NOW = frozenset(
 )
 
 
-async def elect(client: SimClient, kind: int, place: Place | None) -> list[int]:
+async def elect(client: SimClient, kind: int, place: TopicPartition | None) -> list[int]:
     """Send ElectLeaders for one partition or all. Returns the error codes of the partitions in the response. Raises
     Unanswered, Refused."""
     topics = None if place is None else [elect_leaders.TopicPartitions(topic=place[0], partitions=[place[1]])]
@@ -76,7 +76,7 @@ class Elections(Actor):
 class Elector:
     """Sends ElectLeaders again and again."""
 
-    def __init__(self, client: SimClient, places: list[Place]) -> None:
+    def __init__(self, client: SimClient, places: list[TopicPartition]) -> None:
         self._client = client
         self._places = places
 

@@ -10,14 +10,14 @@ from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.clients.topic_admin import ADMIN_LIMIT_S, create_topic
 from kpybroker.sim.cluster.setup import TopicSetup
-from kpybroker.sim.world.history import Place
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import alter_client_quotas, describe_client_quotas
 
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate")
 RATES = {KEYS[0]: (1000.0, 5000.0, 1e9, 1.7e308), KEYS[1]: (2000.0, 20_000.0, 1e9, 1.7e308), KEYS[2]: (1.0, 10.0)}
 """Without request percentages: they limit a real processor's time, which a seed cannot determine."""
-LIMITED: Place = ("limited", 0)
+LIMITED: TopicPartition = ("limited", 0)
 BURST_BYTES, BURST_RATE, BURSTS_MAX = 30_000, 1000.0, 20
 """One such batch exceeds what the quota window allows at that rate."""
 PACE_S = 3.0

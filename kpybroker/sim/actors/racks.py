@@ -10,7 +10,7 @@ from kpybroker.sim.actors.actor import Actor
 from kpybroker.sim.clients.client import Refused, SimClient
 from kpybroker.sim.clients.consuming import Consumer
 from kpybroker.sim.cluster.setup import Setup
-from kpybroker.sim.world.history import Place
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import fetch
 
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -58,12 +58,12 @@ class Racks(Actor):
 class NearbyConsumer(Consumer):
     """Fetches from the preferred read replica, until that fails or the consumer returns to the leader."""
 
-    def __init__(self, client: SimClient, places: list[Place], *, rack_id: str, pace_s: float) -> None:
+    def __init__(self, client: SimClient, places: list[TopicPartition], *, rack_id: str, pace_s: float) -> None:
         super().__init__(client, places, max_wait_ms=100, pace_s=pace_s)
         self._rack_id = rack_id
-        self._preferred: dict[Place, int] = {}
+        self._preferred: dict[TopicPartition, int] = {}
 
-    async def fetch(self, place: Place) -> None:
+    async def fetch(self, place: TopicPartition) -> None:
         """Send one Fetch to the leader or the preferred read replica. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         position = self.positions[place]
@@ -93,7 +93,7 @@ class NearbyConsumer(Consumer):
             self._preferred[place] = node_id
             client.history.count("fetched from a follower", self.positions[place] - position)
 
-    def _send_away(self, place: Place, node_id: int, leader_id: int) -> None:
+    def _send_away(self, place: TopicPartition, node_id: int, leader_id: int) -> None:
         if rack_of(node_id) != self._rack_id or node_id == leader_id:
             self._client.history.breach(
                 f"{self._client.name} in {self._rack_id} got node {node_id} as preferred read replica of {place}"

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
-from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from kpybroker.sim.actors.actor import Actor, Preparation
 from kpybroker.sim.actors.requests import partitions_of
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.clients.topic_admin import ADMIN_LIMIT_S, alter_config
 from kpybroker.sim.cluster.setup import Setup
-from kpybroker.sim.world.history import Place
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import alter_partition_reassignments, list_partition_reassignments
 
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
@@ -62,7 +62,7 @@ class Reassignments(Actor):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self.places = list(run.writable)
-        self.whereabouts: dict[Place, Whereabouts] = {}
+        self.whereabouts: dict[TopicPartition, Whereabouts] = {}
 
     @classmethod
     def suits(cls, setup: Setup) -> bool:
@@ -81,7 +81,7 @@ class Reassignments(Actor):
     def preparations(self, founder: SimClient) -> list[Preparation]:
         topics = sorted({name for name, _ in self.places})
         return [
-            (f"{key} of {topic}", partial(alter_config, founder, TOPIC_RESOURCE, topic, key, "*"))
+            (f"{key} of {topic}", partial(alter_config, founder, ResourceType.TOPIC, topic, key, "*"))
             for topic in topics
             for key in REPLICAS
         ]
@@ -130,7 +130,11 @@ class Mover:
     """Reassigns partitions, cancels reassignments, and changes throttles."""
 
     def __init__(
-        self, client: SimClient, places: list[Place], nodes: list[int], whereabouts: dict[Place, Whereabouts]
+        self,
+        client: SimClient,
+        places: list[TopicPartition],
+        nodes: list[int],
+        whereabouts: dict[TopicPartition, Whereabouts],
     ) -> None:
         self._client = client
         self._places = places
@@ -169,9 +173,9 @@ class Mover:
 
     async def _throttle(self, bytes_s: int) -> None:
         for key in RATES:
-            await alter_config(self._client, BROKER_RESOURCE, "", key, str(bytes_s))
+            await alter_config(self._client, ResourceType.BROKER, "", key, str(bytes_s))
 
-    async def _alter(self, place: Place, target: list[int] | None) -> None:
+    async def _alter(self, place: TopicPartition, target: list[int] | None) -> None:
         """Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         where = self._whereabouts.get(place)

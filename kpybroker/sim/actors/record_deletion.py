@@ -12,11 +12,12 @@ from kpybroker.sim.clients.consuming import Consumer, earliest_offset
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.clients.topic_admin import create_topic
 from kpybroker.sim.cluster.setup import TopicSetup
-from kpybroker.sim.world.history import HighestOffsets, Place, Sent
+from kpybroker.sim.world.history import HighestOffsets, Sent
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import delete_records, fetch
 
-PLACE: Place = ("shortened", 0)
+PLACE: TopicPartition = ("shortened", 0)
 SLOWS_AFTER = 40
 OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 SEGMENT_BYTES = "900"

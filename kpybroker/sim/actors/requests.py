@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from kpybroker.sim.clients.client import KnownLeader, Refused, SimClient
-from kpybroker.sim.world.history import Place
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import list_offsets, produce
 
 PRODUCE_LIMIT_MS = 5000
 EARLIEST = -2
 
 
-async def produced(client: SimClient, place: Place, batch: bytes) -> tuple[int, KnownLeader, Any]:
+async def produced(client: SimClient, place: TopicPartition, batch: bytes) -> tuple[int, KnownLeader, Any]:
     """Append a batch with acks=all. Returns its base offset, the leader that answered, and the response. Raises
     Unanswered, Refused."""
     name, index = place
@@ -27,7 +27,9 @@ async def produced(client: SimClient, place: Place, batch: bytes) -> tuple[int, 
     return int(row.base_offset), leader, response
 
 
-async def offset_by_time(client: SimClient, place: Place, leader: KnownLeader, timestamp: int) -> tuple[int, int]:
+async def offset_by_time(
+    client: SimClient, place: TopicPartition, leader: KnownLeader, timestamp: int
+) -> tuple[int, int]:
     """(offset, timestamp) from ListOffsets for a time, or one of the special timestamps. Raises Unanswered, Refused."""
     name, index = place
     row = list_offsets.ListOffsetsPartition(

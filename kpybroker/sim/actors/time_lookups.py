@@ -13,10 +13,11 @@ from kpybroker.sim.clients.consuming import Consumer, latest_offset
 from kpybroker.sim.clients.run import Run
 from kpybroker.sim.clients.topic_admin import create_topic
 from kpybroker.sim.cluster.setup import TopicSetup
-from kpybroker.sim.world.history import Place, Sent
+from kpybroker.sim.world.history import Sent
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import Record, encode_batch
 
-PLACE: Place = ("times", 0)
+PLACE: TopicPartition = ("times", 0)
 MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -3, -4, -5
 SPREAD_MS = 5000
 """How far back from the current time the timestamps of records may be."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from kpybroker.sim.clients.transforming import input_of
-from kpybroker.sim.world.history import History, Place
+from kpybroker.sim.world.history import History
+from kpybroker.topics import TopicPartition
 
 
-def check_transactions(history: History, found: dict[Place, list[tuple[int, bytes]]]) -> None:
+def check_transactions(history: History, found: dict[TopicPartition, list[tuple[int, bytes]]]) -> None:
     """`found` is what a read_committed consumer reads from every partition."""
     visible = {value for records in found.values() for _, value in records}
     for transaction in history.transactions:

@@ -16,7 +16,8 @@ from kpybroker.sim.clients.table_clients import read_table
 from kpybroker.sim.clients.transforming import TEAM, TWINS
 from kpybroker.sim.cluster.setup import OUTPUTS
 from kpybroker.sim.laws.tables import check_table, is_settled
-from kpybroker.sim.world.history import History, Ledger, Place, Sent
+from kpybroker.sim.world.history import History, Ledger, Sent
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import Batch, read_records, split
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ async def _read_all(run: Run, auditor: SimClient, more: dict[str, Check]) -> Non
     await _patiently(auditor, "metadata", look)
 
 
-async def _fetch(auditor: SimClient, group: str, place: Place) -> None:
+async def _fetch(auditor: SimClient, group: str, place: TopicPartition) -> None:
     """Raises Unanswered, Refused."""
     await ClassicMembership(auditor, group).fetch(place)
 
@@ -98,7 +99,7 @@ async def _read_committed(run: Run, auditor: SimClient) -> None:
             await _patiently(auditor, f"the commits of {group}", partial(_read_positions, auditor, group, found))
 
 
-async def _read_table(run: Run, auditor: SimClient, place: Place) -> None:
+async def _read_table(run: Run, auditor: SimClient, place: TopicPartition) -> None:
     """Raises Unanswered, Refused."""
     history, forgetting = run.history, run.setup.forgetting
     assert forgetting is not None, "there is a table"
@@ -112,14 +113,14 @@ async def _read_table(run: Run, auditor: SimClient, place: Place) -> None:
     history.count("records compacted away", sum(is_settled(sent) for sent in ledger.sent.values()) - len(found))
 
 
-async def _ends(auditor: SimClient, place: Place) -> None:
+async def _ends(auditor: SimClient, place: TopicPartition) -> None:
     """Raises Unanswered, Refused. Unanswered also stands for an open transaction."""
     end, stable = await latest_offset(auditor, place), await latest_offset(auditor, place, stable=True)
     if stable < end:
         raise Unanswered(f"a transaction is open at {stable}, below {end}")
 
 
-async def _read_positions(auditor: SimClient, group: str, found: dict[Place, list[tuple[int, bytes]]]) -> None:
+async def _read_positions(auditor: SimClient, group: str, found: dict[TopicPartition, list[tuple[int, bytes]]]) -> None:
     """Raises Unanswered, Refused."""
     taken = []
     for known, place in list(auditor.history.commits):

@@ -11,11 +11,12 @@ from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.sim.checks.checks import batches_of
 from kpybroker.sim.cluster.cluster import Process
 from kpybroker.storage.producers.producers import BATCHES_KEPT
+from kpybroker.topics import TopicPartition
 
 if TYPE_CHECKING:
     from kpybroker.metadata.image import Image
     from kpybroker.sim.cluster.cluster import SimMachine
-    from kpybroker.sim.world.history import History, Place
+    from kpybroker.sim.world.history import History
     from kpybroker.storage.producers.producers import ProducerStates
 
 SCRATCH_RUN = 1_000_000
@@ -35,11 +36,11 @@ class Held(NamedTuple):
     """The state of a broker."""
 
     image: Image
-    batches: dict[Place, dict[int, bytes]]
-    producers: dict[Place, dict[int, ProducerFacts]]
+    batches: dict[TopicPartition, dict[int, bytes]]
+    producers: dict[TopicPartition, dict[int, ProducerFacts]]
     groups: dict[int, tuple[dict[str, Any], dict[str, Any]]]
     """By partition: what each kind of group stores, and the committed offsets."""
-    compacted: frozenset[Place]
+    compacted: frozenset[TopicPartition]
 
 
 def held_by(broker: Broker) -> Held:
@@ -113,7 +114,7 @@ def _compare(name: str, live: Held, replayed: Held, history: History) -> None:
 
 def _compare_producers(
     name: str,
-    place: Place,
+    place: TopicPartition,
     live: dict[int, ProducerFacts],
     replayed: dict[int, ProducerFacts],
     kept: int,

@@ -14,7 +14,8 @@ from kpybroker.sim.clients.classic_members import REBALANCE_MS, SESSION_MS, Clas
 from kpybroker.sim.clients.client import TRANSACTION, Refused, SimClient, Unanswered
 from kpybroker.sim.clients.transacting import TIMEOUTS_MS, TV2, ClientDied, TransactionalSession
 from kpybroker.sim.cluster.cluster import SimMachine
-from kpybroker.sim.world.history import Place, Sent
+from kpybroker.sim.world.history import Sent
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import describe_groups, describe_transactions
 
 TRANSACTIONAL_ID = LEFT = "abandoned"
@@ -31,7 +32,9 @@ ONGOING = "Ongoing"
 class Abandoner:
     """Runs once, on a cluster without faults except in its clocks."""
 
-    def __init__(self, client: SimClient, places: list[Place], machines: Sequence[SimMachine], random: Random) -> None:
+    def __init__(
+        self, client: SimClient, places: list[TopicPartition], machines: Sequence[SimMachine], random: Random
+    ) -> None:
         self._client = client
         self._places = places
         self._machines = machines

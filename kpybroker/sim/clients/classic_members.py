@@ -8,7 +8,7 @@ from struct import pack, unpack_from
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.laws.assignment_law import PartitionOwnership
-from kpybroker.sim.world.history import Place
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import heartbeat, join_group, leave_group, offset_commit, offset_fetch, sync_group
 
 SESSION_MS = 6000
@@ -29,13 +29,13 @@ def _subscription(topics: tuple[str, ...]) -> bytes:
     return pack(">hi", 0, len(topics)) + names + pack(">i", -1)
 
 
-def _assignment(places: list[Place]) -> bytes:
+def _assignment(places: list[TopicPartition]) -> bytes:
     """The assignment of a member (ConsumerProtocolAssignment, version 0)."""
     rows = [pack(">h", len(name)) + name.encode() + pack(">ii", 1, index) for name, index in places]
     return pack(">hi", 0, len(rows)) + b"".join(rows) + pack(">i", -1)
 
 
-def _places(assignment: bytes) -> list[Place]:
+def _places(assignment: bytes) -> list[TopicPartition]:
     """The partitions of an assignment; none if it is empty."""
     if not assignment:
         return []
@@ -63,7 +63,11 @@ class ClassicMembership:
         self.generation = ANY_GENERATION
         self._protocol: str | None = None
 
-    async def commit(self, place: Place, step: int) -> None:
+    def become(self, member_id: str, generation: int) -> None:
+        """Be this member in this generation, or member epoch, from now on."""
+        self.member_id, self.generation = member_id, generation
+
+    async def commit(self, place: TopicPartition, step: int) -> None:
         """Commit an offset higher than all before. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         commits = client.history.committed(self.group, place)
@@ -87,7 +91,7 @@ class ClassicMembership:
         commits.acknowledge(offset)
         client.history.count("commits")
 
-    async def fetch(self, place: Place) -> int:
+    async def fetch(self, place: TopicPartition) -> int:
         """The committed offset; -1 if there is none. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         floor = client.history.committed(self.group, place).floor(client.history.now_s)
@@ -153,7 +157,7 @@ class ClassicMembership:
         self._check(response.error_code)
         return bytes(response.assignment)
 
-    async def share_of(self, places: list[Place]) -> list[Place]:
+    async def share_of(self, places: list[TopicPartition]) -> list[TopicPartition]:
         """Join and sync the next generation. Returns this member's partitions. Raises Unanswered, Refused."""
         client = self._client
         members = await self.join()
@@ -194,7 +198,7 @@ class ClassicMembership:
 class Committer:
     """Commits ever higher offsets without being a member, and fetches them back."""
 
-    def __init__(self, client: SimClient, group: str, place: Place, *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, group: str, place: TopicPartition, *, pace_s: float) -> None:
         self._client = client
         self._place = place
         self._pace_s = pace_s
@@ -222,7 +226,7 @@ class ClassicGroupMember:
         self,
         client: SimClient,
         group: str,
-        places: list[Place],
+        places: list[TopicPartition],
         *,
         pace_s: float,
         ownership: PartitionOwnership | None = None,

@@ -8,7 +8,7 @@ from kpybroker.errors import ErrorCode
 from kpybroker.sim.clients.classic_members import LEAVING_ODDS, MOVED, STATIC_ODDS, ClassicMembership
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.laws.assignment_law import PartitionOwnership
-from kpybroker.sim.world.history import Place
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import consumer_group_describe, consumer_group_heartbeat
 from kpybroker.wire.rpc.consumer_group_heartbeat import TopicPartitions
 
@@ -43,7 +43,7 @@ class ConsumerGroupMember:
         self._instance_id = client.name if client.random.random() < STATIC_ODDS else None
         self._uses_regex = client.random.random() < REGEX_ODDS
         self._membership = ClassicMembership(client, group, instance_id=self._instance_id)
-        self._owned: set[Place] = set()
+        self._owned: set[TopicPartition] = set()
         self._number = 0
         self._start_over()
 
@@ -67,7 +67,8 @@ class ConsumerGroupMember:
         self._ownership.revokes(self._client.name, self._owned)
         self._owned.clear()
         self._number += 1
-        self._member_id = self._membership.member_id = f"{self._client.name}.{self._number}"
+        self._member_id = f"{self._client.name}.{self._number}"
+        self._membership.become(self._member_id, self._membership.generation)
         self._epoch, self._says_all = JOIN, True
 
     async def _take_part(self) -> None:
@@ -101,7 +102,8 @@ class ConsumerGroupMember:
         self._says_all = False
         if response.member_epoch != self._epoch:
             client.note(f"is in epoch {response.member_epoch}")
-        self._epoch = self._membership.generation = response.member_epoch
+        self._epoch = response.member_epoch
+        self._membership.become(self._member_id, self._epoch)
         if response.assignment is not None:
             names = await self._names()
             wanted = {

@@ -7,7 +7,8 @@ from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
-from kpybroker.sim.world.history import Place, value_of
+from kpybroker.sim.world.history import value_of
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import Batch, read_records, split
 from kpybroker.wire.rpc import fetch, list_offsets
 
@@ -20,7 +21,7 @@ TABLE_BYTES = (2000, 100_000)
 OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
-async def latest_offset(client: SimClient, place: Place, *, stable: bool = False) -> int:
+async def latest_offset(client: SimClient, place: TopicPartition, *, stable: bool = False) -> int:
     """The latest offset of a partition, or the last stable one. Raises Unanswered, Refused."""
     name, index = place
     leader = await client.leader(name, index)
@@ -36,7 +37,7 @@ async def latest_offset(client: SimClient, place: Place, *, stable: bool = False
     return int(answer.offset)
 
 
-async def earliest_offset(client: SimClient, place: Place) -> int:
+async def earliest_offset(client: SimClient, place: TopicPartition) -> int:
     """The earliest offset of a partition. Raises Unanswered, Refused."""
     name, index = place
     leader = await client.leader(name, index)
@@ -77,7 +78,7 @@ class Consumer:
     def __init__(
         self,
         client: SimClient,
-        places: list[Place],
+        places: list[TopicPartition],
         *,
         max_wait_ms: int,
         pace_s: float,
@@ -88,7 +89,7 @@ class Consumer:
         self._committed = committed
         self._has_gaps = has_gaps
         self.positions = dict.fromkeys(places, 0)
-        self.got: dict[Place, list[tuple[int, bytes]]] = {place: [] for place in places}
+        self.got: dict[TopicPartition, list[tuple[int, bytes]]] = {place: [] for place in places}
         """Offsets and values in the order that they were read."""
         self._max_wait_ms = max_wait_ms
         self._pace_s = pace_s
@@ -118,7 +119,7 @@ class Consumer:
             while self.positions[place] < end:
                 await self.fetch(place)
 
-    async def fetch(self, place: Place) -> None:
+    async def fetch(self, place: TopicPartition) -> None:
         """Send one Fetch for one partition, and advance the position. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         position = self.positions[place]
@@ -147,7 +148,7 @@ class Consumer:
         self._look_at_ends(place, leader.epoch, shown, answer)
         self._take(place, position, leader.epoch, answer)
 
-    def _look_at_ends(self, place: Place, epoch: int, shown: int, answer: Any) -> None:
+    def _look_at_ends(self, place: TopicPartition, epoch: int, shown: int, answer: Any) -> None:
         """Within a leader epoch the last stable offset never goes back, and is never above the high watermark."""
         stable = answer.last_stable_offset
         if not shown <= stable <= answer.high_watermark:
@@ -157,7 +158,7 @@ class Consumer:
             )
         self._client.history.ledger(place).stable.reached(epoch, stable)
 
-    def _take(self, place: Place, position: int, leader_epoch: int, answer: Any) -> None:
+    def _take(self, place: TopicPartition, position: int, leader_epoch: int, answer: Any) -> None:
         """Check and keep the records of a response: they must begin at the position and have no gaps."""
         client = self._client
         chunks = answer.records

@@ -6,14 +6,15 @@ from typing import Any
 
 from kpybroker.sim.clients.classic_members import ClassicMembership
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
-from kpybroker.sim.world.history import Commits, Place
+from kpybroker.sim.world.history import Commits
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import delete_groups, describe_groups, list_groups, offset_delete
 
 
 class GroupAdmin:
     """Deleted offsets must stay deleted: `ClassicMembership.fetch` checks this for every group in the history."""
 
-    def __init__(self, client: SimClient, place: Place, *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, place: TopicPartition, *, pace_s: float) -> None:
         self._client = client
         self._place = place
         self._pace_s = pace_s

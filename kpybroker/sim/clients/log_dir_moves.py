@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
-from kpybroker.metadata.image import BROKER_RESOURCE
 from kpybroker.metadata.whereabouts import directory_in
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.clients.topic_admin import alter_config
 from kpybroker.sim.cluster.cluster import SimMachine
-from kpybroker.sim.world.history import History, Place
+from kpybroker.sim.world.history import History
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import alter_replica_log_dirs
 
 PATIENCE_S = 120.0
@@ -22,7 +23,9 @@ NOT_HERE = (int(ErrorCode.REPLICA_NOT_AVAILABLE), int(ErrorCode.UNKNOWN_TOPIC_OR
 class LogDirMover:
     """Sends AlterReplicaLogDirs to brokers, whether they have the replica or not."""
 
-    def __init__(self, client: SimClient, places: list[Place], paths: tuple[str, ...], *, pace_s: float) -> None:
+    def __init__(
+        self, client: SimClient, places: list[TopicPartition], paths: tuple[str, ...], *, pace_s: float
+    ) -> None:
         self._client = client
         self._places = places
         self._paths = paths
@@ -56,7 +59,7 @@ class LogDirMover:
 
 async def limit_moves(client: SimClient, bytes_s: int) -> None:
     """Raises Unanswered, Refused."""
-    await alter_config(client, BROKER_RESOURCE, "", THROTTLE, str(bytes_s))
+    await alter_config(client, ResourceType.BROKER, "", THROTTLE, str(bytes_s))
 
 
 async def check_directories(machines: list[SimMachine], history: History) -> None:

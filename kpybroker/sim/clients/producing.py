@@ -9,7 +9,8 @@ from typing import Any
 
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
-from kpybroker.sim.world.history import Place, Sent
+from kpybroker.sim.world.history import Sent
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import init_producer_id, produce
 
@@ -49,7 +50,7 @@ class SimProducer:
     def __init__(
         self,
         client: SimClient,
-        place: Place,
+        place: TopicPartition,
         *,
         acks: int,
         idempotent: bool,

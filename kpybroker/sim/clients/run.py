@@ -10,8 +10,9 @@ from kpybroker.sim.clients.client import SimClient
 from kpybroker.sim.cluster.cluster import SimMachine
 from kpybroker.sim.cluster.setup import Setup
 from kpybroker.sim.laws.assignment_law import PartitionOwnership
-from kpybroker.sim.world.history import History, Place
+from kpybroker.sim.world.history import History
 from kpybroker.sim.world.loop import VirtualLoop
+from kpybroker.topics import TopicPartition
 
 
 class Work(Protocol):
@@ -30,9 +31,9 @@ class Run(Protocol):
     random: Random
     """The Random of the workload."""
     clients: list[SimClient]
-    places: list[Place]
-    writable: list[Place]
-    tables: list[Place]
+    places: list[TopicPartition]
+    writable: list[TopicPartition]
+    tables: list[TopicPartition]
     ownership: PartitionOwnership
     pace_s: float
     """The longest pause of a client between two pieces of work."""

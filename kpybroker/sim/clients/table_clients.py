@@ -9,7 +9,8 @@ from kpybroker.sim.clients.consuming import Consumer, earliest_offset
 from kpybroker.sim.clients.producing import SimProducer
 from kpybroker.sim.clients.transacting import ABORT_ODDS, TransactionalSession, Transactor
 from kpybroker.sim.laws.tables import Forgetting, check_table
-from kpybroker.sim.world.history import Place, Sent
+from kpybroker.sim.world.history import Sent
+from kpybroker.topics import TopicPartition
 
 TOMBSTONE_ODDS = 0.15
 KEYS = (2, 5, 20)
@@ -27,7 +28,9 @@ def keyed(client: SimClient, sent: Sent, keys: int) -> Sent:
 class TableWriter(SimProducer):
     """A producer whose records have keys."""
 
-    def __init__(self, client: SimClient, place: Place, *, idempotent: bool, pace_s: float, slows_after: int) -> None:
+    def __init__(
+        self, client: SimClient, place: TopicPartition, *, idempotent: bool, pace_s: float, slows_after: int
+    ) -> None:
         super().__init__(client, place, acks=-1, idempotent=idempotent, pace_s=pace_s, slows_after=slows_after)
         self._keys = client.random.choice(KEYS)
 
@@ -38,7 +41,7 @@ class TableWriter(SimProducer):
 class TransactionalTableWriter(Transactor):
     """Writes records with keys in transactions. Compaction may remove superseded records of a transaction."""
 
-    def __init__(self, client: SimClient, places: list[Place], *, pace_s: float) -> None:
+    def __init__(self, client: SimClient, places: list[TopicPartition], *, pace_s: float) -> None:
         super().__init__(client, client.name, places, pace_s=pace_s)
         self._keys = client.random.choice(KEYS)
 
@@ -57,7 +60,9 @@ class TransactionalTableWriter(Transactor):
 class TableReader:
     """Reads the whole table, again and again."""
 
-    def __init__(self, client: SimClient, places: list[Place], forgetting: Forgetting, *, pace_s: float) -> None:
+    def __init__(
+        self, client: SimClient, places: list[TopicPartition], forgetting: Forgetting, *, pace_s: float
+    ) -> None:
         self._client = client
         self._places = places
         self._forgetting = forgetting
@@ -79,7 +84,7 @@ class TableReader:
                 await client.nap(0.5)
 
 
-async def read_table(client: SimClient, place: Place) -> tuple[list[tuple[int, bytes]], int]:
+async def read_table(client: SimClient, place: TopicPartition) -> tuple[list[tuple[int, bytes]], int]:
     """All committed records of a partition, and the offset up to which it was read. Raises Unanswered, Refused."""
     consumer = Consumer(client, [place], max_wait_ms=100, pace_s=0.0, committed=True, has_gaps=True)
     consumer.positions[place] = await earliest_offset(client, place)

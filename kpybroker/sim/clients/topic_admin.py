@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
-from kpybroker.metadata.image import TOPIC_RESOURCE
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.cluster.setup import TopicSetup
 from kpybroker.sim.world.history import TopicFate
@@ -40,7 +40,7 @@ async def delete_topic(client: SimClient, name: str) -> None:
 async def use_small_segments(client: SimClient, name: str, kind: int) -> None:
     """Have the internal topic of a coordinator type created, with small segments. Raises Unanswered, Refused."""
     await client.coordinator("anybody", kind)
-    await alter_config(client, TOPIC_RESOURCE, name, "internal.segment.bytes", INTERNAL_SEGMENT_BYTES)
+    await alter_config(client, ResourceType.TOPIC, name, "internal.segment.bytes", INTERNAL_SEGMENT_BYTES)
 
 
 async def alter_config(client: SimClient, kind: int, resource: str, name: str, value: str) -> None:

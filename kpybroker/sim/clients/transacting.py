@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.clients.classic_members import ClassicMembership
 from kpybroker.sim.clients.client import TRANSACTION, Refused, SimClient, Unanswered
-from kpybroker.sim.world.history import Place, Sent, SentTransaction
+from kpybroker.sim.world.history import Sent, SentTransaction
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import (
     add_offsets_to_txn,
@@ -79,7 +80,7 @@ class TransactionalSession:
         self._protocol = protocol
         self._producer_id = -1
         self._epoch = -1
-        self._sequences: dict[Place, int] = {}
+        self._sequences: dict[TopicPartition, int] = {}
         self._added: set[Any] = set()
         self.transaction = SentTransaction(client.name)
 
@@ -98,12 +99,11 @@ class TransactionalSession:
         self._go_on_as(response.producer_id, response.producer_epoch)
         client.note(f"is producer {response.producer_id} in epoch {response.producer_epoch}")
 
-    async def write(self, place: Place, sents: list[Sent]) -> None:
+    async def write(self, place: TopicPartition, sents: list[Sent]) -> None:
         """Send one batch, and retry until it is acknowledged."""
         client = self._client
-        self.transaction.records += sents
+        self.transaction.add(sents)
         for sent in sents:
-            sent.transaction = self.transaction
             client.history.sends(client.name, sent)
         if self._protocol.adds_partitions and place not in self._added:
             await self._add_partition(place)
@@ -129,7 +129,7 @@ class TransactionalSession:
             known = row.base_offset >= 0 and not row.error_code
             client.history.acked(sent, row.base_offset + number if known else -1)
 
-    async def commit_offset(self, membership: ClassicMembership, place: Place, offset: int) -> None:
+    async def commit_offset(self, membership: ClassicMembership, place: TopicPartition, offset: int) -> None:
         """Add an offset commit to the transaction; the coordinator checks the membership (KIP-447)."""
         group = membership.group
         if self._protocol.adds_partitions and group not in self._added:
@@ -208,7 +208,7 @@ class TransactionalSession:
             raise failed
         await self._client.nap(0.5)
 
-    async def _add_partition(self, place: Place) -> None:
+    async def _add_partition(self, place: TopicPartition) -> None:
         topic = add_partitions_to_txn.AddPartitionsToTxnTopic(name=place[0], partitions=[place[1]])
         request = add_partitions_to_txn.Request(
             v3_and_below_transactional_id=self.transactional_id,
@@ -243,7 +243,7 @@ class TransactionalSession:
             raise
         return response
 
-    async def _produce(self, place: Place, batch: bytes) -> Any:
+    async def _produce(self, place: TopicPartition, batch: bytes) -> Any:
         client, (name, index) = self._client, place
         node_id, _, topic_id = await client.leader(name, index)
         data: Any = produce.PartitionProduceData(index=index, records=batch)
@@ -266,7 +266,9 @@ def _check(code: int) -> None:
 class Transactor:
     """Writes transactions over several partitions. Another transactor may have the same transactional id."""
 
-    def __init__(self, client: SimClient, transactional_id: str, places: list[Place], *, pace_s: float) -> None:
+    def __init__(
+        self, client: SimClient, transactional_id: str, places: list[TopicPartition], *, pace_s: float
+    ) -> None:
         self._client = client
         self._transactional_id = transactional_id
         self._places = places

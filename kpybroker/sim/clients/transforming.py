@@ -15,7 +15,8 @@ from kpybroker.sim.clients.transacting import (
     ClientDied,
     TransactionalSession,
 )
-from kpybroker.sim.world.history import Place, Sent
+from kpybroker.sim.world.history import Sent
+from kpybroker.topics import TopicPartition
 
 TWINS, TEAM = "twin transformers", "team"
 """Groups: of transformers that share a transactional id, and of transformers that share partitions."""
@@ -45,7 +46,14 @@ class Transformer:
     """
 
     def __init__(
-        self, client: SimClient, group: str, sources: list[Place], target: Place, *, is_member: bool, pace_s: float
+        self,
+        client: SimClient,
+        group: str,
+        sources: list[TopicPartition],
+        target: TopicPartition,
+        *,
+        is_member: bool,
+        pace_s: float,
     ) -> None:
         self._client = client
         self._group = group
@@ -99,7 +107,7 @@ class Transformer:
             client.succeeded()
             await client.nap(self._pace_s * (1 + self._attempts / SLOWS_AFTER))
 
-    async def _position(self, place: Place) -> int:
+    async def _position(self, place: TopicPartition) -> int:
         """The committed offset, once no pending transaction can change it. Raises Unanswered, Refused."""
         while True:
             try:
@@ -111,7 +119,9 @@ class Transformer:
                 await self._membership.beat()
             await self._client.nap(0.5)
 
-    async def _copy(self, session: TransactionalSession, place: Place, values: list[bytes], position: int) -> None:
+    async def _copy(
+        self, session: TransactionalSession, place: TopicPartition, values: list[bytes], position: int
+    ) -> None:
         client = self._client
         self._attempts += 1
         client.history.transactions.append(session.transaction)

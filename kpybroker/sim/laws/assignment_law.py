@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kpybroker.sim.world.history import History, Place
+from kpybroker.sim.world.history import History
+from kpybroker.topics import TopicPartition
 
 
 class PartitionOwnership:
@@ -18,10 +19,10 @@ class PartitionOwnership:
         self._history = history
         self._group = group
         self._session_s = session_s
-        self._until_s: dict[Place, dict[str, float]] = {}
+        self._until_s: dict[TopicPartition, dict[str, float]] = {}
         """By partition and member: until when no other member may own it."""
 
-    def owns(self, member: str, places: Iterable[Place], sent_at_s: float) -> None:
+    def owns(self, member: str, places: Iterable[TopicPartition], sent_at_s: float) -> None:
         """A heartbeat sent at that time was answered, and the member owns these partitions."""
         now_s, until_s = self._history.now_s, sent_at_s + self._session_s
         for place in places:
@@ -32,11 +33,11 @@ class PartitionOwnership:
                         self._history.breach(f"{member} and {other} both own {place[0]}-{place[1]} in {self._group}")
             holders[member] = until_s
 
-    def revokes(self, member: str, places: Iterable[Place]) -> None:
+    def revokes(self, member: str, places: Iterable[TopicPartition]) -> None:
         """The member revokes these partitions. Call this before it sends its heartbeat."""
         for place in places:
             self._until_s.get(place, {}).pop(member, None)
 
-    def without_owner(self, places: Iterable[Place]) -> list[Place]:
+    def without_owner(self, places: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Those of `places` that no member owns."""
         return [place for place in places if not self._until_s.get(place)]

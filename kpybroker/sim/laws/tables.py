@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kpybroker.sim.world.history import History, Place, Sent
+from kpybroker.sim.world.history import History, Sent
+from kpybroker.topics import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def is_void(sent: Sent) -> bool:
 
 def check_table(
     history: History,
-    place: Place,
+    place: TopicPartition,
     found: list[tuple[int, bytes]],
     forgetting: Forgetting,
     *,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller import configs, leadership, reassignment
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
 from kpybroker.groups.consumer.transitions import Transitions
-from kpybroker.metadata.image import BROKER_RESOURCE
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.node.lifecycle import Lifecycle
 from kpybroker.serving.fetch.nearby import NearbyView
@@ -108,7 +108,7 @@ def _first_one_leads(clean_leader: Callable[..., int | None]) -> Callable[..., i
 
 def _changes_no_broker(difference: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     def forgetful(kind: int, *rest: Any) -> list[Any]:
-        return [] if kind == BROKER_RESOURCE else difference(kind, *rest)
+        return [] if kind == ResourceType.BROKER else difference(kind, *rest)
 
     return forgetful
 

@@ -15,7 +15,7 @@ from kpybroker.replication.partition.followers import Followers
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.serving.fetch import replica
 from kpybroker.serving.produce import append, reply
-from kpybroker.sim.mutants.mutant import Mutant, Patch
+from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 from kpybroker.storage.files.epochs import LeaderEpochs
 from kpybroker.world import World
 
@@ -50,7 +50,8 @@ def _votes_for_everybody(step: Callable[..., Any]) -> Callable[..., Any]:
 
 def _in_sync_by_itself(partition: Partition, followers: Followers, isr: tuple[int, ...] | None) -> None:
     if isr is not None:
-        partition.isr = followers.isr = isr
+        force(partition, isr=isr)
+        force(followers, isr=isr)
 
 
 def _commits_at_once(appended: Callable[[Replay, PendingBatch], None]) -> Callable[[Replay, PendingBatch], None]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import Keyed, Record
 
-Place = tuple[str, int]
-"""A topic and a partition."""
 BREACHES_KEPT = 20
 WALL_BEGINS_MS = 1_700_000_000_000
 """The wall clock of a machine without skew when the loop's clock is at zero."""
@@ -26,7 +25,7 @@ class Sent:
 
     value: bytes
     """Unique to this record."""
-    place: Place
+    place: TopicPartition
     acks: int
     idempotent: bool
     is_acked: bool = False
@@ -58,6 +57,12 @@ class SentTransaction:
     commit_asked: bool = False
     is_committed: bool | None = None
     """The outcome that the coordinator has answered; None if it is unknown."""
+
+    def add(self, sents: list[Sent]) -> None:
+        """The producer sends these records in the transaction."""
+        self.records += sents
+        for sent in sents:
+            sent.transaction = self
 
     def ask(self, *, commit: bool) -> None:
         """The producer sends EndTxn."""
@@ -93,7 +98,7 @@ class HighestOffsets:
 class Ledger:
     """One partition, as clients have seen it."""
 
-    place: Place
+    place: TopicPartition
     sent: dict[bytes, Sent] = field(default_factory=dict)
     by_producer: dict[str, list[Sent]] = field(default_factory=dict)
     seen: dict[int, tuple[int, bytes]] = field(default_factory=dict)
@@ -159,13 +164,13 @@ class History:
         self.trace: list[str] = []
         self.breaches: list[str] = []
         self._on_breach = on_breach
-        self.ledgers: dict[Place, Ledger] = {}
+        self.ledgers: dict[TopicPartition, Ledger] = {}
         self._producers: dict[int, str] = {}
         self._incarnations: set[tuple[int, int]] = set()
         self.transactions: list[SentTransaction] = []
-        self.commits: dict[tuple[str, Place], Commits] = {}
+        self.commits: dict[tuple[str, TopicPartition], Commits] = {}
         self.topics: dict[str, TopicFate] = {}
-        self._owners: dict[tuple[str, int, Place], str] = {}
+        self._owners: dict[tuple[str, int, TopicPartition], str] = {}
         self.counts: dict[str, int] = {}
         """How often each kind of event happened, for the report."""
 
@@ -192,7 +197,7 @@ class History:
             self.breaches.append(f"at {self.now_s:.3f} s: {text}")
         self._on_breach()
 
-    def ledger(self, place: Place) -> Ledger:
+    def ledger(self, place: TopicPartition) -> Ledger:
         found = self.ledgers.get(place)
         if found is None:
             found = self.ledgers[place] = Ledger(place)
@@ -212,10 +217,10 @@ class History:
             self.breach(f"epoch {epoch} of producer id {producer_id} was given twice")
         self._incarnations.add((producer_id, epoch))
 
-    def committed(self, group: str, place: Place) -> Commits:
+    def committed(self, group: str, place: TopicPartition) -> Commits:
         return self.commits.setdefault((group, place), Commits())
 
-    def fetched_commit(self, group: str, place: Place, floor: int, offset: int) -> None:
+    def fetched_commit(self, group: str, place: TopicPartition, floor: int, offset: int) -> None:
         """OffsetFetch has answered; `floor` is from when the request was sent."""
         commits = self.committed(group, place)
         floor = min(floor, commits.floor(self.now_s))
@@ -242,7 +247,9 @@ class History:
             if seen is not None and seen[1] != sent.value and sent.acks == -1:
                 self.breach(f"{_at(sent.place, offset)} is acknowledged for {sent.value!r} and was read as {seen[1]!r}")
 
-    def read(self, reader: str, place: Place, offset: int, epoch: int, value: bytes, leader_epoch: int) -> None:
+    def read(
+        self, reader: str, place: TopicPartition, offset: int, epoch: int, value: bytes, leader_epoch: int
+    ) -> None:
         """A consumer has read a record, in a batch of `epoch`, from a leader of `leader_epoch`."""
         ledger = self.ledger(place)
         before = ledger.seen.get(offset)
@@ -254,14 +261,14 @@ class History:
             self.breach(f"{_at(place, offset)} was {before[1]!r} in epoch {before[0]}, is {value!r} in epoch {epoch}")
         ledger.ends.reached(leader_epoch, offset + 1)
 
-    def assigned(self, group: str, generation: int, member: str, places: list[Place]) -> None:
+    def assigned(self, group: str, generation: int, member: str, places: list[TopicPartition]) -> None:
         """SyncGroup has answered: within a generation a partition has one owner."""
         for place in places:
             owner = self._owners.setdefault((group, generation, place), member)
             if owner != member:
                 self.breach(f"in generation {generation} of {group} both {owner} and {member} own {place}")
 
-    def latest(self, place: Place, least_end: int, epoch: int, offset: int, *, stable: bool = False) -> None:
+    def latest(self, place: TopicPartition, least_end: int, epoch: int, offset: int, *, stable: bool = False) -> None:
         """The leader of `epoch` has answered ListOffsets. `least_end` is from when the request was sent."""
         if offset < least_end:
             what = "last stable" if stable else "latest"
@@ -276,5 +283,5 @@ def value_of(record: Record) -> bytes:
     return record.headers[0][1] or b"" if record.headers else b""
 
 
-def _at(place: Place, offset: int) -> str:
+def _at(place: TopicPartition, offset: int) -> str:
     return f"offset {offset} of {place[0]}-{place[1]}"

@@ -15,7 +15,7 @@ from kpybroker.sim.world.history import History
 from kpybroker.sim.world.loop import Dead, Owner, VirtualLoop
 from kpybroker.sim.world.stream import SimTransport
 from kpybroker.sim.world.wires import Weather, Wires
-from kpybroker.world.secure import TlsAcceptor
+from kpybroker.world.secure import TlsAcceptor, TlsContext
 
 CONNECT_LIMIT_S = 60.0
 EPHEMERAL_PORTS = 32768
@@ -113,9 +113,11 @@ class SimNetwork:
         return here.next_port
 
     async def connect(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: TlsContext | None = None
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         """Connect as Linux does: SYNs after 1, 2, 4 ... seconds, and refused at once if the port has no listener."""
+        if tls is not None:
+            raise OSError(errno.EPROTONOSUPPORT, "no TLS on the simulated network")
         if not self._owner.alive:
             raise Dead
         fabric, here = self._fabric, self.address

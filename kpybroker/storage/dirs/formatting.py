@@ -25,7 +25,7 @@ from kpybroker.wire.records.snapshot import (
     encode_snapshot,
 )
 from kpybroker.wire.stored import quorum
-from kpybroker.wire.stored.metadata import FeatureLevelRecord
+from kpybroker.wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
 from kpybroker.world import World
 
 META_PROPERTIES = "meta.properties"
@@ -69,6 +69,8 @@ class Format(NamedTuple):
     voters: tuple[FirstVoter, ...] = ()
     unclear: str | None = None
     is_one_of_several: bool = False
+    credentials: tuple[UserScramCredentialRecord, ...] = ()
+    """Of the users that a new cluster begins with."""
 
     def directory_id(self, node_id: int) -> bytes | None:
         """The directory id that a node must have; None for any."""
@@ -116,7 +118,7 @@ def format_directory(
     """
     now_ms = world.wall_ms()
     levels = [FeatureLevelRecord(name=name, feature_level=level) for name, level in wanted.features.items()]
-    bootstrap = encode_snapshot(levels, epoch=0, now_ms=now_ms, last_timestamp_ms=0)
+    bootstrap = encode_snapshot([*levels, *wanted.credentials], epoch=0, now_ms=now_ms, last_timestamp_ms=0)
     write_whole(world, f"{path}/{BOOTSTRAP_CHECKPOINT}", b"".join(bootstrap))
     voters = wanted.voters if wanted.voter is None else ((node_id, directory_id, wanted.voter),)
     if has_metadata and voters:

@@ -63,9 +63,7 @@ Opening = Work[Batch]
 
 def refusal(code: ErrorCode, text: str, records: list[int]) -> KafkaError:
     """A refusal that names the records to blame by their index in the batch."""
-    error = KafkaError(code, text)
-    error.records = [(index, text) for index in records]
-    return error
+    return KafkaError(code, text, [(index, text) for index in records])
 
 
 def records_possible(codec: int, body_bytes: int) -> int:

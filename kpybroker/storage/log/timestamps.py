@@ -1,6 +1,6 @@
 """Offsets by time (ListOffsets): the time index says where to begin, the batches the rest.
 
-The work goes in slices: a batch may have as many records as its producer liked, and a segment as many batches. Batches
+The work is done in slices, because a batch may have any number of records, and a segment any number of batches. Batches
 are read on the disk's thread where they are cold; indexes and headers may wait for the disk.
 """
 
@@ -33,7 +33,7 @@ def first_at_or_after(segments: Segments, timestamp: int, start: int) -> Work[Fo
     while segment is not None:
         try:
             found = yield from _first_in(segment, timestamp, start)
-        except SegmentGone:  # deleted, or cleaned, since the last slice: what has its place is looked at
+        except SegmentGone:  # deleted or cleaned since the last slice: look at the segment in its place
             segment = _in_place_of(segments, segment)
             continue
         if found is not None:
@@ -106,7 +106,7 @@ def _size_at(segment: Segment, position: int) -> int:
 
 
 def _newest_by_walking(segments: Segments, start: int) -> Work[Found | None]:
-    """Where the record that the indexes know was deleted or cleaned away, or is not written yet."""
+    """The newest record, found by walking: the indexes point to one that is deleted, cleaned, or not written yet."""
     best: Found | None = None
     segment: Segment | None = segments.holding(start)
     while segment is not None:

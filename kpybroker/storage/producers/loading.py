@@ -62,7 +62,6 @@ def load_producers(
     _end_cleaned(producers, segments)
     for segment in anew:
         segment.aborted.save()
-    producers.end_offset = end
     producers.expire(now_ms, expiration_ms)
     return producers
 
@@ -72,7 +71,7 @@ def _recall(producers: ProducerStates, segments: Segments) -> None:
 
     A client that was cut off by a stop sends all that it had in flight again, up to five batches.
     """
-    offset = producers.end_offset
+    offset = producers.snapshot_offset
     parts: list[tuple[Segment, int]] = []
     left = _RECALLED_ENTRIES
     number = segments.number_for(offset - 1)
@@ -94,7 +93,7 @@ def _recall(producers: ProducerStates, segments: Segments) -> None:
 
 def _replay(producers: ProducerStates, segments: Segments, end: int, trusted: int) -> None:
     """Count the batches behind the snapshot; from `trusted` on, note the transactions that were aborted."""
-    replay_from = max(producers.end_offset, segments.first.base_offset)
+    replay_from = max(producers.snapshot_offset, segments.first.base_offset)
     if replay_from >= end:
         return
     for number in range(segments.number_for(replay_from), len(segments)):

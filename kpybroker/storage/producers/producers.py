@@ -86,15 +86,13 @@ class ProducerStates:
     that was forgotten goes on as one that is not known: it may begin anywhere, and what it sends twice is kept twice.
     """
 
-    __slots__ = ("_by_id", "_limit", "end_offset", "snapshot_offset", "transactions", "verifications")
+    __slots__ = ("_by_id", "_limit", "snapshot_offset", "transactions", "verifications")
 
     def __init__(self, limit: int = PRODUCERS_MAX) -> None:
         self._limit = limit
         self._by_id: dict[int, Producer] = {}
         self.transactions = Transactions()
         self.verifications = Verifications()
-        self.end_offset = 0
-        """Every batch below this offset has been counted."""
         self.snapshot_offset = -1
         """The snapshot that this state began with, -1 without one."""
 
@@ -344,4 +342,4 @@ class ProducerStates:
         for start, producer_id in sorted((one.current_txn_first_offset, one.producer_id) for one in self):
             if start >= 0:
                 self.transactions.begin(producer_id, start)
-        self.end_offset = self.snapshot_offset = offset
+        self.snapshot_offset = offset

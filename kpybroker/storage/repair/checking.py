@@ -70,7 +70,7 @@ class Checked:
     """The next start rebuilds the indexes of segments from here on; the checkpoint may lack their epochs."""
 
     def known_epoch(self, base: int) -> Callable[[int], int]:
-        """The epochs known for a segment that begins there."""
+        """The leader epochs that are known for a segment with this base offset."""
         return self.epochs.epoch_at if self.epochs is not None and base < self.sure else _nothing_known
 
     def add(self, path: str, text: str, position: int = -1, offset: int = -1) -> None:

@@ -61,16 +61,21 @@ class BuilderEmitter(Emitter):
 
     in_turns = False
 
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        super().__init__(namespace)
+        self.run: list[tuple[str, str]] = []
+        """Fixed-width values that are not emitted yet."""
+
     def fixed(self, code: str, source: str) -> None:
         """Add a fixed-width value, or an array of them; an array's code begins with a star and its count's code."""
         self.run.append((code, source))
 
     def block(self, head: str, *body: Callable[[], None]) -> None:
         self.line(head)
-        self.depth += 1
+        self.indent()
         for emit in body:
             emit()
-        self.depth -= 1
+        self.dedent()
 
     def flush(self) -> None:
         if self.run:
@@ -132,13 +137,13 @@ class BuilderEmitter(Emitter):
         if piece.nullable:
             self.line(f"if {value} is None: {size} = {0 if piece.compact else -1}; {value} = {empty}")
             self.line("else:")
-            self.depth += 1
+            self.indent()
         if isinstance(piece, Blob) and piece.view:
             self.line(f"{size} = (sum(map(len, {value})) if type({value}) is list else len({value})){plus_one}")
         else:
             self.line(f"{size} = len({value}){plus_one}")
         if piece.nullable:
-            self.depth -= 1
+            self.dedent()
         return size
 
     def blob(self, piece: Text | Blob, source: str) -> None:
@@ -167,12 +172,12 @@ class BuilderEmitter(Emitter):
         self.length(piece, size)
         start = len(self.lines)
         self.line(f"for {item} in {values}:")
-        self.depth += 1
+        self.indent()
         if self.in_turns:
             self.line(f"turn -= 1\n{' ' * self.depth}if not turn: turn = {ELEMENTS_A_TURN}; yield")
         self.piece(piece.element, item)
         self.flush()
-        self.depth -= 1
+        self.dedent()
         if self.in_turns:
             return
         body = [line.strip() for line in self.lines[start + 1 :]]
@@ -199,11 +204,11 @@ class BuilderEmitter(Emitter):
         self.flush()
         self.line(f"if {source} is None: out.append({bytes((null,))!r})")
         self.line("else:")
-        self.depth += 1
+        self.indent()
         self.fixed("b", "1")
         self.struct_fields(piece, source)
         self.flush()
-        self.depth -= 1
+        self.dedent()
 
     def struct_fields(self, piece: Struct, source: str) -> None:
         """Emit the fields of the object in the variable source. The rest of the run stays pending."""
@@ -228,14 +233,14 @@ class BuilderEmitter(Emitter):
         pending, in_turns = self.run, self.in_turns
         self.in_turns = False  # what is built by a turn leaves `out`, and the mark would point behind it
         self.line(f"if {' or '.join(sent)}:")
-        self.depth += 1
+        self.indent()
         self.run = list(pending)
         self.flush()
         self.line(f"out.append(write_uvarint({' + '.join(f'({each})' for each in sent)}))")
         for each, condition in zip(tagged, sent, strict=True):
             mark = self.temporary("mark")
             self.line(f"if {condition}:")
-            self.depth += 1
+            self.indent()
             self.line(f"{mark} = len(out)")
             if isinstance(each.piece, Struct) and each.piece.nullable:
                 self.nullable_struct(each.piece, f"{source}.{each.name}", 0)
@@ -244,11 +249,11 @@ class BuilderEmitter(Emitter):
             self.flush()
             head = repr(primitives.write_uvarint(each.tag))
             self.line(f"out.insert({mark}, {head} + write_uvarint(sum(map(len, out[{mark}:]))))")
-            self.depth -= 1
-        self.depth -= 1
+            self.dedent()
+        self.dedent()
         self.line("else:")
-        self.depth += 1
+        self.indent()
         self.run = [*pending, ("x", "")]
         self.flush()
-        self.depth -= 1
+        self.dedent()
         self.in_turns = in_turns

@@ -19,17 +19,24 @@ from kpybroker.wire.codec.layout import Array, Blob, Fixed, Piece, Struct, Text
 
 
 class Emitter:
-    """The lines of a function, the names they use, and the run of fixed-width values that is not emitted yet."""
+    """The lines of a function, and the names they use."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.namespace = namespace
         self.lines: list[str] = []
         self.depth = 1
-        self.run: list[tuple[str, str]] = []
         self._temporaries = 0
 
     def line(self, text: str) -> None:
         self.lines.append(" " * self.depth + text)
+
+    def indent(self) -> None:
+        """The next lines are one level deeper."""
+        self.depth += 1
+
+    def dedent(self, levels: int = 1) -> None:
+        """The next lines are less deep."""
+        self.depth -= levels
 
     def temporary(self, prefix: str) -> str:
         self._temporaries += 1

@@ -92,7 +92,7 @@ def _lower(
     for each in opening:
         emitter.line(each)
     emitter.line("try:")
-    emitter.depth += 1
+    emitter.indent()
     emitter.line("limit = len(data)")
     if reading is Reading.IN_TURNS:
         emitter.line("room = most")
@@ -106,7 +106,7 @@ def _lower(
     if not prefix and not is_request(tree.cls):
         emitter.line("if pos < limit: refuse(f'{limit - pos} bytes left over')")
     emitter.line(f"return {found}, pos" if prefix else f"return {found}")
-    emitter.depth -= 1
+    emitter.dedent()
     emitter.line("except malformed as error: refuse(f'{title}: {error}')")
     return finish(emitter, f"def lowered(view, pos{', most' * (reading is Reading.IN_TURNS)}):", title)
 
@@ -119,6 +119,8 @@ class ParserEmitter(Emitter):
 
     def __init__(self, namespace: dict[str, Any], direct: bool, counted: bool, reading: Reading) -> None:
         super().__init__(namespace)
+        self.run: list[tuple[str, str]] = []
+        """Fixed-width values that are not emitted yet."""
         self.direct = direct
         self.counted = counted
         self.reading = reading
@@ -215,7 +217,7 @@ class ParserEmitter(Emitter):
         if piece.nullable:
             self.line(f"if {size} < 0: {target} = None")
             self.line("else:")
-            self.depth += 1
+            self.indent()
         self.count(size)
         if isinstance(piece.element, Fixed):
             self.fixed_array(piece.element.code, size, target)
@@ -223,7 +225,7 @@ class ParserEmitter(Emitter):
             items = self.temporary("items")
             self.line(f"{target} = {items} = []")
             self.line(f"for _ in range({size}):")
-            self.depth += 1
+            self.indent()
             if self.reading is Reading.IN_TURNS:
                 self.line("turn -= 1")
                 self.block("if not turn:", f"turn = {ELEMENTS_A_TURN}", "yield")
@@ -234,9 +236,9 @@ class ParserEmitter(Emitter):
                 self.piece(piece.element, item)
             self.flush()
             self.line(f"{items}.append({item})")
-            self.depth -= 1
+            self.dedent()
         if piece.nullable:
-            self.depth -= 1
+            self.dedent()
 
     def fixed_array(self, code: str, size: str, target: str) -> None:
         unpackers = f"unpackers_{code.replace('?', 't')}"
@@ -250,11 +252,11 @@ class ParserEmitter(Emitter):
         self.flush()
         self.line(f"if {there} {null}: {target} = None")
         self.line("else:")
-        self.depth += 1
+        self.indent()
         found = self.struct_fields(piece)
         self.flush()
         self.line(f"{target} = {found}")
-        self.depth -= 1
+        self.dedent()
 
     def struct_fields(self, piece: Struct) -> str:
         """Emit creating and filling an object; returns its variable. The rest of the run stays pending."""
@@ -275,30 +277,30 @@ class ParserEmitter(Emitter):
         self.flush()
         if not tagged:
             self.line(f"if {count}:")
-            self.depth += 1
+            self.indent()
             self.count(count)
             self.line("pos = skip_tagged(data, pos - 1)")
-            self.depth -= 1
+            self.dedent()
             return
         self.line(f"if {count}:")
-        self.depth += 1
+        self.indent()
         self.line(f"if {count} > 127: {count}, pos = read_uvarint(data, pos - 1)")
         self.count(count)
         self.line(f"for _ in range({count}):")
-        self.depth += 1
+        self.indent()
         self.line(f"{tag}, pos = read_uvarint(data, pos)")
         self.line(f"{stop}, pos = read_uvarint(data, pos)")
         self.line(f"{stop} += pos")
         self.line(f"if {stop} > limit: refuse('a tagged field is longer than the frame')")
         for index, each in enumerate(tagged):
             self.line(f"{'elif' if index else 'if'} {tag} == {each.tag}:")
-            self.depth += 1
+            self.indent()
             if isinstance(each.piece, Struct) and each.piece.nullable:
                 self.nullable_struct(each.piece, f"{made}.{each.name}", "<= 0")
             else:
                 self.piece(each.piece, f"{made}.{each.name}")
             self.flush()
             self.line(f"if pos != {stop}: refuse('a tagged field of another length than it says')")
-            self.depth -= 1
+            self.dedent()
         self.line(f"else: pos = {stop}")
-        self.depth -= 2
+        self.dedent(2)

@@ -19,7 +19,7 @@ def _load() -> Checksum:
 
         return by_package
     module = spec.loader.create_module(spec)
-    assert module is not None, "an extension module makes itself"
+    assert module is not None, "an extension module is created by its own loader"
     spec.loader.exec_module(module)
     by_extension: Checksum = module.crc32c
     return by_extension

@@ -1,7 +1,13 @@
 """ApiVersions (18): what does this broker speak, and which features are finalized?"""
 
+import re
+
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64
+
+SOFTWARE_FROM = 3
+"""The first version in which a client names its software (KIP-511)."""
+SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 @message("0-4", flexible=3)
@@ -40,3 +46,10 @@ class Response:
     finalized_features_epoch: Int64 = field("3+", default=-1, tag=1)
     finalized_features: list[FinalizedFeatureKey] = field("3+", tag=2)
     zk_migration_ready: bool = field("3+", tag=3)
+
+
+def has_valid_software(request: Request) -> bool:
+    """Whether the name and the version of the client's software may be used as labels."""
+    return bool(
+        SOFTWARE.fullmatch(request.client_software_name) and SOFTWARE.fullmatch(request.client_software_version)
+    )

@@ -1,0 +1,98 @@
+"""A bare socket that logs in by hand, so that each step may be wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from kpybroker.security.sasl.scram import MECHANISMS, ScramClient
+from kpybroker.wire.api import by_name
+from kpybroker.wire.codec.codec import build, parse
+from kpybroker.wire.rpc import api_versions, sasl_authenticate, sasl_handshake
+
+TIMEOUT_S = 20.0
+NO_TAGS_IN_HEADER = "ApiVersions"
+
+
+class SaslSocket:
+    """One connection. A response that does not come is a ConnectionError."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+
+    def send(self, name: str, request: Any, version: int) -> None:
+        api = by_name[name]
+        tags = b"\0" if version >= api.flexible else b""
+        head = struct.pack(">hhih", api.key, version, 3, 3) + b"raw" + tags
+        self.send_frame(head + build(request, min(version, api.max)))
+
+    def send_frame(self, data: bytes) -> None:
+        self.send_bytes(struct.pack(">i", len(data)) + data)
+
+    def send_bytes(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def receive(self, name: str, version: int) -> Any:
+        """The next response."""
+        api = by_name[name]
+        begin = 5 if version >= api.flexible and name != NO_TAGS_IN_HEADER else 4
+        return parse(api.response, version, memoryview(self.frame()), begin)
+
+    def frame(self) -> bytes:
+        (size,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(size)
+
+    def ask(self, name: str, request: Any, version: int = 1) -> Any:
+        self.send(name, request, version)
+        return self.receive(name, version)
+
+    def versions(self) -> None:
+        request = api_versions.Request(client_software_name="raw", client_software_version="1")
+        assert self.ask("ApiVersions", request, 3).error_code == 0
+
+    def handshake(self, mechanism: str, version: int = 1) -> sasl_handshake.Response:
+        told: sasl_handshake.Response = self.ask("SaslHandshake", sasl_handshake.Request(mechanism=mechanism), version)
+        return told
+
+    def token(self, data: bytes, version: int = 1) -> sasl_authenticate.Response:
+        told: sasl_authenticate.Response = self.ask(
+            "SaslAuthenticate", sasl_authenticate.Request(auth_bytes=data), version
+        )
+        return told
+
+    def log_in(self, mechanism: str, user: str, password: str) -> sasl_authenticate.Response:
+        """The handshake and the tokens; the last response."""
+        assert self.handshake(mechanism).error_code == 0
+        if mechanism == "PLAIN":
+            return self.token(f"\0{user}\0{password}".encode())
+        client = ScramClient(MECHANISMS[mechanism], user, password, "raw")
+        told = self.token(client.first())
+        return told if told.error_code else self.token(client.final(told.auth_bytes))
+
+    def is_closed(self) -> bool:
+        """Whether the broker closes the connection without another byte."""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _exactly(self, count: int) -> bytes:
+        found = bytearray()
+        while len(found) < count:
+            part = self._socket.recv(count - len(found))
+            if not part:
+                raise ConnectionError("closed")
+            found += part
+        return bytes(found)
+
+
+@contextlib.contextmanager
+def sasl_socket(port: int) -> Iterator[SaslSocket]:
+    with contextlib.closing(SaslSocket(port)) as opened:
+        yield opened

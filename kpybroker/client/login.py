@@ -1,0 +1,109 @@
+"""The client's side of a login: SaslHandshake, then the tokens of the mechanism (KIP-43, KIP-152), and the same again
+before the session ends if the broker wants that (KIP-368).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+
+from kpybroker.client.peer import Peer
+from kpybroker.config.login import Login
+from kpybroker.errors import ErrorCode, MalformedFrame
+from kpybroker.security.sasl.exchange import LoginRefused
+from kpybroker.security.sasl.plain import PLAIN, plain_token
+from kpybroker.security.sasl.scram import MECHANISMS, ScramClient
+from kpybroker.wire.rpc import sasl_authenticate, sasl_handshake
+
+NONCE_BYTES = 18
+OF_LOGINS = ("SaslHandshake", "SaslAuthenticate")
+RENEWED_AFTER = 0.85
+"""The part of a session's lifetime after which it is renewed, as by Apache Kafka's clients."""
+AGAIN_AFTER_S = 1.1
+"""A broker lets a session be renewed once a second."""
+VERSION = 1
+"""Of both requests: every broker since Apache Kafka 2.2 serves it, and versions are negotiated after the login."""
+
+
+async def log_in(peer: Peer, login: Login) -> None:
+    """Log in on a new connection, and again before the login ends. A failure or cancellation closes the connection.
+
+    Raises ConnectionError with the reason.
+    """
+    lifetime_ms = await _log_in(peer, login)
+    if lifetime_ms > 0:
+        peer.renew_with(Renewal(peer, login, lifetime_ms).before)
+
+
+class Renewal:
+    """Logs in again on a connection when most of a session's lifetime is over (KIP-368).
+
+    Requests that were sent before are answered first; later ones wait until the login is renewed.
+    """
+
+    def __init__(self, peer: Peer, login: Login, lifetime_ms: int) -> None:
+        self._peer = peer
+        self._login = login
+        self._due = self._after(lifetime_ms)
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def before(self, name: str) -> None:
+        """Renew the login if it is time, unless this request is a part of that. Raises ConnectionError."""
+        if name in OF_LOGINS:
+            return
+        if self._renewing is None and asyncio.get_running_loop().time() >= self._due:
+            self._renewing = asyncio.get_running_loop().create_task(self._renew())
+            self._renewing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if self._renewing is not None:
+            await asyncio.shield(self._renewing)  # whoever asked may be called off, and others wait for it too
+
+    async def _renew(self) -> None:
+        try:
+            self._due = self._after(await _log_in(self._peer, self._login))
+        finally:
+            self._renewing = None
+
+    def _after(self, lifetime_ms: int) -> float:
+        if lifetime_ms <= 0:
+            return math.inf
+        return asyncio.get_running_loop().time() + max(lifetime_ms / 1000 * RENEWED_AFTER, AGAIN_AFTER_S)
+
+
+async def _log_in(peer: Peer, login: Login) -> int:
+    done = False
+    try:
+        lifetime_ms = await _exchange(peer, login)
+        done = True
+    except (LoginRefused, MalformedFrame) as refused:
+        raise ConnectionError(f"the login of {login.user!r} with {login.mechanism} failed: {refused}") from refused
+    finally:
+        if not done:
+            peer.close()
+    return lifetime_ms
+
+
+async def _exchange(peer: Peer, login: Login) -> int:
+    """Returns for how many milliseconds the login is valid; 0 for ever. Raises LoginRefused."""
+    wanted = sasl_handshake.Request(mechanism=login.mechanism)
+    told = await peer.ask("SaslHandshake", wanted, version=VERSION)
+    if told.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        raise LoginRefused("the listener has no logins; its security protocol is not SASL_PLAINTEXT or SASL_SSL")
+    if told.error_code:
+        raise LoginRefused(f"the listener offers {', '.join(told.mechanisms)} (error {told.error_code})")
+    if login.mechanism == PLAIN:
+        return (await _token(peer, plain_token(login.user, login.password))).session_lifetime_ms
+    nonce = secrets.token_urlsafe(NONCE_BYTES)
+    client = ScramClient(MECHANISMS[login.mechanism], login.user, login.password, nonce)
+    last = await _token(peer, client.final((await _token(peer, client.first())).auth_bytes))
+    client.check(last.auth_bytes)
+    return last.session_lifetime_ms
+
+
+async def _token(peer: Peer, token: bytes) -> sasl_authenticate.Response:
+    """The answer to a token. Raises LoginRefused."""
+    request = sasl_authenticate.Request(auth_bytes=token)
+    told: sasl_authenticate.Response = await peer.ask("SaslAuthenticate", request, version=VERSION)
+    if told.error_code:
+        raise LoginRefused(f"{told.error_message or 'refused'} (error {told.error_code})")
+    return told

@@ -1,0 +1,62 @@
+"""The credentials that a client logs in with, from the settings that Kafka's clients have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kpybroker.config.jaas import MODULES, module_of
+from kpybroker.errors import ConfigError
+
+NOT_SERVED = {
+    "GSSAPI": "it needs Kerberos: a key distribution centre, keytabs and a library in C",
+    "OAUTHBEARER": "tokens are not checked here",
+}
+"""Mechanisms of Apache Kafka that are refused, and why."""
+
+
+class Login(NamedTuple):
+    """A mechanism, a user and the password, which is never shown."""
+
+    mechanism: str
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Login({self.mechanism}, {self.user!r})"
+
+
+def check_mechanism(setting: str, mechanism: str) -> None:
+    """Raises ConfigError for a mechanism that is not served, with the reason."""
+    if mechanism in MODULES:
+        return
+    reason = NOT_SERVED.get(mechanism, "there is no such mechanism in Apache Kafka")
+    raise ConfigError(f"{setting}={mechanism} is not served: {reason}; use one of {', '.join(MODULES)}")
+
+
+def login_from(setting: str, jaas_text: str | None, mechanism: str) -> Login:
+    """The `username` and `password` of a JAAS text. Raises ConfigError."""
+    if jaas_text is None:
+        raise ConfigError(
+            f"{setting} is not set: it has the user that logs in; write {setting}="
+            f'{MODULES[mechanism]} required username="..." password="...";'
+        )
+    options = module_of(setting, jaas_text, mechanism).options
+    for name in ("username", "password"):
+        if not options.get(name):
+            raise ConfigError(f"{setting}: {name} is missing; {mechanism} logs in with username and password")
+    if options.get("tokenauth", "false").lower() == "true":
+        raise ConfigError(f"{setting}: tokenauth: delegation tokens are not served; log in with a user's password")
+    return Login(mechanism, options["username"], options["password"])
+
+
+def login_of(properties: Mapping[str, str]) -> Login | None:
+    """The login of a client with these settings (`security.protocol`, `sasl.mechanism`, `sasl.jaas.config`); None if
+    its protocol has no login. Raises ConfigError.
+    """
+    protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
+    if not protocol.startswith("SASL_"):
+        return None
+    mechanism = properties.get("sasl.mechanism", "GSSAPI").strip()
+    check_mechanism("sasl.mechanism", mechanism)
+    return login_from("sasl.jaas.config", properties.get("sasl.jaas.config"), mechanism)

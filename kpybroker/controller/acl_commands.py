@@ -1,0 +1,28 @@
+"""The controller's commands for ACLs; plain values, like those of `commands`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kpybroker.errors import ErrorCode
+from kpybroker.security.acls import Acl, AclFilter
+
+
+class CreateAcls(NamedTuple):
+    """Answer: list[AclResult], one for each ACL."""
+
+    acls: tuple[Acl, ...]
+
+
+class DeleteAcls(NamedTuple):
+    """Answer: list[AclResult], one for each filter. All that they select is deleted, or nothing."""
+
+    filters: tuple[AclFilter, ...]
+
+
+class AclResult(NamedTuple):
+    """The result for one ACL or filter. `deleted`: what the filter selected."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    deleted: tuple[Acl, ...] = ()

@@ -1,0 +1,119 @@
+"""CreateAcls and DeleteAcls: which ACLs may be added, which a filter removes, and their records (KIP-140, KIP-290)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from kpybroker.controller.acl_commands import AclResult, CreateAcls, DeleteAcls
+from kpybroker.controller.state import ControllerState
+from kpybroker.controller.topics import random_uuid
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.acls import record_of
+from kpybroker.security.acls import ANY, MATCH, Acl, AclFilter, PatternType, Permission
+from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
+from kpybroker.wire.stored import metadata as stored
+
+ACLS_MAX = 100_000
+"""More are not added. A log of Apache Kafka may have more."""
+DELETED_MAX = 10_000
+"""The most records of one request, as in Kafka."""
+LISTED_MAX = 10 * DELETED_MAX
+"""The most ACLs in one answer, where several filters select the same ones."""
+COMPARED_MAX = 1_000_000
+"""How many comparisons of a filter with an ACL one request may cost: about half a second."""
+LENGTH_MAX = 2048
+"""The most characters of each text of an ACL."""
+RESOURCES = frozenset(AclResource)
+OPERATIONS = frozenset(Operation)
+
+
+def create_acls(state: ControllerState, random: Random, command: CreateAcls) -> tuple[list[Any], list[AclResult]]:
+    """Decide all ACLs, each by itself. One that is there already is a success without a record."""
+    made: dict[Acl, stored.AccessControlEntryRecord] = {}
+    results = []
+    for acl in command.acls:
+        try:
+            _check(acl)
+            if acl not in state.acl_ids and acl not in made:
+                if len(state.acls) + len(made) >= ACLS_MAX:
+                    raise KafkaError(ErrorCode.POLICY_VIOLATION, f"At most {ACLS_MAX} ACLs are kept.")
+                made[acl] = record_of(random_uuid(random), acl)
+            results.append(AclResult())
+        except KafkaError as refusal:
+            results.append(AclResult(refusal.code, refusal.message))
+    return list(made.values()), results
+
+
+def _check(acl: Acl) -> None:
+    """Raises INVALID_REQUEST, in Kafka's words."""
+    if acl.resource_type not in RESOURCES:
+        raise _invalid(f"Invalid resourceType {_name(acl.resource_type)}")
+    if not acl.resource_name:
+        raise _invalid("Invalid empty resource name")
+    if acl.resource_type == AclResource.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise _invalid(f"Invalid patternType {_name(acl.pattern_type, with_match=True)}")
+    if acl.operation not in OPERATIONS:
+        raise _invalid(f"Invalid operation {_name(acl.operation)}")
+    if acl.permission not in (Permission.DENY, Permission.ALLOW):
+        raise _invalid(f"Invalid permissionType {_name(acl.permission)}")
+    if ":" not in acl.principal:
+        raise _invalid(
+            f"Could not parse principal from `{acl.principal[:LENGTH_MAX]}` (no colon is present separating the "
+            "principal type from the principal name)"
+        )
+    if max(len(acl.resource_name), len(acl.principal), len(acl.host)) > LENGTH_MAX:
+        raise _invalid(f"A resource name, a principal and a host have at most {LENGTH_MAX} characters.")
+
+
+def _name(code: int, *, with_match: bool = False) -> str:
+    if code == MATCH and with_match:
+        return "MATCH"
+    return "ANY" if code == ANY else "UNKNOWN"
+
+
+def delete_acls(state: ControllerState, command: DeleteAcls) -> tuple[list[Any], list[AclResult]]:
+    """Delete what the filters select, all of it or nothing. Raises INVALID_REQUEST where it is too much at once."""
+    asked = sum(each.acl is None for each in command.filters)
+    if asked * len(state.acls) > COMPARED_MAX:
+        raise _invalid(
+            f"{asked} filters over {len(state.acls)} ACLs are too many for one request: send fewer filters, or name "
+            "resource, principal, host, operation and permission in each."
+        )
+    gone: dict[bytes, None] = {}
+    results: list[AclResult] = []
+    listed = 0
+    for each in command.filters:
+        unknown = _unknown(each)
+        if unknown is not None:
+            results.append(AclResult(ErrorCode.INVALID_REQUEST, unknown))
+            continue
+        found = _selected(state, each)
+        listed += len(found)
+        gone.update(dict.fromkeys(found))
+        if len(gone) > DELETED_MAX or listed > LISTED_MAX:
+            raise _invalid(f"Cannot remove more than {DELETED_MAX} acls in a single delete operation.")
+        results.append(AclResult(deleted=tuple(state.acls[uuid] for uuid in found)))
+    return [stored.RemoveAccessControlEntryRecord(id=uuid) for uuid in gone], results
+
+
+def _unknown(wanted: AclFilter) -> str | None:
+    """What a filter has that is unknown, in Kafka's words."""
+    if wanted.resource_type not in {ANY, *RESOURCES} or wanted.pattern_type not in {ANY, MATCH, *PatternType}:
+        return "Unknown patternFilter."
+    if wanted.operation not in {ANY, *OPERATIONS} or wanted.permission not in {ANY, *Permission}:
+        return "Unknown entryFilter."
+    return None
+
+
+def _selected(state: ControllerState, wanted: AclFilter) -> list[bytes]:
+    only = wanted.acl
+    if only is not None and len(state.acls) == len(state.acl_ids):
+        return [state.acl_ids[only]] if only in state.acl_ids else []
+    return [uuid for uuid, acl in state.acls.items() if wanted.matches(acl)]
+
+
+def _invalid(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, reason)

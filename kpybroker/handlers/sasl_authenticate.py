@@ -1,0 +1,19 @@
+"""SaslAuthenticate (36) where no login is under way: a listener without logins, or after one (KIP-152)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode
+from kpybroker.wire.rpc.sasl_authenticate import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker.broker import Broker
+
+
+def handle(_broker: Broker, _call: Call, _request: Request) -> Response:
+    return Response(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE,
+        error_message="SaslAuthenticate request received after successful authentication",
+    )

@@ -1,0 +1,288 @@
+"""The rules of Kafka's StandardAuthorizer: which ACLs a request meets, and what they decide (KIP-11, KIP-290).
+
+Source: Apache Kafka's documentation, "Authorization and ACLs". A host is text as Java prints an address.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kpybroker.security.authorizer import Operation
+
+ANY = 1
+"""In a filter: every code of that field."""
+MATCH = 2
+"""In a filter: the patterns that a resource of this name meets: literal, `*`, and prefixes."""
+WILDCARD = "*"
+"""As the host: any host. As the name of a LITERAL pattern: any name."""
+WILDCARD_PRINCIPAL = "User:*"
+"""In an ACL: any principal."""
+
+
+class PatternType(IntEnum):
+    """By Kafka's codes."""
+
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Permission(IntEnum):
+    """By Kafka's codes."""
+
+    DENY = 2
+    ALLOW = 3
+
+
+class Acl(NamedTuple):
+    """One access control entry. Records may have codes that are not known here: such an ACL matches nothing."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+class AclFilter(NamedTuple):
+    """What DescribeAcls and DeleteAcls select. None and ANY let everything through."""
+
+    resource_type: int = ANY
+    resource_name: str | None = None
+    pattern_type: int = ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: int = ANY
+    permission: int = ANY
+
+    @property
+    def acl(self) -> Acl | None:
+        """The only ACL that it may let through; None if there may be more."""
+        name, principal, host = self.resource_name, self.principal, self.host
+        if name is None or principal is None or host is None or self.pattern_type in (ANY, MATCH):
+            return None
+        if ANY in (self.resource_type, self.operation, self.permission):
+            return None
+        return Acl(self.resource_type, name, self.pattern_type, principal, host, self.operation, self.permission)
+
+    def matches(self, acl: Acl) -> bool:
+        """Whether it lets an ACL through."""
+        return (
+            self.resource_type in (ANY, acl.resource_type)
+            and self.operation in (ANY, acl.operation)
+            and self.permission in (ANY, acl.permission)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self._matches_pattern(acl)
+        )
+
+    def _matches_pattern(self, acl: Acl) -> bool:
+        name, wanted = self.resource_name, self.pattern_type
+        if wanted not in (ANY, MATCH, acl.pattern_type):
+            return False
+        if name is None or name == acl.resource_name:
+            return True
+        if wanted != MATCH:
+            return False
+        if acl.pattern_type == PatternType.PREFIXED:
+            return name.startswith(acl.resource_name)
+        return acl.pattern_type == PatternType.LITERAL and acl.resource_name == WILDCARD
+
+
+_IMPLYING: Mapping[int, tuple[Operation, ...]] = MappingProxyType(
+    {
+        Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+        Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+    }
+)
+"""By operation, those whose ALLOW allows it too. A DENY implies nothing."""
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in {Operation.ALL, *operations})
+
+
+DENYING = MappingProxyType({operation: _bits(operation) for operation in Operation})
+ALLOWING = MappingProxyType({operation: _bits(operation, *_IMPLYING.get(operation, ())) for operation in Operation})
+"""By operation, the bits of the operations of ACLs that deny it, or allow it."""
+
+
+class Verdict(NamedTuple):
+    """What ACLs decide. `by` is the ACL; None if none matches, and then `is_named` says whether any ACL, of anybody, is
+    about the resource."""
+
+    allowed: bool
+    by: Acl | None
+    is_named: bool
+
+
+NO_ACL = Verdict(False, None, False)
+NOT_MATCHED = Verdict(False, None, True)
+
+Who = tuple[str, str]
+"""Principal and host."""
+OfPattern = dict[Who, tuple[int, int]]
+"""The ACLs of one pattern: by principal and host, the bits of the denied operations and of the allowed ones."""
+NO_RULES: Mapping[Who, tuple[int, int]] = MappingProxyType({})
+
+
+class AclRules:
+    """An index of ACLs. A verdict costs as much as there are different lengths of prefixes, not of ACLs."""
+
+    def __init__(self) -> None:
+        self._held: Counter[Acl] = Counter()
+        """How often each is there: a log may have equal ones under different ids."""
+        self._patterns: dict[tuple[int, int], dict[str, OfPattern]] = {}
+        """By type of resource and type of pattern, the patterns by name."""
+        self._lengths: dict[int, Counter[int]] = {}
+        """By type of resource, how many PREFIXED patterns have names of a length."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, acl: Acl) -> None:
+        """There is one more."""
+        self._held[acl] += 1
+        if self._held[acl] == 1:
+            self._set(acl, is_there=True)
+
+    def remove(self, acl: Acl) -> None:
+        """One that was added is gone. Raises KeyError."""
+        count = self._held[acl] - 1
+        if count < 0:
+            raise KeyError(acl)
+        if count:
+            self._held[acl] = count
+        else:
+            del self._held[acl]
+            self._set(acl, is_there=False)
+
+    def _set(self, acl: Acl, *, is_there: bool) -> None:
+        kind, name, who = (acl.resource_type, acl.pattern_type), acl.resource_name, (acl.principal, acl.host)
+        patterns = self._patterns.setdefault(kind, {})
+        if name not in patterns:
+            patterns[name] = {}
+            self._count_length(acl, 1)
+        rules = patterns[name]
+        denied, allowed = rules.get(who, (0, 0))
+        bit = _bit_of(acl)
+        if acl.permission == Permission.ALLOW:
+            allowed = allowed | bit if is_there else allowed & ~bit
+        else:
+            denied = denied | bit if is_there else denied & ~bit
+        if denied or allowed:
+            rules[who] = denied, allowed
+            return
+        del rules[who]
+        if not rules:
+            del patterns[name]
+            self._count_length(acl, -1)
+        if not patterns:
+            del self._patterns[kind]
+
+    def _count_length(self, acl: Acl, change: int) -> None:
+        """There is a PREFIXED pattern more or less."""
+        if acl.pattern_type != PatternType.PREFIXED:
+            return
+        lengths = self._lengths.setdefault(acl.resource_type, Counter())
+        length = len(acl.resource_name)
+        lengths[length] += change
+        if not lengths[length]:
+            del lengths[length]
+        if not lengths:
+            del self._lengths[acl.resource_type]
+
+    def meeting(self, resource_type: int, name: str) -> Iterator[tuple[int, str, OfPattern]]:
+        """The patterns that a resource meets: their type, name and ACLs."""
+        literal = self._patterns.get((resource_type, PatternType.LITERAL), {})
+        for each in (name, WILDCARD) if name != WILDCARD else (name,):
+            if each in literal:
+                yield PatternType.LITERAL, each, literal[each]
+        prefixed = self._patterns.get((resource_type, PatternType.PREFIXED))
+        if prefixed:
+            for length in self._lengths[resource_type]:
+                prefix = name[:length]
+                if len(prefix) == length and prefix in prefixed:
+                    yield PatternType.PREFIXED, prefix, prefixed[prefix]
+
+    def verdict(self, principal: str, host: str, operation: Operation, resource_type: int, name: str) -> Verdict:
+        """What the ACLs decide about an operation on a resource: a DENY before any ALLOW."""
+        asking = _asking(principal, host)
+        denying, allowing = DENYING[operation], ALLOWING[operation]
+        found = NO_ACL
+        for pattern_type, pattern, rules in self.meeting(resource_type, name):
+            if not found.is_named:
+                found = NOT_MATCHED
+            for who in asking:
+                denied, allowed = rules.get(who, (0, 0))
+                if denied & denying:
+                    by = _decisive(denied & denying, operation)
+                    acl = Acl(resource_type, pattern, pattern_type, *who, by, Permission.DENY)
+                    return Verdict(False, acl, True)
+                if allowed & allowing and not found.allowed:
+                    by = _decisive(allowed & allowing, operation)
+                    acl = Acl(resource_type, pattern, pattern_type, *who, by, Permission.ALLOW)
+                    found = Verdict(True, acl, True)
+        return found
+
+    def allows_some(self, principal: str, host: str, operation: Operation, resource_type: int) -> bool:
+        """Whether some ALLOW of the operation is not covered by a DENY of it: of `*`, of the same name, or of the same
+        or a shorter prefix. Operations that others imply do not count (Kafka's authorizeByResourceType)."""
+        literal = self._patterns.get((resource_type, PatternType.LITERAL), {})
+        prefixed = self._patterns.get((resource_type, PatternType.PREFIXED), {})
+        asking, bits = _asking(principal, host), DENYING[operation]
+        if _denies(literal.get(WILDCARD, NO_RULES), asking, bits):
+            return False
+        if _allows(literal.get(WILDCARD, NO_RULES), asking, bits):
+            return True
+        lengths = sorted(self._lengths.get(resource_type, ()))
+        return any(
+            _allows(rules, asking, bits)
+            and not (patterns is literal and _denies(rules, asking, bits))
+            and not any(
+                _denies(prefixed.get(name[:length], NO_RULES), asking, bits)
+                for length in lengths
+                if length <= len(name)
+            )
+            for patterns in (literal, prefixed)
+            for name, rules in patterns.items()
+        )
+
+
+def _bit_of(acl: Acl) -> int:
+    """The bit of its operation. One of an unknown operation or permission decides nothing, and its resource is named
+    all the same: it has a bit that no operation has."""
+    if acl.operation in DENYING and acl.permission in (Permission.DENY, Permission.ALLOW):
+        return 1 << acl.operation
+    return 1 << (256 + acl.permission % 256 * 256 + acl.operation % 256)
+
+
+def _asking(principal: str, host: str) -> tuple[Who, ...]:
+    """The principals and hosts of the ACLs that match."""
+    return (
+        (principal, host),
+        (principal, WILDCARD),
+        (WILDCARD_PRINCIPAL, host),
+        (WILDCARD_PRINCIPAL, WILDCARD),
+    )
+
+
+def _denies(rules: Mapping[Who, tuple[int, int]], asking: tuple[Who, ...], bits: int) -> bool:
+    return any(who in rules and rules[who][0] & bits for who in asking)
+
+
+def _allows(rules: Mapping[Who, tuple[int, int]], asking: tuple[Who, ...], bits: int) -> bool:
+    return any(who in rules and rules[who][1] & bits for who in asking)
+
+
+def _decisive(bits: int, operation: Operation) -> int:
+    """The operation of the ACL that decides: the one asked for, ALL, or one that implies it."""
+    for each in (operation, Operation.ALL):
+        if bits >> each & 1:
+            return each
+    return bits.bit_length() - 1

@@ -1,0 +1,174 @@
+"""SASL SCRAM: both sides prove that they know the password, and neither sends it (RFC 5802, KIP-84).
+
+The password is UTF-8 as it is, without SASLprep, as in Apache Kafka. Channel binding is not supported: `c=` is read and
+not compared.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from kpybroker.security.sasl.exchange import LoginRefused
+from kpybroker.security.scram import (
+    DIGESTS,
+    ITERATIONS_MIN,
+    SALT_BITS,
+    ScramCredential,
+    ScramMechanism,
+    salt_of,
+)
+
+MECHANISMS: Mapping[str, ScramMechanism] = MappingProxyType(
+    {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
+)
+"""By the names of SASL."""
+NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+EXTENSIONS = r"(?:,[A-Za-z]+=[\x01-\x2b\x2d-\x7f]+)*"
+NONCE = r"[\x21-\x2b\x2d-\x7e]+"
+BASE64 = r"[A-Za-z0-9/+]*={0,2}"
+CLIENT_FIRST = re.compile(rf"n,(?:a=({NAME}))?,(n=({NAME}),r=({NONCE})({EXTENSIONS}))")
+CLIENT_FINAL = re.compile(rf"(c={BASE64},r=({NONCE}){EXTENSIONS}),p=({BASE64})")
+SERVER_FIRST = re.compile(rf"r=({NONCE}),s=({BASE64}),i=([0-9]{{1,9}}){EXTENSIONS}")
+SERVER_FINAL = re.compile(rf"v=({BASE64}){EXTENSIONS}")
+CLIENT_FIRST_MAX = 4096
+"""The most characters of a client's first message, which is kept until the login ends; Kafka's are about a hundred."""
+ITERATIONS_LIMIT = 1 << 20
+"""The most iterations that a server may ask of this client."""
+OTHER_ID = "Authentication failed: Client requested an authorization id that is different from username"
+Lookup = Callable[[str], ScramCredential | None]
+"""The credential of a user for the mechanism."""
+
+
+class ScramExchange:
+    """One login. `nonce` is printable and never repeats.
+
+    A name without a credential gets a salt that is made of it and of `secret`, always the same one, and fails with the
+    proof, as a wrong password does: so nobody learns who has a credential.
+    """
+
+    def __init__(self, mechanism: ScramMechanism, lookup: Lookup, nonce: str, secret: bytes) -> None:
+        self._digest = DIGESTS[mechanism]
+        self._lookup = lookup
+        self._nonce = nonce
+        self._secret = secret
+        self._credential: ScramCredential | None = None
+        self._name = ""
+        self._is_known = False
+        self._begun = ""
+        """client-first-message-bare and server-first-message; empty before the first token."""
+        self._user: str | None = None
+
+    @property
+    def user(self) -> str | None:
+        return self._user
+
+    def step(self, token: bytes) -> bytes:
+        """The server's first message, then its last one. Raises LoginRefused."""
+        try:
+            text = token.decode("ascii")
+        except UnicodeDecodeError:
+            raise LoginRefused("a message has characters other than ASCII") from None
+        return self._first(text) if not self._begun else self._final(text)
+
+    def _first(self, text: str) -> bytes:
+        form = CLIENT_FIRST.fullmatch(text)
+        if form is None:
+            raise LoginRefused("the client's first message has not the form of RFC 5802 without channel binding")
+        if len(text) > CLIENT_FIRST_MAX:
+            raise LoginRefused(f"the client's first message has more than {CLIENT_FIRST_MAX} characters")
+        asked, bare, name, nonce, extensions = form.groups()
+        if ",tokenauth=true" in f"{extensions},".lower():
+            raise LoginRefused("delegation tokens are not served")
+        self._name = _unescaped(name)
+        found, faked = self._lookup(self._name), self._faked()  # both always, for an unknown user takes as long
+        if asked is not None and _unescaped(asked) != self._name:
+            raise LoginRefused(OTHER_ID, OTHER_ID)
+        if found is not None and found.iterations < ITERATIONS_MIN:
+            raise LoginRefused(f"the stored credential has {found.iterations} iterations, at least {ITERATIONS_MIN}")
+        self._is_known = found is not None
+        self._credential = credential = found or faked
+        self._nonce = nonce + self._nonce
+        salt = base64.b64encode(credential.salt).decode()
+        answer = f"r={self._nonce},s={salt},i={credential.iterations}"
+        self._begun = f"{bare},{answer}"
+        return answer.encode()
+
+    def _final(self, text: str) -> bytes:
+        form = CLIENT_FINAL.fullmatch(text)
+        credential, self._credential = self._credential, None  # one attempt
+        if form is None or credential is None:
+            raise LoginRefused("the client's final message has not the form of RFC 5802")
+        without_proof, nonce, proof_text = form.groups()
+        if not hmac.compare_digest(nonce, self._nonce):
+            raise LoginRefused("the final message has another nonce")
+        proof = _bytes(proof_text)
+        signed = f"{self._begun},{without_proof}".encode()
+        signature = hmac.digest(credential.stored_key, signed, self._digest)
+        if len(proof) != len(signature):
+            raise LoginRefused("the proof has another length than the mechanism's")
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        stored_key = hashlib.new(self._digest, client_key).digest()
+        if not hmac.compare_digest(stored_key, credential.stored_key) or not self._is_known:
+            raise LoginRefused("wrong password, or a user without a credential of this mechanism")
+        self._user = self._name
+        return b"v=" + base64.b64encode(hmac.digest(credential.server_key, signed, self._digest))
+
+    def _faked(self) -> ScramCredential:
+        made = hmac.digest(self._secret, f"{self._digest} {self._name}".encode(), "sha512")
+        salt = salt_of(int.from_bytes(made, "big") >> len(made) * 8 - SALT_BITS)
+        size = hashlib.new(self._digest).digest_size
+        return ScramCredential(salt, made[:size], made[:size], ITERATIONS_MIN)
+
+
+class ScramClient:
+    """The client's side of one login."""
+
+    def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: str) -> None:
+        self._digest = DIGESTS[mechanism]
+        self._password = password.encode()
+        self._nonce = nonce
+        self._bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
+        self._expected = b""
+
+    def first(self) -> bytes:
+        return f"n,,{self._bare}".encode()
+
+    def final(self, server_first: bytes) -> bytes:
+        """The proof. Raises LoginRefused if the server's message is wrong, or asks for too much work or too little."""
+        form = SERVER_FIRST.fullmatch(server_first.decode("ascii", "replace"))
+        if form is None or not form[1].startswith(self._nonce) or form[1] == self._nonce:
+            raise LoginRefused("the server's first message has not the form of RFC 5802, or another nonce")
+        iterations = int(form[3])
+        if not ITERATIONS_MIN <= iterations <= ITERATIONS_LIMIT:
+            raise LoginRefused(f"the server asks for {iterations} iterations, not {ITERATIONS_MIN} or more")
+        salted = hashlib.pbkdf2_hmac(self._digest, self._password, _bytes(form[2]), iterations)
+        client_key = hmac.digest(salted, b"Client Key", self._digest)
+        without_proof = f"c=biws,r={form[1]}"
+        signed = f"{self._bare},{form[0]},{without_proof}".encode()
+        signature = hmac.digest(hashlib.new(self._digest, client_key).digest(), signed, self._digest)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._expected = hmac.digest(hmac.digest(salted, b"Server Key", self._digest), signed, self._digest)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def check(self, server_final: bytes) -> None:
+        """Raises LoginRefused unless the server knows the credential."""
+        form = SERVER_FINAL.fullmatch(server_final.decode("ascii", "replace"))
+        if form is None or not hmac.compare_digest(_bytes(form[1]), self._expected):
+            raise LoginRefused("the server does not know the credential of this user")
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise LoginRefused("a value is not base64") from None

@@ -1,0 +1,123 @@
+"""The contexts of TLS of one listener, made from its settings, and made again when they or the files change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import ConfigError
+from kpybroker.security.tls.settings import TlsSettings, tls_settings
+from kpybroker.security.tls.stores import check_library, read_identity, read_trust
+from kpybroker.security.tls.suites import suites
+from kpybroker.world.secure import (
+    Material,
+    TlsContext,
+    client_context,
+    read_public,
+    read_store,
+    server_context,
+    stamp,
+)
+
+log = logging.getLogger(__name__)
+
+LOOKED_EVERY_MS = 1000
+"""How often the files of a context in use are checked for a change."""
+
+
+class RenewedContext:
+    """A context that follows its settings and the files of its stores.
+
+    A connection keeps the certificates that its handshake had. If new ones cannot be used, the former context stays,
+    and the log says why.
+    """
+
+    def __init__(
+        self,
+        listener: str,
+        settings: Callable[[], TlsSettings],
+        make: Callable[[TlsSettings], TlsContext],
+        steady_ms: Callable[[], int],
+    ) -> None:
+        """Raises ConfigError for stores that cannot be used."""
+        self._listener = listener
+        self._settings = settings
+        self._make = make
+        self._steady_ms = steady_ms
+        self._looked_ms = steady_ms()
+        self._made_of = _sources(settings())
+        self._context = make(self._made_of[0])
+
+    def current(self) -> TlsContext:
+        """The context for a new handshake. Checks for changes at most once a second, and never raises."""
+        now_ms = self._steady_ms()
+        if now_ms - self._looked_ms >= LOOKED_EVERY_MS:
+            self._looked_ms = now_ms
+            sources = _sources(self._settings())
+            if sources != self._made_of:
+                self._made_of = sources
+                self._renew(sources[0])
+        return self._context
+
+    def _renew(self, settings: TlsSettings) -> None:
+        try:
+            self._context = self._make(settings)
+        except ConfigError as error:
+            log.error(
+                "listener %s: the changed stores are not used, and the former ones stay: %s", self._listener, error
+            )
+        else:
+            log.info("listener %s: uses the changed stores for new connections", self._listener)
+
+
+def _sources(settings: TlsSettings) -> tuple[TlsSettings, tuple[int, ...], tuple[int, ...]]:
+    return settings, stamp(settings.keystore_location or ""), stamp(settings.truststore_location or "")
+
+
+def serving_context(settings: TlsSettings, now_ms: int, listener: str) -> TlsContext:
+    """For accepted sockets. Raises ConfigError with the setting, the cause and the way out."""
+    material = _material(settings, now_ms, listener, needs_key=True)
+    if settings.client_auth == "required" and not material.trust_pem:
+        raise ConfigError("ssl.client.auth=required needs the certificates to trust: set ssl.truststore.location")
+    return _taken(lambda: server_context(material, settings.client_auth))
+
+
+def dialing_context(settings: TlsSettings, now_ms: int, listener: str) -> TlsContext:
+    """To dial other nodes. Raises ConfigError with the setting, the cause and the way out."""
+    material = _material(settings, now_ms, listener, needs_key=False)
+    return _taken(lambda: client_context(material, check_host=bool(settings.host_names)))
+
+
+def node_context(
+    config: BrokerConfig, listener: str, wall_ms: Callable[[], int], steady_ms: Callable[[], int]
+) -> RenewedContext:
+    """To dial the listeners of this name of other nodes. Raises ConfigError."""
+    try:
+        return RenewedContext(
+            listener,
+            lambda: tls_settings(config, listener),
+            lambda settings: dialing_context(settings, wall_ms(), listener),
+            steady_ms,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"listener {listener}: {error}") from None
+
+
+def _material(settings: TlsSettings, now_ms: int, listener: str, *, needs_key: bool) -> Material:
+    check_library()
+    allowed = suites(settings.enabled_protocols, settings.cipher_suites)
+    own = b""
+    if needs_key or settings.has_keystore:
+        identity = read_identity(settings, read_store)
+        own = identity.pem
+        if needs_key and identity.expires_ms <= now_ms:
+            log.warning("listener %s: its certificate has expired; whoever checks it refuses it", listener)
+    return Material(own, read_trust(settings, read_public), (allowed.lowest, allowed.highest), allowed.ciphers)
+
+
+def _taken(make: Callable[[], TlsContext]) -> TlsContext:
+    try:
+        return make()
+    except OSError as error:
+        raise ConfigError(f"OpenSSL does not take its key, certificates or ciphers: {error}") from None

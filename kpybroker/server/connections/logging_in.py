@@ -1,0 +1,156 @@
+"""Connections of listeners with SASL: until a login is complete, the login gets the frames (KIP-43, KIP-368).
+
+Works over any transport. A failed login is answered and closed late, and nothing is read meanwhile: one timer for each
+such connection, whose number the limits on connections bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from kpybroker.broker.broker import Broker
+from kpybroker.call import Reply
+from kpybroker.config.sasl_settings import SaslListener
+from kpybroker.errors import MalformedFrame
+from kpybroker.handlers import refused
+from kpybroker.security.sasl.exchange import Exchange, Mechanism
+from kpybroker.security.sasl.plain import PLAIN, PlainExchange
+from kpybroker.security.sasl.scram import MECHANISMS, ScramExchange
+from kpybroker.security.sasl.session import LoginSession, Stage, Verdict
+from kpybroker.security.scram import ScramCredential, ScramMechanism
+from kpybroker.server.connections.bad_frames import HEADER_BYTES_MIN
+from kpybroker.server.connections.connection import TURN_MS, Connection
+from kpybroker.server.connections.listener import ListenerState
+from kpybroker.server.connections.port import Port
+
+NONCE_BYTES = 18
+SECRET_BYTES = 32
+
+
+class ListenerLogin:
+    """What the logins of one listener share: mechanisms, limits, and the secret that makes the salts of unknown
+    users."""
+
+    def __init__(self, broker: Broker, settings: SaslListener) -> None:
+        self._broker = broker
+        self.receive_bytes_max = settings.receive_bytes_max
+        self.failure_delay_s = broker.config.connection_failed_authentication_delay_ms / 1000
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self._mechanisms: Mapping[str, Mechanism] = {
+            name: Mechanism(self._beginning(name, settings.users), settings.lifetimes_ms[name])
+            for name in settings.mechanisms
+        }
+
+    @classmethod
+    def of(cls, broker: Broker, listener: str) -> ListenerLogin | None:
+        """None for a listener without logins."""
+        settings = broker.config.sasl_listeners.get(listener)
+        return None if settings is None else cls(broker, settings)
+
+    def session(self) -> LoginSession:
+        """The login of a new connection."""
+        return LoginSession(self._mechanisms, refused, self._broker.world.steady_ms)
+
+    def _beginning(self, name: str, users: Mapping[str, str]) -> Callable[[], Exchange]:
+        return partial(PlainExchange, users) if name == PLAIN else partial(self._scram, MECHANISMS[name])
+
+    def _scram(self, mechanism: ScramMechanism) -> ScramExchange:
+        def credential(user: str) -> ScramCredential | None:
+            return self._broker.metadata.image.scram_credentials.get(user, {}).get(mechanism)
+
+        return ScramExchange(mechanism, credential, secrets.token_urlsafe(NONCE_BYTES), self._secret)
+
+
+class Delay(Reply):
+    """Stands among the replies for the answer to a failed login: nothing is read or answered until it is complete."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(self) -> None:
+        super().__init__(holds_frame=True)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, timer: asyncio.TimerHandle) -> None:
+        """Cancel this timer if the connection is lost meanwhile."""
+        self._timer = timer
+
+    def abandon(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class LoginConnection(Connection):
+    """A connection whose client has to log in."""
+
+    __slots__ = ("_login", "_session")
+
+    def __init__(self, port: Port, listener: ListenerState, login: ListenerLogin) -> None:
+        super().__init__(port, listener)
+        self._login = login
+        self._session = login.session()
+
+    def _run_frames(self) -> None:
+        session = self._session
+        until_ms = self._port.steady_ms() + TURN_MS
+        while not session.is_settled:
+            if session.stage is Stage.FAILED:
+                return
+            is_in = session.stage is Stage.COMPLETE
+            least_bytes = 0 if session.takes_bare_tokens else HEADER_BYTES_MIN
+            most_bytes = self._port.frame_limit_bytes if is_in else self._login.receive_bytes_max
+            frame = self.next_frame(least_bytes, most_bytes)
+            if frame is None:
+                return
+            try:
+                self._take(frame)
+            except MalformedFrame as malformed:
+                self.refuse_frame(str(malformed))
+                return
+            if self._port.steady_ms() >= until_ms:
+                return
+        super()._run_frames()
+
+    def stop_gracefully(self) -> None:
+        if isinstance(self.blocker, Delay):
+            self.abort()
+        else:
+            super().stop_gracefully()
+
+    def _take(self, frame: memoryview) -> None:
+        """Raises MalformedFrame."""
+        session = self._session
+        verdict = session.take(frame)
+        if verdict.passes:
+            self._port.dispatch(self, frame)
+        elif verdict.failure is not None:
+            self._fail(verdict.failure, verdict)
+        else:
+            self.answer(verdict.answer)
+            if session.stage is Stage.COMPLETE:
+                self.log_in(session.principal)
+
+    def _fail(self, why: str, verdict: Verdict) -> None:
+        """Log one line, and answer and close later."""
+        port = self._port
+        port.metrics.login_failed()
+        port.refusals.tell(self.host, "connection from %s to listener %s: %s", self.peer, self.listener.name, why)
+        port.flush()  # earlier requests of this connection may be in the buffer still
+        self._let_memory_go()
+        delay = Delay()
+        loop = asyncio.get_running_loop()
+        delay.start(loop.call_later(self._login.failure_delay_s, self._end, delay, verdict))
+        self.await_reply(delay)
+
+    def _end(self, delay: Delay, verdict: Verdict) -> None:
+        delay.complete(None)
+        if verdict.answer and not self.is_closing:
+            self.answer(verdict.answer)
+        self.close()
+
+
+def connection_at(listener: ListenerState, port: Port, login: ListenerLogin | None) -> Connection:
+    """The protocol object of a new connection to a listener."""
+    return Connection(port, listener) if login is None else LoginConnection(port, listener, login)

@@ -1,0 +1,22 @@
+"""Codes in requests about ACLs. One of 0 closes the connection, as in Apache Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.security.acls import Acl, AclFilter
+
+UNKNOWN = 0
+
+
+def check_codes(call: Call, asked: Iterable[Acl] | Iterable[AclFilter]) -> None:
+    """Raises MalformedFrame if one has no type of resource or pattern, no operation or no permission.
+
+    INVALID_REQUEST in its place if another broker has forwarded the request: the connection is that broker's.
+    """
+    for each in asked:
+        if UNKNOWN in (each.resource_type, each.pattern_type, each.operation, each.permission):
+            reason = f"an ACL, or a filter of ACLs, with an unknown element: {str(each)[:200]}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, reason) if call.forwarded else MalformedFrame(reason)

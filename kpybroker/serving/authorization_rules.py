@@ -1,0 +1,579 @@
+"""What each API asks the authorizer, and what a caller that it refuses is told.
+
+A rule gets the request and the handler. It refuses the whole request, or takes out the rows that the caller may not
+have, lets the handler answer the rest, and adds the refused rows to its response. Produce and Fetch ask where they find
+their partitions (`serving/produce`, `serving/fetch`), and Metadata and DescribeTopicPartitions while they look topics
+up. Source: the operations of each API in Apache Kafka's documentation, "Operations and resources on protocols".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import isawaitable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kpybroker.call import CONTROLLER, Call, Encoded
+from kpybroker.config.resource_type import ResourceType
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
+from kpybroker.serving.authorization import DENIED, allows, allows_any, is_shown, require
+from kpybroker.serving.fair_loop import Turns
+from kpybroker.wire.api import Api, by_key
+from kpybroker.wire.codec.codec import parse
+from kpybroker.wire.codec.primitives import ZERO_UUID
+from kpybroker.wire.rpc import find_coordinator, offset_delete, offset_fetch
+
+if TYPE_CHECKING:
+    from kpybroker.broker.broker import Broker
+
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
+    AclResource.TOPIC,
+    AclResource.GROUP,
+    AclResource.CLUSTER,
+    AclResource.TRANSACTIONAL_ID,
+)
+Refuse = Callable[[Any, KafkaError], Any]
+"""Makes the response that refuses every row of a request."""
+
+
+class Asked(NamedTuple):
+    """A request, who sent it, and how its handler works."""
+
+    broker: Broker
+    call: Call
+    request: Any
+    handle: Callable[[Broker, Call, Any], Any]
+    refuse: Refuse
+
+    def allows(self, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
+        """Whether the caller may do the operation."""
+        return allows(self.broker, self.call, operation, resource, name)
+
+    def shows(self, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
+        """As `allows`, for what a response leaves out without a refusal."""
+        return is_shown(self.broker, self.call, operation, resource, name)
+
+    def require(self, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> None:
+        """Raises the resource's authorization error."""
+        require(self.broker, self.call, operation, resource, name)
+
+    async def answer(self, request: Any = None) -> Any:
+        """The handler's response to the request, or to another one in its place."""
+        told = self.handle(self.broker, self.call, self.request if request is None else request)
+        return await told if isawaitable(told) else told
+
+    async def response(self, request: Any = None) -> Any:
+        """As `answer`; a response that is encoded, because the controller answered, is parsed."""
+        told = await self.answer(request)
+        return parse(by_key[self.call.api_key].response, self.call.version, told) if isinstance(told, Encoded) else told
+
+    async def by_row(self, rows: str, told_rows: str, judge: Callable[[Any], ErrorCode | None]) -> Any:
+        """The handler's response for the rows that `judge` lets through, with refused rows behind it.
+
+        `rows` and `told_rows` name the lists in request and response. `judge` returns a row's error code, or None.
+        """
+        asked = getattr(self.request, rows) or []
+        passed: list[Any] = []
+        refused: dict[ErrorCode, list[Any]] = {}
+        async for row in Turns(self.broker.long_work).through(asked):
+            code = judge(row)
+            if code is None:
+                passed.append(row)
+            else:
+                refused.setdefault(code, []).append(row)
+        if not refused:
+            return await self.answer()
+        responses = [
+            self.refuse(_with_rows(self.request, rows, some), KafkaError(code)) for code, some in refused.items()
+        ]
+        first = await self.response(_with_rows(self.request, rows, passed)) if passed else responses.pop(0)
+        for response in responses:
+            getattr(first, told_rows).extend(getattr(response, told_rows))
+        return first
+
+
+Rule = Callable[[Asked], Awaitable[Any]]
+
+
+def _with_rows(request: Any, rows: str, some: list[Any]) -> Any:
+    fields = {name: getattr(request, name) for name in type(request).__slots__}
+    return type(request)(**{**fields, rows: some})
+
+
+def _name(row: Any) -> str:
+    name: str = row if isinstance(row, str) else row.name
+    return name
+
+
+# -- one operation on one thing ---------------------------------------------------------------------------------------
+
+
+def _whole(*either: Operation, resource: AclResource = CLUSTER, name: Callable[[Any], str] | None = None) -> Rule:
+    """Any of these operations on the cluster, or on the resource that the request names."""
+
+    async def rule(asked: Asked) -> Any:
+        of = CLUSTER_NAME if name is None else name(asked.request)
+        if not any(asked.allows(operation, resource, of) for operation in either):
+            raise KafkaError(DENIED[resource])
+        return await asked.answer()
+
+    return rule
+
+
+def _group(request: Any) -> str:
+    name: str = request.group_id
+    return name
+
+
+def _rows(
+    operation: Operation,
+    resource: AclResource,
+    rows: str = "topics",
+    told_rows: str = "topics",
+    name: Callable[[Any], str] = _name,
+) -> Rule:
+    """The operation on each row's resource."""
+
+    async def rule(asked: Asked) -> Any:
+        return await asked.by_row(
+            rows, told_rows, lambda row: None if asked.allows(operation, resource, name(row)) else DENIED[resource]
+        )
+
+    return rule
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+async def _create_topics(asked: Asked) -> Any:
+    """CREATE on the cluster or on the topic; what the response tells of settings needs DESCRIBE_CONFIGS."""
+    if asked.shows(Operation.CREATE, CLUSTER):
+        told = await asked.answer()
+    else:
+        told = await _rows(Operation.CREATE, TOPIC)(asked)
+    for row in told.topics:
+        if not row.error_code and not asked.shows(Operation.DESCRIBE_CONFIGS, TOPIC, row.name):
+            row.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            row.num_partitions, row.replication_factor, row.configs = -1, -1, None
+    return told
+
+
+async def _delete_topics(asked: Asked) -> Any:
+    """DELETE, and for topics that are named also DESCRIBE. Without DESCRIBE, a caller is not told the name that belongs
+    to an id."""
+    if asked.shows(Operation.DELETE, CLUSTER):
+        return await asked.answer()
+    if asked.call.version < 6:
+        return await asked.by_row("topic_names", "responses", lambda name: _may_delete(asked, name))
+    topics = asked.broker.metadata.image
+
+    def judge(row: Any) -> ErrorCode | None:
+        if row.name is not None:
+            return _may_delete(asked, row.name)
+        if row.topic_id == ZERO_UUID:
+            return None  # the handler refuses it
+        found = topics.topic_by_id(row.topic_id)
+        if found is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID  # the controller may know it already, but not whether it may be deleted
+        if asked.allows(Operation.DELETE, TOPIC, found.name):
+            return None
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    told = await asked.by_row("topics", "responses", judge)
+    for row in told.responses:
+        if row.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and row.topic_id != ZERO_UUID:
+            found = topics.topic_by_id(row.topic_id)
+            if found is not None and asked.allows(Operation.DESCRIBE, TOPIC, found.name):
+                row.name = found.name
+    return told
+
+
+def _may_delete(asked: Asked, name: str) -> ErrorCode | None:
+    if asked.allows(Operation.DESCRIBE, TOPIC, name) and asked.allows(Operation.DELETE, TOPIC, name):
+        return None
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+async def _offset_for_leader_epoch(asked: Asked) -> Any:
+    if asked.shows(Operation.CLUSTER_ACTION, CLUSTER):
+        return await asked.answer()
+    return await _rows(Operation.DESCRIBE, TOPIC, name=lambda row: str(row.topic))(asked)
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+_OF_SETTINGS: Mapping[int, AclResource] = MappingProxyType(
+    {
+        ResourceType.TOPIC: TOPIC,
+        ResourceType.GROUP: GROUP,
+        ResourceType.BROKER: CLUSTER,
+        ResourceType.BROKER_LOGGER: CLUSTER,
+        ResourceType.CLIENT_METRICS: CLUSTER,
+    }
+)
+
+
+def _configs(operation: Operation, told_rows: str) -> Rule:
+    """Settings of topics and groups are theirs; all others are the cluster's."""
+
+    async def rule(asked: Asked) -> Any:
+        def judge(row: Any) -> ErrorCode | None:
+            resource = _OF_SETTINGS.get(row.resource_type)
+            if resource is None:
+                return None  # the handler refuses it
+            name = CLUSTER_NAME if resource is CLUSTER else row.resource_name
+            return None if asked.allows(operation, resource, name) else DENIED[resource]
+
+        return await asked.by_row("resources", told_rows, judge)
+
+    return rule
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+async def _join_group(asked: Asked) -> Any:
+    if asked.allows(Operation.READ, GROUP, asked.request.group_id):
+        return await asked.answer()
+    response = asked.refuse(asked.request, KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    response.protocol_name = None if asked.call.version >= 7 else ""
+    return response
+
+
+async def _consumer_group_heartbeat(asked: Asked) -> Any:
+    asked.require(Operation.READ, GROUP, asked.request.group_id)
+    names = dict.fromkeys(asked.request.subscribed_topic_names or ())
+    async for name in Turns(asked.broker.long_work).through(names):
+        asked.require(Operation.DESCRIBE, TOPIC, name)
+    return await asked.answer()
+
+
+def _topic_of(asked: Asked, row: Any) -> str | None:
+    """The name of a row that has a name or, from some version on, an id; None if nothing has that id."""
+    if row.name:
+        return str(row.name)
+    return asked.broker.metadata.topic_name(getattr(row, "topic_id", ZERO_UUID))
+
+
+def _read_topics(asked: Asked) -> Callable[[Any], ErrorCode | None]:
+    def judge(row: Any) -> ErrorCode | None:
+        name = _topic_of(asked, row)
+        return None if name is None or asked.allows(Operation.READ, TOPIC, name) else DENIED[TOPIC]
+
+    return judge
+
+
+async def _offset_commit(asked: Asked) -> Any:
+    asked.require(Operation.READ, GROUP, asked.request.group_id)
+    return await asked.by_row("topics", "topics", _read_topics(asked))
+
+
+async def _txn_offset_commit(asked: Asked) -> Any:
+    asked.require(Operation.WRITE, TRANSACTIONAL_ID, asked.request.transactional_id)
+    return await _offset_commit(asked)
+
+
+async def _offset_delete(asked: Asked) -> Any:
+    def refuse(request: offset_delete.Request, refusal: KafkaError) -> offset_delete.Response:
+        return offset_delete.Response(
+            topics=[
+                offset_delete.OffsetDeleteResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        offset_delete.OffsetDeleteResponsePartition(
+                            partition_index=each.partition_index, error_code=refusal.code
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    asked.require(Operation.DELETE, GROUP, asked.request.group_id)
+    return await asked._replace(refuse=refuse).by_row("topics", "topics", _read_topics(asked))
+
+
+async def _consumer_group_describe(asked: Asked) -> Any:
+    """A caller that may not describe every topic of a group is not told its members."""
+    told = await _rows(Operation.DESCRIBE, GROUP, "group_ids", "groups")(asked)
+    for group in told.groups:
+        topics = {
+            topic.topic_name
+            for member in group.members
+            for assignment in (member.assignment, member.target_assignment)
+            for topic in assignment.topic_partitions
+        }
+        topics.update(name for member in group.members for name in member.subscribed_topic_names)
+        if not all(asked.allows(Operation.DESCRIBE, TOPIC, name) for name in topics):
+            group.error_code, group.members = ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
+            group.error_message = "The group has described topic(s) that the client is not authorized to describe."
+    return told
+
+
+async def _list_groups(asked: Asked) -> Any:
+    told = await asked.answer()
+    if not asked.shows(Operation.DESCRIBE, CLUSTER):
+        told.groups = [
+            row
+            async for row in Turns(asked.broker.long_work).through(told.groups)
+            if asked.shows(Operation.DESCRIBE, GROUP, row.group_id)
+        ]
+    return told
+
+
+async def _find_coordinator(asked: Asked) -> Any:
+    kinds = {0: (Operation.DESCRIBE, GROUP), 1: (Operation.DESCRIBE, TRANSACTIONAL_ID)}
+    operation, resource = kinds.get(asked.request.key_type, (Operation.CLUSTER_ACTION, CLUSTER))
+
+    def judge(key: str) -> ErrorCode | None:
+        name = CLUSTER_NAME if resource is CLUSTER else key
+        return None if asked.allows(operation, resource, name) else DENIED[resource]
+
+    if asked.call.version >= 4:
+        return await asked._replace(refuse=_no_coordinators).by_row("coordinator_keys", "coordinators", judge)
+    code = judge(asked.request.key)
+    if code is not None:
+        return find_coordinator.Response(error_code=code, error_message=None, node_id=-1, host="", port=-1)
+    return await asked.answer()
+
+
+def _no_coordinators(request: find_coordinator.Request, refusal: KafkaError) -> find_coordinator.Response:
+    return find_coordinator.Response(
+        coordinators=[
+            find_coordinator.Coordinator(
+                key=key, node_id=-1, host="", port=-1, error_code=refusal.code, error_message=refusal.message
+            )
+            for key in request.coordinator_keys
+        ]
+    )
+
+
+async def _offset_fetch(asked: Asked) -> Any:
+    """DESCRIBE on each group; a topic without DESCRIBE is refused if it was named, and otherwise left out."""
+    if asked.call.version < 8:
+        return await _offset_fetch_of_one(asked)
+    refused: dict[str, list[Any]] = {}
+
+    def judge(group: Any) -> ErrorCode | None:
+        if not asked.allows(Operation.DESCRIBE, GROUP, group.group_id):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if group.topics is not None:
+            refused[group.group_id] = _take_undescribed(asked, group)
+        return None
+
+    told = await asked._replace(refuse=_no_offsets).by_row("groups", "groups", judge)
+    for group in told.groups:
+        if not group.error_code:
+            group.topics = _described(asked, group.topics) + refused.get(group.group_id, [])
+    return told
+
+
+def _no_offsets(request: offset_fetch.Request, refusal: KafkaError) -> offset_fetch.Response:
+    return offset_fetch.Response(
+        groups=[
+            offset_fetch.OffsetFetchResponseGroup(group_id=group.group_id, error_code=refusal.code)
+            for group in request.groups
+        ]
+    )
+
+
+async def _offset_fetch_of_one(asked: Asked) -> Any:
+    request = asked.request
+    asked.require(Operation.DESCRIBE, GROUP, request.group_id)
+    refused = [] if request.topics is None else _take_undescribed(asked, request)
+    told = await asked.answer()
+    if not told.error_code:
+        told.topics = _described(asked, told.topics) + refused
+    return told
+
+
+def _take_undescribed(asked: Asked, group: Any) -> list[Any]:
+    """Take the topics that the caller may not describe out of a request; returns their rows of the response."""
+    names = [(_topic_of(asked, topic), topic) for topic in group.topics]
+    hidden = [topic for name, topic in names if name is not None and not asked.allows(Operation.DESCRIBE, TOPIC, name)]
+    if not hidden:
+        return []
+    taken = {id(topic) for topic in hidden}
+    group.topics = [topic for topic in group.topics if id(topic) not in taken]
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    row: Any
+    partition: Any
+    row, partition = offset_fetch.OffsetFetchResponseTopics, offset_fetch.OffsetFetchResponsePartitions
+    if asked.call.version < 8:
+        row, partition = offset_fetch.OffsetFetchResponseTopic, offset_fetch.OffsetFetchResponsePartition
+    refused = []
+    for topic in hidden:
+        partitions = [
+            partition(
+                partition_index=index, committed_offset=-1, committed_leader_epoch=-1, metadata="", error_code=code
+            )
+            for index in topic.partition_indexes
+        ]
+        refused.append(row(name=topic.name, partitions=partitions))
+        if asked.call.version >= 10:
+            refused[-1].topic_id = topic.topic_id
+    return refused
+
+
+def _described(asked: Asked, topics: list[Any]) -> list[Any]:
+    names = [(_topic_of(asked, topic), topic) for topic in topics]
+    return [topic for name, topic in names if name is None or asked.shows(Operation.DESCRIBE, TOPIC, name)]
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+def _transactional_id(request: Any) -> str:
+    name: str = request.transactional_id
+    return name
+
+
+async def _init_producer_id(asked: Asked) -> Any:
+    if asked.request.transactional_id is not None:
+        asked.require(Operation.WRITE, TRANSACTIONAL_ID, asked.request.transactional_id)
+    elif not asked.allows(Operation.IDEMPOTENT_WRITE, CLUSTER) and not allows_any(
+        asked.broker, asked.call, Operation.WRITE, TOPIC
+    ):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return await asked.answer()
+
+
+async def _add_partitions_to_txn(asked: Asked) -> Any:
+    """If the caller may not write to one of the topics, no partition is added."""
+    if asked.call.version >= 4:
+        asked.require(Operation.CLUSTER_ACTION, CLUSTER)
+        return await asked.answer()
+    request = asked.request
+    asked.require(Operation.WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
+    refused = {
+        topic.name for topic in request.v3_and_below_topics if not asked.allows(Operation.WRITE, TOPIC, topic.name)
+    }
+    if not refused:
+        return await asked.answer()
+    told = asked.refuse(request, KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    image = asked.broker.metadata.image
+    for topic in told.results_by_topic_v3_and_below:
+        if topic.name not in refused:
+            known = image.topic(topic.name)
+            for row in topic.results_by_partition:
+                there = known is not None and 0 <= row.partition_index < len(known.partitions)
+                row.partition_error_code = (
+                    ErrorCode.OPERATION_NOT_ATTEMPTED if there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+    return told
+
+
+async def _add_offsets_to_txn(asked: Asked) -> Any:
+    asked.require(Operation.WRITE, TRANSACTIONAL_ID, asked.request.transactional_id)
+    asked.require(Operation.READ, GROUP, asked.request.group_id)
+    return await asked.answer()
+
+
+async def _describe_transactions(asked: Asked) -> Any:
+    told = await _rows(Operation.DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", "transaction_states")(asked)
+    for state in told.transaction_states:
+        state.topics = [topic for topic in state.topics if asked.shows(Operation.DESCRIBE, TOPIC, topic.topic)]
+    return told
+
+
+async def _list_transactions(asked: Asked) -> Any:
+    told = await asked.answer()
+    told.transaction_states = [
+        row
+        async for row in Turns(asked.broker.long_work).through(told.transaction_states)
+        if asked.shows(Operation.DESCRIBE, TRANSACTIONAL_ID, row.transactional_id)
+    ]
+    return told
+
+
+# -- the cluster ------------------------------------------------------------------------------------------------------
+
+
+async def _describe_cluster(asked: Asked) -> Any:
+    """At a broker, anybody may ask."""
+    if asked.call.side == CONTROLLER:
+        asked.require(Operation.ALTER, CLUSTER)
+    return await asked.answer()
+
+
+_ALTER = _whole(Operation.ALTER)
+_DESCRIBE = _whole(Operation.DESCRIBE)
+_CLUSTER_ACTION = _whole(Operation.CLUSTER_ACTION)
+_UNKNOWN = _whole(Operation.ALL)
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "AddOffsetsToTxn": _add_offsets_to_txn,
+        "AddPartitionsToTxn": _add_partitions_to_txn,
+        "AddRaftVoter": _ALTER,
+        "AllocateProducerIds": _CLUSTER_ACTION,
+        "AlterClientQuotas": _whole(Operation.ALTER_CONFIGS),
+        "AlterConfigs": _configs(Operation.ALTER_CONFIGS, "responses"),
+        "AlterPartition": _CLUSTER_ACTION,
+        "AlterPartitionReassignments": _ALTER,
+        "AlterReplicaLogDirs": _ALTER,
+        "AlterUserScramCredentials": _ALTER,
+        "AssignReplicasToDirs": _CLUSTER_ACTION,
+        "BeginQuorumEpoch": _CLUSTER_ACTION,
+        "BrokerHeartbeat": _CLUSTER_ACTION,
+        "BrokerRegistration": _CLUSTER_ACTION,
+        "ConsumerGroupDescribe": _consumer_group_describe,
+        "ConsumerGroupHeartbeat": _consumer_group_heartbeat,
+        "CreatePartitions": _rows(Operation.ALTER, TOPIC, told_rows="results"),
+        "CreateTopics": _create_topics,
+        "DeleteGroups": _rows(Operation.DELETE, GROUP, "groups_names", "results"),
+        "DeleteRecords": _rows(Operation.DELETE, TOPIC),
+        "DeleteTopics": _delete_topics,
+        "DescribeClientQuotas": _whole(Operation.DESCRIBE_CONFIGS),
+        "DescribeCluster": _describe_cluster,
+        "DescribeConfigs": _configs(Operation.DESCRIBE_CONFIGS, "results"),
+        "DescribeGroups": _rows(Operation.DESCRIBE, GROUP, "groups", "groups"),
+        "DescribeLogDirs": _DESCRIBE,
+        "DescribeProducers": _rows(Operation.READ, TOPIC),
+        "DescribeQuorum": _DESCRIBE,
+        "DescribeTransactions": _describe_transactions,
+        "DescribeUserScramCredentials": _DESCRIBE,
+        "ElectLeaders": _ALTER,
+        "EndQuorumEpoch": _CLUSTER_ACTION,
+        "EndTxn": _whole(Operation.WRITE, resource=TRANSACTIONAL_ID, name=_transactional_id),
+        "Envelope": _CLUSTER_ACTION,
+        "FetchSnapshot": _CLUSTER_ACTION,
+        "FindCoordinator": _find_coordinator,
+        "Heartbeat": _whole(Operation.READ, resource=GROUP, name=_group),
+        "IncrementalAlterConfigs": _configs(Operation.ALTER_CONFIGS, "responses"),
+        "InitProducerId": _init_producer_id,
+        "JoinGroup": _join_group,
+        "LeaveGroup": _whole(Operation.READ, resource=GROUP, name=_group),
+        "ListConfigResources": _whole(Operation.DESCRIBE_CONFIGS),
+        "ListGroups": _list_groups,
+        "ListOffsets": _rows(Operation.DESCRIBE, TOPIC),
+        "ListPartitionReassignments": _DESCRIBE,
+        "ListTransactions": _list_transactions,
+        "OffsetCommit": _offset_commit,
+        "OffsetDelete": _offset_delete,
+        "OffsetFetch": _offset_fetch,
+        "OffsetForLeaderEpoch": _offset_for_leader_epoch,
+        "RemoveRaftVoter": _ALTER,
+        "SyncGroup": _whole(Operation.READ, resource=GROUP, name=_group),
+        "TxnOffsetCommit": _txn_offset_commit,
+        "UnregisterBroker": _ALTER,
+        "UpdateFeatures": _ALTER,
+        "UpdateRaftVoter": _CLUSTER_ACTION,
+        "Vote": _CLUSTER_ACTION,
+        "WriteTxnMarkers": _whole(Operation.ALTER, Operation.CLUSTER_ACTION),
+    }
+)
+"""By API."""
+
+
+async def authorized(
+    broker: Broker, api: Api, call: Call, request: Any, handle: Callable[[Broker, Call, Any], Any], refuse: Refuse
+) -> Any:
+    """The handler's response as far as the caller may have it. Raises KafkaError.
+
+    An API without a rule is for those who may do everything to the cluster.
+    """
+    rule = RULES.get(api.name, _UNKNOWN)
+    return await rule(Asked(broker, call, request, handle, refuse))

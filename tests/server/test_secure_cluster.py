@@ -1,0 +1,114 @@
+"""Three nodes that dial each other with TLS, controllers and brokers, with certificates or with logins."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from kpybroker.client.dialer import Dialer, broker_dialer
+from kpybroker.config import parse_config
+from kpybroker.config.login import Login
+from kpybroker.world import Network
+from tests.certificates import Signed, sign
+from tests.server import test_sasl_cluster as sasl
+from tests.server.test_replication import replicas
+from tests.serving import serving
+
+AUTHORITY = sign("authority")
+BY_CERTIFICATE = {
+    "listener.security.protocol.map": "CLIENTS:SSL,CONTROLLER:SSL",
+    "inter.broker.listener.name": "CLIENTS",
+    "controller.listener.names": "CONTROLLER",
+    "ssl.client.auth": "required",
+    "ssl.principal.mapping.rules": "RULE:^CN=(.*?),O=Tests$/$1/",
+}
+BY_LOGIN = {
+    **sasl.SETTINGS,
+    "listener.security.protocol.map": "CLIENTS:SASL_SSL,CONTROLLER:SASL_SSL",
+    "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+}
+
+
+class SecureCluster(sasl.SaslCluster):
+    """All listeners speak TLS. A node's certificate is `own`, and clients have one of the authority's."""
+
+    def __init__(self, root: Path, settings: dict[str, str], own: Signed | None = None) -> None:
+        trusted, self._client = root / "ca.pem", sign("ann", AUTHORITY).pem(root / "client.pem")
+        trusted.write_text(AUTHORITY.chain_pem)
+        stores = {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str((own or sign("node", AUTHORITY)).pem(root / "node.pem")),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(trusted),
+        }
+        super().__init__(root, settings={**stores, **settings})
+
+    def dialer(self, network: Network, login: Login | None) -> Dialer:
+        return Dialer(network, login if self.has_logins else None, self._context)
+
+    @property
+    def has_logins(self) -> bool:
+        """Whether clients and nodes log in, on top of TLS."""
+        return "sasl.enabled.mechanisms" in self.settings
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cadata=AUTHORITY.chain_pem)
+        context.load_cert_chain(self._client)
+        return context
+
+
+@pytest.mark.parametrize("settings", [BY_CERTIFICATE, BY_LOGIN], ids=["certificates", "logins"])
+def test_nodes_dial_each_other_with_tls(tmp_path: Path, settings: dict[str, str]) -> None:
+    async def whole() -> None:
+        cluster = SecureCluster(tmp_path, settings)
+        if cluster.has_logins:
+            cluster.format()
+        try:
+            await cluster.start(1, 2, 3)
+            await sasl.exchange(cluster)
+            stopped = await cluster.leader()
+            await cluster.stop(stopped)
+            await cluster.start(stopped)
+            await cluster.until(lambda: all(len(replicas(cluster, f"t{each}")) == 3 for each in (1, 2, 3)), "all host")
+        finally:
+            await cluster.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 120))
+
+
+@pytest.mark.parametrize(
+    ("own", "identification", "refusal"),
+    [
+        (sign("node", AUTHORITY, hosts=["elsewhere"]), "https", "IP address mismatch, certificate is not valid for"),
+        (sign("node", AUTHORITY, hosts=["elsewhere"]), "", None),
+        (sign("node", sign("another authority")), "", "unable to get local issuer certificate"),
+    ],
+    ids=["of another host", "of another host, unchecked", "of another authority"],
+)
+def test_a_node_checks_whose_certificate_it_is_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, own: Signed, identification: str, refusal: str | None
+) -> None:
+    settings = SecureCluster(tmp_path, BY_CERTIFICATE, own).settings
+    settings["listeners"] = "CLIENTS://127.0.0.1:0"
+
+    async def whole() -> None:
+        async with serving(tmp_path / "data", settings) as node:
+            mine = {
+                **settings,
+                "ssl.keystore.location": str(sign("node", AUTHORITY).pem(tmp_path / "mine.pem")),
+                "ssl.endpoint.identification.algorithm": identification,
+            }
+            dialing = broker_dialer(node.broker.world, parse_config(mine)).meet(
+                "127.0.0.1", node.advertised[0].port, client_id="test"
+            )
+            if refusal is None:
+                (await dialing).close()
+            else:
+                with pytest.raises(ssl.SSLCertVerificationError, match=refusal):
+                    await dialing
+                assert f"its certificate is not accepted here: {refusal}" in caplog.text
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
