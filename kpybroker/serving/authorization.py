@@ -57,6 +57,11 @@ def is_shown(broker: Broker, call: Call, operation: Operation, resource: AclReso
     return authorizer is None or bool(authorizer.operations(call.principal, call.host, (operation,), resource, name))
 
 
+def may_act_as_a_node(broker: Broker, call: Call) -> bool:
+    """Whether the caller has the right of brokers and controllers; nothing else proves that a request is a node's."""
+    return is_shown(broker, call, Operation.CLUSTER_ACTION, AclResource.CLUSTER)
+
+
 def allows_any(broker: Broker, call: Call, operation: Operation, resource: AclResource) -> bool:
     """Whether the caller may do the operation on at least one resource of the type."""
     authorizer = broker.metadata.authorizer

@@ -33,6 +33,8 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     AclResource.CLUSTER,
     AclResource.TRANSACTIONAL_ID,
 )
+REFUSED_A_TURN = 500
+"""How many rows are refused before the loop serves others: a millisecond or so."""
 Refuse = Callable[[Any, KafkaError], Any]
 """Makes the response that refuses every row of a request."""
 
@@ -68,15 +70,19 @@ class Asked(NamedTuple):
         told = await self.answer(request)
         return parse(by_key[self.call.api_key].response, self.call.version, told) if isinstance(told, Encoded) else told
 
+    def turns(self) -> Turns:
+        """Turns of the loop, for work on many rows."""
+        return Turns(self.broker.long_work)
+
     async def by_row(self, rows: str, told_rows: str, judge: Callable[[Any], ErrorCode | None]) -> Any:
         """The handler's response for the rows that `judge` lets through, with refused rows behind it.
 
         `rows` and `told_rows` name the lists in request and response. `judge` returns a row's error code, or None.
         """
-        asked = getattr(self.request, rows) or []
+        turns = self.turns()
         passed: list[Any] = []
         refused: dict[ErrorCode, list[Any]] = {}
-        async for row in Turns(self.broker.long_work).through(asked):
+        async for row in turns.through(getattr(self.request, rows) or []):
             code = judge(row)
             if code is None:
                 passed.append(row)
@@ -84,9 +90,12 @@ class Asked(NamedTuple):
                 refused.setdefault(code, []).append(row)
         if not refused:
             return await self.answer()
-        responses = [
-            self.refuse(_with_rows(self.request, rows, some), KafkaError(code)) for code, some in refused.items()
-        ]
+        responses = []
+        for code, every in refused.items():
+            for begin in range(0, len(every), REFUSED_A_TURN):
+                some = _with_rows(self.request, rows, every[begin : begin + REFUSED_A_TURN])
+                responses.append(self.refuse(some, KafkaError(code)))
+                await turns.turn()
         first = await self.response(_with_rows(self.request, rows, passed)) if passed else responses.pop(0)
         for response in responses:
             getattr(first, told_rows).extend(getattr(response, told_rows))
@@ -244,7 +253,7 @@ async def _join_group(asked: Asked) -> Any:
 async def _consumer_group_heartbeat(asked: Asked) -> Any:
     asked.require(Operation.READ, GROUP, asked.request.group_id)
     names = dict.fromkeys(asked.request.subscribed_topic_names or ())
-    async for name in Turns(asked.broker.long_work).through(names):
+    async for name in asked.turns().through(names):
         asked.require(Operation.DESCRIBE, TOPIC, name)
     return await asked.answer()
 
@@ -317,7 +326,7 @@ async def _list_groups(asked: Asked) -> Any:
     if not asked.shows(Operation.DESCRIBE, CLUSTER):
         told.groups = [
             row
-            async for row in Turns(asked.broker.long_work).through(told.groups)
+            async for row in asked.turns().through(told.groups)
             if asked.shows(Operation.DESCRIBE, GROUP, row.group_id)
         ]
     return told
@@ -356,17 +365,22 @@ async def _offset_fetch(asked: Asked) -> Any:
         return await _offset_fetch_of_one(asked)
     refused: dict[str, list[Any]] = {}
 
-    def judge(group: Any) -> ErrorCode | None:
-        if not asked.allows(Operation.DESCRIBE, GROUP, group.group_id):
-            return ErrorCode.GROUP_AUTHORIZATION_FAILED
-        if group.topics is not None:
-            refused[group.group_id] = _take_undescribed(asked, group)
-        return None
+    async def handle(broker: Broker, call: Call, request: Any) -> Any:
+        turns = asked.turns()
+        for group in request.groups:
+            if group.topics is not None:
+                refused[group.group_id] = await _take_undescribed(asked, group, turns)
+        return await asked.answer(request)
 
-    told = await asked._replace(refuse=_no_offsets).by_row("groups", "groups", judge)
+    def judge(group: Any) -> ErrorCode | None:
+        is_shown = asked.allows(Operation.DESCRIBE, GROUP, group.group_id)
+        return None if is_shown else ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+    told = await asked._replace(refuse=_no_offsets, handle=handle).by_row("groups", "groups", judge)
+    turns = asked.turns()
     for group in told.groups:
         if not group.error_code:
-            group.topics = _described(asked, group.topics) + refused.get(group.group_id, [])
+            group.topics = await _described(asked, group.topics, turns) + refused.get(group.group_id, [])
     return told
 
 
@@ -382,21 +396,25 @@ def _no_offsets(request: offset_fetch.Request, refusal: KafkaError) -> offset_fe
 async def _offset_fetch_of_one(asked: Asked) -> Any:
     request = asked.request
     asked.require(Operation.DESCRIBE, GROUP, request.group_id)
-    refused = [] if request.topics is None else _take_undescribed(asked, request)
+    turns = asked.turns()
+    refused = [] if request.topics is None else await _take_undescribed(asked, request, turns)
     told = await asked.answer()
     if not told.error_code:
-        told.topics = _described(asked, told.topics) + refused
+        told.topics = await _described(asked, told.topics, turns) + refused
     return told
 
 
-def _take_undescribed(asked: Asked, group: Any) -> list[Any]:
+async def _take_undescribed(asked: Asked, group: Any, turns: Turns) -> list[Any]:
     """Take the topics that the caller may not describe out of a request; returns their rows of the response."""
-    names = [(_topic_of(asked, topic), topic) for topic in group.topics]
-    hidden = [topic for name, topic in names if name is not None and not asked.allows(Operation.DESCRIBE, TOPIC, name)]
+    hidden: list[Any] = []
+    shown: list[Any] = []
+    async for topic in turns.through(group.topics):
+        name = _topic_of(asked, topic)
+        is_hidden = name is not None and not asked.allows(Operation.DESCRIBE, TOPIC, name)
+        (hidden if is_hidden else shown).append(topic)
     if not hidden:
         return []
-    taken = {id(topic) for topic in hidden}
-    group.topics = [topic for topic in group.topics if id(topic) not in taken]
+    group.topics = shown
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     row: Any
     partition: Any
@@ -404,7 +422,8 @@ def _take_undescribed(asked: Asked, group: Any) -> list[Any]:
     if asked.call.version < 8:
         row, partition = offset_fetch.OffsetFetchResponseTopic, offset_fetch.OffsetFetchResponsePartition
     refused = []
-    for topic in hidden:
+    async for topic in turns.through(hidden):
+        turns.add(len(topic.partition_indexes))
         partitions = [
             partition(
                 partition_index=index, committed_offset=-1, committed_leader_epoch=-1, metadata="", error_code=code
@@ -417,9 +436,13 @@ def _take_undescribed(asked: Asked, group: Any) -> list[Any]:
     return refused
 
 
-def _described(asked: Asked, topics: list[Any]) -> list[Any]:
-    names = [(_topic_of(asked, topic), topic) for topic in topics]
-    return [topic for name, topic in names if name is None or asked.shows(Operation.DESCRIBE, TOPIC, name)]
+async def _described(asked: Asked, topics: list[Any], turns: Turns) -> list[Any]:
+    shown = []
+    async for topic in turns.through(topics):
+        name = _topic_of(asked, topic)
+        if name is None or asked.shows(Operation.DESCRIBE, TOPIC, name):
+            shown.append(topic)
+    return shown
 
 
 # -- transactions -----------------------------------------------------------------------------------------------------

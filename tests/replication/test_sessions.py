@@ -212,3 +212,20 @@ def test_the_partition_served_longest_ago_comes_first(served: list[int]) -> None
         session.had_its_turn(("t", index))
     last = {index: at for at, index in enumerate(served)}
     assert [want.index for want in session.wants.values()] == sorted(range(4), key=lambda i: (last.get(i, -1), i))
+
+
+def test_a_name_that_no_topic_can_have_is_not_kept() -> None:
+    """Nor does a session stay that would have to keep it: refused or unknown names could fill the memory."""
+    sessions = FetchSessions(Random(1), 10, lambda: 0)
+    longest, too_long = "t" * 249, "t" * 250
+
+    def of(name: str) -> OrderedDict[SessionKey, Want]:
+        return OrderedDict({(name, 0): Want(name, ID, 0, 0, 1000, -1)})
+
+    kept = sessions.open(of(longest), by_id=False)
+    assert kept is not None
+    assert sessions.open(of(too_long), by_id=False) is None
+    with pytest.raises(KafkaError) as refused:
+        sessions.update(kept, of(too_long), [])
+    assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(sessions) == sessions.partitions == 0

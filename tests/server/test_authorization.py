@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from kpybroker.call import BROKER, Call
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
+from kpybroker.handlers import answer
 from kpybroker.raft.log.identity import METADATA_TOPIC_ID
-from kpybroker.security.authorizer import AclResource, Operation
-from kpybroker.security.principal import Principal
+from kpybroker.security.authorizer import AclResource
+from kpybroker.security.principal import ANONYMOUS
 from kpybroker.server.node import Node
 from kpybroker.serving.authorization import ASK_NOBODY, ASK_THEMSELVES
-from kpybroker.serving.authorization_rules import RULES
+from kpybroker.serving.authorization_rules import REFUSED_A_TURN, RULES
+from kpybroker.serving.fair_loop import ENTRIES_A_TURN
 from kpybroker.wire.api import API, by_name
-from kpybroker.wire.rpc import fetch
+from kpybroker.wire.rpc import fetch, incremental_alter_configs, offset_fetch
 from oracle.authorization import CASES, Case, State
 from tests.asking import make
 from tests.conftest import WithBroker
+from tests.handlers.grouping import coordinator
 from tests.handlers.strangers import inner
+from tests.server.authorizers import Closed
 
 REFUSALS = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -33,31 +39,6 @@ LEAVE_OUT = {"ListGroups", "ListTransactions"}
 EVERYBODYS = {*ASK_NOBODY, "DescribeCluster"}
 FOR_NODES = {api.name for api in API if "broker" not in api.listens.value}
 """APIs of the controllers' listeners, which the recorded cases do not reach."""
-
-
-class Closed:
-    """An authorizer that allows nothing."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[Operation, AclResource, str]] = []
-
-    def allows(
-        self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource, name: str
-    ) -> bool:
-        self.asked.append((operation, resource, name))
-        return False
-
-    def allows_any(
-        self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource
-    ) -> bool:
-        self.asked.append((operation, resource, "*"))
-        return False
-
-    def operations(
-        self, principal: Principal, host: str, asked: Iterable[Operation], resource: AclResource, name: str
-    ) -> int:
-        self.asked += [(operation, resource, name) for operation in asked]
-        return 0
 
 
 def codes_in(message: Any) -> set[int]:
@@ -124,5 +105,57 @@ def test_the_nodes_own_requests_need_no_right(with_broker: WithBroker) -> None:
         node.broker.metadata.authorizer = Closed()
         await node.broker.topic_creation.internal("__consumer_offsets")
         assert "__consumer_offsets" in node.broker.metadata.image.topics
+
+    with_broker(scenario)
+
+
+ROWS = 20_000
+NAMES = [f"t{each}" for each in range(ROWS)]
+ASKED = incremental_alter_configs.Request(
+    resources=[
+        incremental_alter_configs.AlterConfigsResource(resource_type=2, resource_name=each, configs=[])
+        for each in NAMES
+    ]
+)
+FETCHED = offset_fetch.Request(
+    groups=[
+        offset_fetch.OffsetFetchRequestGroup(
+            group_id="g",
+            topics=[offset_fetch.OffsetFetchRequestTopics(name=each, partition_indexes=[0]) for each in NAMES],
+        )
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "but"),
+    [(ASKED, 1, None), (FETCHED, 9, AclResource.GROUP)],
+    ids=["IncrementalAlterConfigs", "OffsetFetch"],
+)
+def test_others_are_served_while_many_rows_are_refused(
+    with_broker: WithBroker, request_: Any, version: int, but: AclResource | None
+) -> None:
+    """While the rows are asked about, and while the refused ones are answered."""
+    api = next(api for api in API if api.request is type(request_))
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await coordinator(peer)
+        node.broker.metadata.authorizer = authorizer = Closed(but)
+        loop = asyncio.get_running_loop()
+        asked_by_turn = [0]
+
+        def another_turn() -> None:
+            asked_by_turn.append(len(authorizer.asked))
+            handles.append(loop.call_soon(another_turn))
+
+        handles = [loop.call_soon(another_turn)]
+        call = Call(api.key, version, "c", "127.0.0.1", 1, "PLAINTEXT", BROKER, principal=ANONYMOUS)
+        told = await answer(node.broker, api, call, request_)
+        handles[-1].cancel()
+        assert ErrorCode.TOPIC_AUTHORIZATION_FAILED in codes_in(told)
+        assert len(authorizer.asked) >= ROWS
+        assert max(after - before for before, after in pairwise(asked_by_turn)) <= ENTRIES_A_TURN
+        after_the_last_question = asked_by_turn.count(asked_by_turn[-1])
+        assert after_the_last_question >= ROWS // REFUSED_A_TURN
 
     with_broker(scenario)

@@ -11,6 +11,7 @@ import pytest
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.metadata.quotas import Entity
+from kpybroker.security.authorizer import Operation
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import (
     alter_client_quotas,
@@ -25,6 +26,7 @@ from kpybroker.wire.rpc import (
 from tests.asking import batch_of, make, produced
 from tests.handlers.beginning import add, begin, coordinator
 from tests.handlers.test_alter_client_quotas import entry
+from tests.server.authorizers import AllBut
 from tests.server.virtual import Dial, run_virtually
 
 EVERYBODY: Entity = (("client-id", None),)
@@ -244,8 +246,13 @@ def test_time_of_the_broker_is_charged_for_every_request() -> None:
     run_virtually(scenario)
 
 
-def test_brokers_are_not_charged() -> None:
+@pytest.mark.parametrize("has_right", [True, False])
+def test_brokers_are_not_charged_if_they_may_act_as_brokers(has_right: bool) -> None:
+    """Anybody can write the id of a replica into a Fetch."""
+
     async def scenario(node: Node, dial: Dial) -> None:
+        if not has_right:
+            node.broker.metadata.authorizer = AllBut(Operation.CLUSTER_ACTION)
         peer = await dial("broker-2-fetcher-0")
         await make(peer, "t")
         await limit(peer, "request_percentage", 1e-9)
@@ -254,8 +261,9 @@ def test_brokers_are_not_charged() -> None:
             replica = wanted(0, replica_state=fetch.ReplicaState(replica_id=2, replica_epoch=1))
             replica.replica_id = 2
             told = await peer.ask("Fetch", replica, version=12)
-            assert told.throttle_time_ms == 0
-        assert not node.server.throttling.pauses.open
+            assert (told.throttle_time_ms == 0) == has_right
+            assert [each.is_of_a_node for each in node.server.connections()] == [has_right]
+            assert bool(node.server.throttling.pauses.open) != has_right
 
     run_virtually(scenario)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import TypeVar
 
@@ -26,8 +26,11 @@ EVICTION_MS = 120_000
 """KIP-227's min.incremental.fetch.session.eviction.ms, a constant in Apache Kafka."""
 
 PARTITIONS_MAX = 200_000
-"""The limit for all consumers' sessions together, at some 330 bytes a partition. A consumer may name partitions that do
-not exist. Replicas' sessions name partitions that exist, and do not count."""
+"""The limit for all consumers' sessions together, at some 330 bytes a partition, and the topic's name. A consumer may
+name partitions that do not exist. Replicas' sessions name partitions that exist, and do not count."""
+
+NAME_LENGTH_MAX = 249
+"""No topic has a longer name, and a session that would have to keep one is not opened."""
 
 
 class Want:
@@ -180,6 +183,11 @@ class Session:
         self.wants.move_to_end(key)
 
 
+def has_long_name(wants: Iterable[SessionKey]) -> bool:
+    """Whether a name is too long for a topic."""
+    return any(len(topic) > NAME_LENGTH_MAX for topic, _ in wants)
+
+
 class FetchSessions:
     """All sessions of a broker: at most `limit`, with at most `partitions_limit` partitions of consumers.
 
@@ -215,6 +223,8 @@ class FetchSessions:
 
     def open(self, wants: OrderedDict[SessionKey, Want], *, by_id: bool, is_replica: bool = False) -> Session | None:
         """A new session; None if there is no room, and the Fetch is then answered without a session."""
+        if has_long_name(wants):
+            return None
         now_ms, rank = self._now_ms(), (is_replica, len(wants), 0)
         if len(self._sessions) >= self._limit and not self._make_room(rank, now_ms):
             return None
@@ -235,9 +245,12 @@ class FetchSessions:
     def update(self, session: Session, wants: OrderedDict[SessionKey, Want], forgotten: list[SessionKey]) -> list[Want]:
         """Apply a Fetch to its session; returns the wants that the Fetch names.
 
-        Raises FETCH_SESSION_ID_NOT_FOUND if there is no room for its partitions: the session is closed, and the client
-        opens another one.
+        Raises FETCH_SESSION_ID_NOT_FOUND if there is no room for its partitions, or a name is too long to keep: the
+        session is closed, and the client opens another one.
         """
+        if has_long_name(wants):
+            self.close(session.id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         named = session.update(wants, forgotten)
         if len(session.wants) > session.counted and session.news is None:
             self._count(session)

@@ -21,6 +21,7 @@ from kpybroker.server.connections.writing import SMALL_WRITE_BYTES
 from kpybroker.server.requests.forwarding import forwarding
 from kpybroker.server.requests.long_requests import LongReply, encoded, has_many_rows, run_long
 from kpybroker.server.requests.node_requests import is_of_a_node
+from kpybroker.serving.authorization import may_act_as_a_node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.api import API_VERSIONS, FETCH, PRODUCE
 from kpybroker.wire.codec.codec import parser_at_once
@@ -118,7 +119,7 @@ class Dispatcher:
             return
         except MalformedFrame as malformed:
             raise MalformedFrame(f"{route.api.name} v{known.call.version}: {malformed}") from malformed
-        if is_new and not self._is_welcome(connection, route.api, known.call.version, request):
+        if is_new and not self._is_welcome(connection, route.api, known.call, request):
             return
         route.count += 1
         try:
@@ -141,9 +142,9 @@ class Dispatcher:
         elif result is not None:
             connection.answer(_buffers(route.api, known.call.version, correlation_id, result))
 
-    def _is_welcome(self, connection: Connection, api: api_table.Api, version: int, request: Any) -> bool:
+    def _is_welcome(self, connection: Connection, api: api_table.Api, call: Call, request: Any) -> bool:
         """Note whether a node or a client sent the request; returns whether the connection is still open."""
-        if is_of_a_node(api, version, request):
+        if is_of_a_node(api, call.version, request) and may_act_as_a_node(self._broker, call):
             self._limits.is_a_node(connection)
         elif connection.on_probation and api is not API_VERSIONS:
             self._limits.is_a_client(connection)
@@ -163,7 +164,7 @@ class Dispatcher:
         size_bytes = len(frame)
 
         def handle(request: Any) -> Any:
-            if is_new and not self._is_welcome(connection, api, call.version, request):
+            if is_new and not self._is_welcome(connection, api, call, request):
                 return None
             return self._handle_long(connection, size_bytes, reply, lambda: route.handle(self._broker, call, request))
 

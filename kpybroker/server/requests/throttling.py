@@ -25,6 +25,7 @@ from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.muting import Pause, Pauses
 from kpybroker.server.connections.port import Dispatch, Encode
 from kpybroker.server.requests.node_requests import is_of_a_broker
+from kpybroker.serving.authorization import may_act_as_a_node
 from kpybroker.serving.fetch.throttled import quiet_answer
 from kpybroker.wire.api import FETCH, PRODUCE, Api, Audience
 from kpybroker.wire.codec.codec import parse
@@ -161,7 +162,9 @@ class Throttling:
 
         def charged(broker: Broker, call: Call, request: Any) -> Any:
             dispatched = self._dispatched
-            if dispatched is None or call.side == CONTROLLER or is_of_a_broker(api, call.version, request):
+            if dispatched is None or call.side == CONTROLLER:
+                return handle(broker, call, request)
+            if is_of_a_broker(api, call.version, request) and may_act_as_a_node(broker, call):
                 return handle(broker, call, request)
             charge = self._charge = Charge(api, call, *dispatched)
             if api is FETCH:
