@@ -54,7 +54,9 @@ class Coordinators:
         """Writes the markers that transaction coordinators send to this broker."""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self._connections = BrokerConnections(
-            broker_dialer(world, config), f"broker-{node_id}-transactions", metadata.address_for_brokers
+            broker_dialer(world, lambda: metadata.config),
+            f"broker-{node_id}-transactions",
+            metadata.address_for_brokers,
         )
         self.transactions = TransactionCoordinator(
             world,

@@ -74,16 +74,18 @@ class Dialer:
         return peer
 
 
-def broker_dialer(world: World, config: BrokerConfig) -> Dialer:
+def broker_dialer(world: World, config: Callable[[], BrokerConfig]) -> Dialer:
     """For the listeners that brokers use among themselves (inter.broker.listener.name). Raises ConfigError for stores
     that cannot be used."""
-    return Dialer(world.network, config.login_to_brokers, _context(world, config, config.tls_to_brokers))
+    now = config()
+    return Dialer(world.network, now.login_to_brokers, _context(world, config, now.tls_to_brokers))
 
 
 def controller_dialer(world: World, config: BrokerConfig) -> Dialer:
     """For the controllers' listeners (controller.listener.names). Raises ConfigError for stores that cannot be used."""
-    return Dialer(world.network, config.login_to_controllers, _context(world, config, config.tls_to_controllers))
+    tls = _context(world, lambda: config, config.tls_to_controllers)
+    return Dialer(world.network, config.login_to_controllers, tls)
 
 
-def _context(world: World, config: BrokerConfig, listener: str | None) -> Callable[[], TlsContext] | None:
+def _context(world: World, config: Callable[[], BrokerConfig], listener: str | None) -> Callable[[], TlsContext] | None:
     return None if listener is None else node_context(config, listener, world.wall_ms, world.steady_ms).current

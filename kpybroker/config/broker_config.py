@@ -14,7 +14,7 @@ from kpybroker.config.dynamic import topic_text, usable
 from kpybroker.config.effect import BROKER, LISTENER_PREFIX, TOPIC
 from kpybroker.config.endpoints import read_endpoints
 from kpybroker.config.key import Mode
-from kpybroker.config.listener_limits import is_listener_limit, read_listener_limits
+from kpybroker.config.listener_limits import is_listener_limit, is_listener_store, read_listener_limits
 from kpybroker.config.listeners import Endpoint
 from kpybroker.config.log_settings import LONG_MAX, LogSettings
 from kpybroker.config.login import Login
@@ -53,9 +53,9 @@ class BrokerConfig:
     and of this broker. `listeners` are those for clients; `controller_listeners` those of controller.listener.names.
     """
 
-    static: Mapping[str, str]
-    dynamic_default: Mapping[str, str]
-    dynamic_broker: Mapping[str, str]
+    static: Mapping[str, str] = field(repr=False)
+    dynamic_default: Mapping[str, str] = field(repr=False)
+    dynamic_broker: Mapping[str, str] = field(repr=False)
     listeners: tuple[Endpoint, ...]
     controller_listeners: tuple[Endpoint, ...]
     advertised_listeners: tuple[Endpoint, ...]
@@ -304,12 +304,14 @@ class BrokerConfig:
 
 
 def _changeable(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that can change while running. Listeners and security, which are set per broker, wait for the next
+    """The settings that can change while running. Listeners and logins, which are set per broker, wait for the next
     start."""
     return {
         name: text
         for name, text in settings.items()
-        if (name in CHANGEABLE_KEYS and CHANGEABLE_KEYS[name].mode is Mode.CLUSTER_WIDE) or is_listener_limit(name)
+        if (name in CHANGEABLE_KEYS and CHANGEABLE_KEYS[name].mode is Mode.CLUSTER_WIDE)
+        or is_listener_limit(name)
+        or is_listener_store(name)
     }
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kpybroker.config.effect import BROKER, NOTHING, key_of
 from kpybroker.config.key import SHOWN_MAX, ConfigKey
-from kpybroker.config.security_keys import SASL_KEYS
+from kpybroker.config.security_keys import SASL_KEYS, STORE_KEYS
 from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
@@ -103,7 +103,8 @@ def _why_unusable(resource_type: int, name: str, text: str) -> str | None:
 
 
 def _check_start(key: ConfigKey, text: str) -> None:
-    if (key.name in SASL_KEYS and key.asks(text)) or (key.name.startswith("ssl.") and key.has_effect):
+    is_of_tls = key.name.startswith("ssl.") and key.has_effect and key.name not in STORE_KEYS
+    if is_of_tls or (key.name in SASL_KEYS and key.asks(text)):
         shown = "[hidden]" if key.sensitive else text[:SHOWN_MAX]
         raise ConfigError(
             f"{key.name}={shown} cannot be changed while the broker runs: write it to the broker's properties file, "

@@ -1,4 +1,7 @@
-"""Limits of connections for one listener: `listener.name.<listener>.<setting>` (KIP-402, KIP-612)."""
+"""Settings of one listener that can change while the broker runs: `listener.name.<listener>.<setting>`.
+
+Limits of its connections (KIP-402, KIP-612), and the stores of its TLS (KIP-226).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Mapping
 
 from kpybroker.config.effect import LISTENER_PREFIX, without_prefix
 from kpybroker.config.key import ConfigKey
+from kpybroker.config.security_keys import STORE_KEYS
 from kpybroker.config.server_keys import SERVER_KEYS
 
 LISTENER_LIMITS: Mapping[str, ConfigKey] = {
@@ -16,6 +20,11 @@ LISTENER_LIMITS: Mapping[str, ConfigKey] = {
 def is_listener_limit(name: str) -> bool:
     """Whether it limits the connections of one listener."""
     return name.startswith(LISTENER_PREFIX) and without_prefix(name) in LISTENER_LIMITS
+
+
+def is_listener_store(name: str) -> bool:
+    """Whether it is a setting of the stores of one listener with TLS."""
+    return name.startswith(LISTENER_PREFIX) and without_prefix(name) in STORE_KEYS
 
 
 def read_listener_limits(settings: Mapping[str, str]) -> dict[str, int]:

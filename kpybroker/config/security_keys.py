@@ -42,7 +42,8 @@ NO_PRINCIPALS = (
     "user of the login, or the name in the certificate"
 )
 AT_START = "Read when the broker starts, also for one listener: listener.name.<listener>.<setting>."
-STORES = f"PEM or PKCS12; a file of type JKS must be PKCS12 inside. {AT_START}"
+STORED = "For one listener, also while the broker runs: listener.name.<listener>.<setting>."
+STORES = f"PEM, PKCS12 or JKS. {STORED}"
 SUITES = f"By Java's names; those of TLS 1.3 all together or none. {AT_START}"
 HOST_NAMES = "Whether a node checks that a certificate is of the host that it dials; empty: it does not."
 OTHER_TLS = "Has no effect: OpenSSL does TLS here."
@@ -146,21 +147,21 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
     obeyed("ssl.enabled.protocols", LIST, "TLSv1.2,TLSv1.3", None, PER_BROKER, doc=AT_START),
     obeyed("ssl.endpoint.identification.algorithm", STRING, "https", None, PER_BROKER, doc=HOST_NAMES),
     refused("ssl.engine.factory.class", CLASS, None, None, PER_BROKER, doc=NO_TLS),
-    obeyed("ssl.key.password", PASSWORD, None, None, PER_BROKER, doc=AT_START),
+    obeyed("ssl.key.password", PASSWORD, None, None, PER_BROKER, doc=STORED),
     harmless("ssl.keymanager.algorithm", STRING, "SunX509", None, PER_BROKER, doc=OTHER_TLS),
-    obeyed("ssl.keystore.certificate.chain", PASSWORD, None, None, PER_BROKER, doc=AT_START),
-    obeyed("ssl.keystore.key", PASSWORD, None, None, PER_BROKER, doc=AT_START),
-    obeyed("ssl.keystore.location", STRING, None, None, PER_BROKER, doc=AT_START),
-    obeyed("ssl.keystore.password", PASSWORD, None, None, PER_BROKER, doc=AT_START),
+    obeyed("ssl.keystore.certificate.chain", PASSWORD, None, None, PER_BROKER, doc=STORED),
+    obeyed("ssl.keystore.key", PASSWORD, None, None, PER_BROKER, doc=STORED),
+    obeyed("ssl.keystore.location", STRING, None, None, PER_BROKER, doc=STORED),
+    obeyed("ssl.keystore.password", PASSWORD, None, None, PER_BROKER, doc=STORED),
     obeyed("ssl.keystore.type", STRING, "JKS", None, PER_BROKER, doc=STORES),
     obeyed("ssl.principal.mapping.rules", STRING, "DEFAULT", doc=AT_START),
     harmless("ssl.protocol", STRING, "TLSv1.3", None, PER_BROKER, doc=OTHER_TLS),
     harmless("ssl.provider", STRING, None, None, PER_BROKER, doc=OTHER_TLS),
     harmless("ssl.secure.random.implementation", STRING, None, None, PER_BROKER, doc=OTHER_TLS),
     harmless("ssl.trustmanager.algorithm", STRING, "PKIX", None, PER_BROKER, doc=OTHER_TLS),
-    obeyed("ssl.truststore.certificates", PASSWORD, None, None, PER_BROKER, doc=AT_START),
-    obeyed("ssl.truststore.location", STRING, None, None, PER_BROKER, doc=AT_START),
-    obeyed("ssl.truststore.password", PASSWORD, None, None, PER_BROKER, doc=AT_START),
+    obeyed("ssl.truststore.certificates", PASSWORD, None, None, PER_BROKER, doc=STORED),
+    obeyed("ssl.truststore.location", STRING, None, None, PER_BROKER, doc=STORED),
+    obeyed("ssl.truststore.password", PASSWORD, None, None, PER_BROKER, doc=STORED),
     obeyed("ssl.truststore.type", STRING, "JKS", None, PER_BROKER, doc=STORES),
 )
 
@@ -187,3 +188,19 @@ SASL_KEYS: Mapping[str, ConfigKey] = {
     )
 }
 """Settings of logins, which are read at the start of a node; until then, a change would have no effect."""
+
+STORE_KEYS = frozenset(
+    {
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    }
+)
+"""Settings that can change for one listener while the broker runs (SslConfigs.RECONFIGURABLE_CONFIGS)."""

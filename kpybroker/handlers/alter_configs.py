@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kpybroker.call import Call
+from kpybroker.config.listener_limits import is_listener_store
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.commands import (
     AlterConfigs,
     ConfigResult,
     ReplaceConfigs,
 )
-from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.handlers.describe_configs import check_this_broker
+from kpybroker.security.tls.contexts import check_stores
 from kpybroker.serving.fair_loop import SLICE, Turns, decided, slices
 from kpybroker.wire.rpc.alter_configs import AlterConfigsResource, AlterConfigsResourceResponse, Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Any)
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     turns = Turns(broker.long_work)
+    first = of_a_broker(request.resources)
     settled = [
-        None if call.forwarded else _refused(broker, resource) async for resource in turns.through(request.resources)
+        None if call.forwarded else _refused(broker, resource, first)
+        async for resource in turns.through(request.resources)
     ]
     asked = [resource for resource, result in zip(request.resources, settled, strict=True) if result is None]
     answers = await decided(
@@ -45,7 +49,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:
     """The rows that this broker answers without the controller, by the index of the resource."""
-    settled = ((at, _refused(broker, resource)) for at, resource in enumerate(request.resources))
+    first = of_a_broker(request.resources)
+    settled = ((at, _refused(broker, resource, first)) for at, resource in enumerate(request.resources))
     return {at: told(AlterConfigsResourceResponse, [result])[0] for at, result in settled if result is not None}
 
 
@@ -69,11 +74,35 @@ def told(answer: type[T], results: Sequence[ConfigResult]) -> list[T]:
     return [answer(**result._asdict()) for result in results]
 
 
-def _refused(broker: Broker, resource: AlterConfigsResource) -> ConfigResult | None:
+def of_a_broker(resources: Iterable[T]) -> T | None:
+    """The first broker among the resources. A request names a broker once, or is refused by the controller."""
+    return next((one for one in resources if one.resource_type == ResourceType.BROKER and one.resource_name), None)
+
+
+def check_store_changes(broker: Broker, changed: Mapping[str, str | None]) -> None:
+    """Raise INVALID_REQUEST if a listener with TLS could not use its stores after these changes of this broker's
+    settings; None removes a setting."""
+    if not any(is_listener_store(name) for name in changed):
+        return
+    config = broker.config
+    wanted = {**config.dynamic_broker, **changed}
+    config = config.with_dynamic(
+        config.dynamic_default, {name: text for name, text in wanted.items() if text is not None}
+    )
+    try:
+        check_stores(config, broker.world.wall_ms)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+
+
+def _refused(broker: Broker, resource: AlterConfigsResource, first: AlterConfigsResource | None) -> ConfigResult | None:
     kind, name = resource.resource_type, resource.resource_name
     try:
         if kind == ResourceType.BROKER and name:
             check_this_broker(broker, name)
+            if resource is first:
+                reset = dict.fromkeys(filter(is_listener_store, broker.config.dynamic_broker))
+                check_store_changes(broker, {**reset, **{each.name: each.value for each in resource.configs}})
         elif kind == ResourceType.BROKER_LOGGER:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "Log levels are changed one by one: use IncrementalAlterConfigs."

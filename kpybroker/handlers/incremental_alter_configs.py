@@ -17,10 +17,11 @@ from kpybroker.controller.commands import (
     IncrementalAlterConfigs,
 )
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.alter_configs import merged, refused_alike, told
+from kpybroker.handlers.alter_configs import check_store_changes, merged, of_a_broker, refused_alike, told
 from kpybroker.handlers.describe_configs import check_this_broker
 from kpybroker.serving.fair_loop import SLICE, Turns, decided, slices
 from kpybroker.wire.rpc.incremental_alter_configs import (
+    AlterableConfig,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     Request,
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     turns = Turns(broker.long_work)
+    first = of_a_broker(request.resources)
     settled = [
-        None if call.forwarded else _settled(broker, resource, request)
+        None if call.forwarded else _settled(broker, resource, request, first)
         async for resource in turns.through(request.resources)
     ]
     asked = [resource for resource, result in zip(request.resources, settled, strict=True) if result is None]
@@ -56,7 +58,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:
     """The rows that this broker answers without the controller, by the index of the resource."""
-    settled = ((at, _settled(broker, resource, request)) for at, resource in enumerate(request.resources))
+    first = of_a_broker(request.resources)
+    settled = ((at, _settled(broker, resource, request, first)) for at, resource in enumerate(request.resources))
     return {at: told(AlterConfigsResourceResponse, [result])[0] for at, result in settled if result is not None}
 
 
@@ -64,12 +67,16 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
     return Response(responses=told(AlterConfigsResourceResponse, refused_alike(request.resources, refusal)))
 
 
-def _settled(broker: Broker, resource: AlterConfigsResource, request: Request) -> ConfigResult | None:
+def _settled(
+    broker: Broker, resource: AlterConfigsResource, request: Request, first: AlterConfigsResource | None
+) -> ConfigResult | None:
     """The result that this broker decides; None if the controller has to."""
     kind, name = resource.resource_type, resource.resource_name
     try:
         if kind == ResourceType.BROKER and name:
             check_this_broker(broker, name)
+            if resource is first:
+                check_store_changes(broker, {each.name: _set(each) for each in resource.configs})
         elif kind == ResourceType.BROKER_LOGGER:
             check_this_broker(broker, name)
             _change_log_levels(resource, request.validate_only)
@@ -84,12 +91,17 @@ def _change_log_levels(resource: AlterConfigsResource, validate_only: bool) -> N
     for config in resource.configs:
         if config.config_operation not in (AlterOp.SET, AlterOp.DELETE):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Log levels can be set and deleted, nothing else.")
-        levels[config.name] = config.value if config.config_operation == AlterOp.SET else None
+        levels[config.name] = _set(config)
     for name, level in levels.items():
         check_log_level(name, level)
     if not validate_only:
         for name, level in levels.items():
             set_log_level(name, level)
+
+
+def _set(config: AlterableConfig) -> str | None:
+    """The new value; None if the setting is deleted."""
+    return config.value if config.config_operation == AlterOp.SET else None
 
 
 def _change(resource: AlterConfigsResource) -> ChangeConfigs:

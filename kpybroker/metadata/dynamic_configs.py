@@ -12,6 +12,7 @@ from math import isnan
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.config.dynamic import Unusable, usable, why_unusable
+from kpybroker.config.effect import key_of
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.quotas import NO_QUOTAS, Entity, Quotas, why_unusable_quota
@@ -91,7 +92,7 @@ class DynamicConfigs:
                     "%s cannot be applied: %s. It stays in the metadata, and %s. To mend it: %s",
                     each.subject,
                     each.reason[:SHOWN_MAX],
-                    "what is set elsewhere, or the default, holds" if good is None else f"{good!r} holds",
+                    "what is set elsewhere, or the default, holds" if good is None else _holds(kind, each.name, good),
                     each.way_out,
                 )
 
@@ -137,3 +138,8 @@ def _named(entity: Entity) -> str:
         of_name = "--entity-default" if name is None else f"--entity-name {name}"
         words.append(f"--entity-type {plural.get(kind, kind)} {of_name}")
     return " ".join(words)
+
+
+def _holds(kind: int, name: str, value: str) -> str:
+    key = key_of(kind, name)
+    return "the former value holds" if key is None or key.sensitive else f"{value!r} holds"

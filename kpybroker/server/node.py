@@ -56,7 +56,7 @@ class Node:
 
     @classmethod
     async def _start(cls, world: World, config: BrokerConfig, observing: Observing | None) -> Node:
-        secure = secure_listening(config, world)
+        secure_listening(lambda: config, world)  # before anything is formatted
         if not is_formatted(world, config.metadata_log_dir):
             await _check_ports(world, config)
         broker = await Broker.open(world, config)
@@ -65,6 +65,7 @@ class Node:
             observing.show(broker, server)
         started = False
         try:
+            secure = secure_listening(lambda: broker.config, world)
             for endpoint in config.controller_listeners:
                 await _listen(server, endpoint, CONTROLLER, secure.get(endpoint.name))
             listening = [await _listen(server, each, BROKER, secure.get(each.name)) for each in config.listeners]

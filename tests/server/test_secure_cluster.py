@@ -101,7 +101,7 @@ def test_a_node_checks_whose_certificate_it_is_shown(
                 "ssl.keystore.location": str(sign("node", AUTHORITY).pem(tmp_path / "mine.pem")),
                 "ssl.endpoint.identification.algorithm": identification,
             }
-            dialing = broker_dialer(node.broker.world, parse_config(mine)).meet(
+            dialing = broker_dialer(node.broker.world, lambda: parse_config(mine)).meet(
                 "127.0.0.1", node.advertised[0].port, client_id="test"
             )
             if refusal is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,23 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from kpybroker.client.dialer import Dialer
+from kpybroker.client.peer import Peer
 from kpybroker.config.login import Login
-from kpybroker.errors import ConfigError
+from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.security.tls import contexts
+from kpybroker.security.tls.jks import read_jks
 from kpybroker.server.node import Node
+from kpybroker.wire.rpc import incremental_alter_configs
 from kpybroker.world import secure
 from tests.certificates import Signed, sign
-from tests.serving import serving
+from tests.serving import dialled, serving
 
 LISTENERS = {
     "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
     "ssl.keystore.type": "PEM",
     "ssl.truststore.type": "PEM",
 }
+STORES = Path(__file__).parent.parent / "security" / "stores"
 AUTHORITY = sign("authority")
 SERVER = sign("server", AUTHORITY)
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
@@ -75,7 +80,7 @@ def said(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize("kind", ["pem", "encrypted", "inline", "pkcs12", "prefixed"])
+@pytest.mark.parametrize("kind", ["pem", "encrypted", "inline", "pkcs12", "jks", "prefixed"])
 def test_a_request_is_answered_over_tls_with_every_kind_of_store(tmp_path: Path, kind: str) -> None:
     settings = stores(tmp_path)
     if kind == "encrypted":
@@ -87,12 +92,20 @@ def test_a_request_is_answered_over_tls_with_every_kind_of_store(tmp_path: Path,
     elif kind == "pkcs12":
         settings["ssl.keystore.location"] = str(SERVER.pkcs12(tmp_path / "server.p12", "hush"))
         settings |= {"ssl.keystore.type": "JKS", "ssl.keystore.password": "hush"}
+    elif kind == "jks":
+        shutil.copy(STORES / "key.jks", tmp_path)
+        (tmp_path / "key.jks").chmod(0o600)
+        settings["ssl.keystore.location"] = str(tmp_path / "key.jks")
+        settings |= {"ssl.keystore.type": "JKS", "ssl.keystore.password": "storepass", "ssl.key.password": "keypass1"}
     elif kind == "prefixed":
         settings["listener.name.ssl.ssl.keystore.location"] = settings["ssl.keystore.location"]
         settings["ssl.keystore.location"] = "/nowhere"
 
     async def play(node: Node) -> None:
-        assert (await asked(node, trusting()))[4:8] == struct.pack(">i", 7)
+        context = trusting()
+        if kind == "jks":
+            context.load_verify_locations(cadata=read_jks((STORES / "trust.jks").read_bytes(), None).trusted[0])
+        assert (await asked(node, context))[4:8] == struct.pack(">i", 7)
 
     run(play, tmp_path, settings)
 
@@ -163,8 +176,9 @@ def _broken(directory: Path) -> dict[str, tuple[dict[str, str], str]]:
     shown = SERVER.pem(directory / "shown.pem")
     shown.chmod(0o644)
     java = directory / "old.jks"
-    java.write_bytes(bytes.fromhex("feedfeed00000002"))
+    shutil.copy(STORES / "key.jks", java)
     java.chmod(0o600)
+    of_java = {"ssl_keystore_type": "JKS", "ssl_keystore_password": "storepass"}
     locked = SERVER.pem(directory / "locked.pem", "hush")
     store = SERVER.pkcs12(directory / "server.p12", "hush")
 
@@ -176,11 +190,12 @@ def _broken(directory: Path) -> dict[str, tuple[dict[str, str], str]]:
         "cut": (at(cut), "no complete private key"),
         "others": (at(others), "is not that of the key"),
         "shown": (at(shown), f"chmod o-rwx {shown}"),
-        "old": (at(java, ssl_keystore_type="JKS"), "keytool -importkeystore"),
+        "jks wrongly": (at(java, **{**of_java, "ssl_keystore_password": "loud"}), "ssl.keystore.password is not"),
+        "jks key": (at(java, **of_java, ssl_key_password="loud"), "ssl.key.password is not its password"),
         "locked": (at(locked), "set ssl.key.password"),
         "locked wrongly": (at(locked, ssl_key_password="loud"), "ssl.key.password is not its password"),
         "store": (at(store, ssl_keystore_type="PKCS12", ssl_keystore_password="loud"), "ssl.keystore.password is not"),
-        "kind": (at(store), "its type is said to be PEM, and it is PKCS12"),
+        "kind": (at(store), "its type is said to be PEM, and it is PKCS12 or JKS"),
         "suite": (at(whole, ssl_cipher_suites="TLS_RSA_WITH_RC4_128_MD5"), "is not served; name some of"),
         "version": (at(whole, ssl_enabled_protocols="TLSv1.1"), "name TLSv1.2 or TLSv1.3"),
         "rules": (at(whole, ssl_principal_mapping_rules="RULE:(?<n>x)/$1/"), "no regular expression that Python knows"),
@@ -194,7 +209,8 @@ def _broken(directory: Path) -> dict[str, tuple[dict[str, str], str]]:
         "cut",
         "others",
         "shown",
-        "old",
+        "jks wrongly",
+        "jks key",
         "locked",
         "locked wrongly",
         "store",
@@ -250,6 +266,54 @@ def test_a_changed_file_is_used_for_new_connections(
     told = said(caplog)
     assert "the changed stores are not used, and the former ones stay: ssl.keystore.location=" in told
     assert "its certificate is not trusted here" in told
+
+
+def test_stores_of_one_listener_change_while_the_broker_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contexts, "LOOKED_EVERY_MS", 0)
+    renewed = sign("renewed", AUTHORITY)
+    location = "listener.name.ssl.ssl.keystore.location"
+    password = "listener.name.ssl.ssl.keystore.password"
+    store = {
+        location: str(renewed.pkcs12(tmp_path / "renewed.p12", "hush")),
+        "listener.name.ssl.ssl.keystore.type": "PKCS12",
+        password: "hush",
+    }
+
+    async def play(node: Node) -> None:
+        async with dialled(node) as peer:
+            before = await certificate_of(node, trusting())
+            for wrong, reason in (
+                ({**store, password: "loud"}, "ssl.keystore.password is not its password"),
+                ({location: "/nowhere"}, "ssl.keystore.location=/nowhere: No such file"),
+            ):
+                told = await altered(peer, wrong)
+                assert told.error_code == ErrorCode.INVALID_REQUEST
+                assert told.error_message.startswith("listener SSL: ")
+                assert reason in told.error_message
+                assert "loud" not in told.error_message
+                assert await certificate_of(node, trusting()) == before
+            assert (await altered(peer, store)).error_code == 0
+            await until(lambda: location in node.broker.config.dynamic_broker)
+            assert await certificate_of(node, trusting()) == renewed.certificate.public_bytes(Encoding.DER)
+            assert (await altered(peer, dict.fromkeys(store))).error_code == 0
+            await until(lambda: location not in node.broker.config.dynamic_broker)
+            assert await certificate_of(node, trusting()) == before
+
+    run(play, tmp_path, stores(tmp_path))
+
+
+async def altered(
+    peer: Peer, settings: Mapping[str, str | None]
+) -> incremental_alter_configs.AlterConfigsResourceResponse:
+    """What comes of a change of broker 1's settings; None deletes one."""
+    changes = [
+        incremental_alter_configs.AlterableConfig(name=name, config_operation=int(text is None), value=text)
+        for name, text in settings.items()
+    ]
+    of_broker = incremental_alter_configs.AlterConfigsResource(resource_type=4, resource_name="1", configs=changes)
+    told = await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=[of_broker]))
+    row: incremental_alter_configs.AlterConfigsResourceResponse = told.responses[0]
+    return row
 
 
 def test_clients_that_log_in_need_a_certificate_only_if_their_listener_says_so(tmp_path: Path) -> None:

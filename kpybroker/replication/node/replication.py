@@ -43,7 +43,7 @@ class Replication:
         self.flush_queue = FlushQueue()
         proposals = IsrProposals(channel, node_id, epoch)
         self.hosting = Hosting(rules, self.flush_queue, PartitionEvents(proposals.propose))
-        dialer = broker_dialer(world, config())
+        dialer = broker_dialer(world, config)
         slots = config().max_incremental_fetch_session_cache_slots
         self.sessions = FetchSessions(world.random, slots, rules.now_ms)
         context = FetcherContext(dialer, node_id, config, epoch, image, self.hosting.following_throttle)

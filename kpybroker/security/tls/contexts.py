@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import BrokerConfig, Endpoint
+from kpybroker.config.listeners import TLS_PROTOCOLS
+from kpybroker.config.sasl_settings import has_login
 from kpybroker.errors import ConfigError
-from kpybroker.security.tls.settings import TlsSettings, tls_settings
+from kpybroker.security.tls.settings import TlsSettings, is_prefixed, tls_settings
 from kpybroker.security.tls.stores import check_library, read_identity, read_trust
 from kpybroker.security.tls.suites import suites
 from kpybroker.world.secure import (
@@ -89,14 +92,34 @@ def dialing_context(settings: TlsSettings, now_ms: int, listener: str) -> TlsCon
     return _taken(lambda: client_context(material, check_host=bool(settings.host_names)))
 
 
+def listener_settings(config: BrokerConfig, endpoint: Endpoint) -> TlsSettings:
+    """The settings of a listener with TLS.
+
+    As in Apache Kafka, clients that log in need a certificate only if `ssl.client.auth` is set for the listener itself.
+    """
+    found = tls_settings(config, endpoint.name)
+    needs_none = has_login(endpoint.protocol) and not is_prefixed(config, endpoint.name, "ssl.client.auth")
+    return replace(found, client_auth="none") if needs_none else found
+
+
+def check_stores(config: BrokerConfig, wall_ms: Callable[[], int]) -> None:
+    """Raises ConfigError if a listener with TLS could not serve with these settings, with its name."""
+    for endpoint in (*config.listeners, *config.controller_listeners):
+        if endpoint.protocol in TLS_PROTOCOLS:
+            try:
+                serving_context(listener_settings(config, endpoint), wall_ms(), endpoint.name)
+            except ConfigError as error:
+                raise ConfigError(f"listener {endpoint.name}: {error}") from None
+
+
 def node_context(
-    config: BrokerConfig, listener: str, wall_ms: Callable[[], int], steady_ms: Callable[[], int]
+    config: Callable[[], BrokerConfig], listener: str, wall_ms: Callable[[], int], steady_ms: Callable[[], int]
 ) -> RenewedContext:
     """To dial the listeners of this name of other nodes. Raises ConfigError."""
     try:
         return RenewedContext(
             listener,
-            lambda: tls_settings(config, listener),
+            lambda: tls_settings(config(), listener),
             lambda settings: dialing_context(settings, wall_ms(), listener),
             steady_ms,
         )

@@ -43,8 +43,10 @@ def tls_settings(config: BrokerConfig, listener: str) -> TlsSettings:
     found = {}
     for key in SECURITY_KEYS:
         if key.name.startswith("ssl."):
-            name = _prefixed(listener, key.name) if is_prefixed(config, listener, key.name) else key.name
-            text = config.static.get(name)
+            name = _prefixed(listener, key.name)
+            text = config.dynamic_broker.get(name, config.static.get(name))
+            if text is None:
+                name, text = key.name, config.static.get(key.name)
             found[key.attribute] = key.default_value if text is None else key._replace(name=name).parse(text)
     return read_settings(TlsSettings, cast(BrokerConfig, SimpleNamespace(**found)))
 

@@ -1,15 +1,16 @@
-"""Key stores and trust stores: PEM in the settings, PEM files and PKCS12 files (KIP-651).
+"""Key stores and trust stores: PEM in the settings (KIP-651), PEM files, PKCS12 files and JKS files.
 
-What a file is, its first bytes say, as for Java, which opens PKCS12 under the type JKS too.
+The first bytes say what a file is, as for Java, which opens both PKCS12 and JKS under either type.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.errors import ConfigError
+from kpybroker.security.tls import jks
 from kpybroker.security.tls.settings import TlsSettings
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ Read = Callable[[str], bytes]
 INSTALL = "pip install 'kpybroker[tls]'"
 KEY = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
 CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-JKS, SEQUENCE = bytes.fromhex("feedfeed"), b"\x30"
-"""The first bytes of Java's old format, and of PKCS12."""
+SEQUENCE = b"\x30"
+"""The first byte of PKCS12."""
 CERTIFICATES_MAX = 1000
 
 
@@ -98,6 +99,8 @@ def _key_and_chain(settings: TlsSettings, read: Read) -> tuple[PrivateKeyTypes |
         return _key(text, settings.key_password, said), _certificates(text, said)
     if settings.keystore_password is None:
         raise ConfigError(f"{said}: set ssl.keystore.password")
+    if data.startswith(jks.MAGIC):
+        return _of_jks(data, settings, said)
     from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
     try:
@@ -112,9 +115,14 @@ def _trusted(data: bytes, settings: TlsSettings) -> list[Certificate]:
     said = f"ssl.truststore.location={settings.truststore_location}"
     if _is_pem(data, settings.truststore_type, said):
         return _certificates(data.decode("ascii", "replace"), said)
+    password = settings.truststore_password
+    if data.startswith(jks.MAGIC):
+        try:
+            return _loaded(jks.read_jks(data, password).trusted)
+        except (jks.Damaged, ValueError):
+            raise ConfigError(f"{said}: damaged, or ssl.truststore.password is not its password") from None
     from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
-    password = settings.truststore_password
     try:
         store = load_pkcs12(data, None if password is None else password.encode())
     except ValueError:
@@ -130,17 +138,38 @@ def _read(path: str, setting: str, read: Read) -> bytes:
         raise ConfigError(f"{setting}={path}: {error.strerror or error}") from None
 
 
+def _of_jks(data: bytes, settings: TlsSettings, said: str) -> tuple[PrivateKeyTypes | None, list[Certificate]]:
+    """The first key of a JKS file, and its certificates."""
+    from cryptography.hazmat.primitives.serialization import load_der_private_key
+
+    password = settings.keystore_password or ""
+    try:
+        store = jks.read_jks(data, password)
+    except jks.Damaged:
+        raise ConfigError(f"{said}: damaged, or ssl.keystore.password is not its password") from None
+    if not store.keys:
+        return None, []
+    try:
+        own = jks.unprotected(store.keys[0], password if settings.key_password is None else settings.key_password)
+        return load_der_private_key(own, None), _loaded(store.keys[0].chain)
+    except (jks.Damaged, ValueError):
+        raise ConfigError(f"{said}: the key is damaged, or ssl.key.password is not its password") from None
+
+
+def _loaded(certificates: Iterable[bytes]) -> list[Certificate]:
+    """Raises ValueError for one that is damaged."""
+    from cryptography.x509 import load_der_x509_certificate
+
+    return [load_der_x509_certificate(each) for each in certificates]
+
+
 def _is_pem(data: bytes, kind: str, said: str) -> bool:
-    """Whether a store is PEM; else it is PKCS12. Raises ConfigError for a store of another kind than its type."""
-    if data.startswith(JKS):
-        raise ConfigError(
-            f"{said}: a store in Java's old format is not read here; convert it with keytool -importkeystore "
-            "-srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12"
-        )
+    """Whether a store is PEM; else it is PKCS12 or JKS. Raises ConfigError for a store that is not of its type."""
     if kind.upper() not in ("PEM", "PKCS12", "JKS"):
-        raise ConfigError(f"{said}: its type {kind} is not known; use PEM or PKCS12")
-    if (kind.upper() == "PEM") == data.startswith(SEQUENCE):
-        actual = "PKCS12" if data.startswith(SEQUENCE) else "no PKCS12; if it is PEM, set the type to PEM"
+        raise ConfigError(f"{said}: its type {kind} is not known; use PEM, PKCS12 or JKS")
+    is_binary = data.startswith((SEQUENCE, jks.MAGIC))
+    if (kind.upper() == "PEM") == is_binary:
+        actual = "PKCS12 or JKS" if is_binary else "neither PKCS12 nor JKS; if it is PEM, set the type to PEM"
         raise ConfigError(f"{said}: its type is said to be {kind}, and it is {actual}")
     return kind.upper() == "PEM"
 

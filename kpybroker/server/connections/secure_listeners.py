@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from asyncio import BaseTransport
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.config.listeners import TLS_PROTOCOLS
 from kpybroker.config.sasl_settings import has_login
 from kpybroker.errors import ConfigError
 from kpybroker.security.principal import ANONYMOUS, Principal
-from kpybroker.security.tls.contexts import RenewedContext, serving_context
+from kpybroker.security.tls.contexts import RenewedContext, listener_settings, serving_context
 from kpybroker.security.tls.names import parse_rules, principal_of
-from kpybroker.security.tls.settings import TlsSettings, is_prefixed, tls_settings
+from kpybroker.security.tls.settings import TlsSettings, tls_settings
 from kpybroker.world import World
 from kpybroker.world.secure import TlsContext
-
-AUTH = "ssl.client.auth"
 
 
 @dataclass(frozen=True)
@@ -28,10 +26,12 @@ class SecureListening:
     principal_of: Callable[[BaseTransport], Principal | None]
 
 
-def secure_listening(config: BrokerConfig, world: World) -> dict[str, SecureListening]:
-    """By name, the listeners with TLS. Raises ConfigError with the listener, the setting and the remedy."""
+def secure_listening(config: Callable[[], BrokerConfig], world: World) -> dict[str, SecureListening]:
+    """By name, the listeners with TLS, whose stores follow `config`. Raises ConfigError with the listener, the setting
+    and the remedy."""
+    now = config()
     found = {}
-    for endpoint in (*config.listeners, *config.controller_listeners):
+    for endpoint in (*now.listeners, *now.controller_listeners):
         if endpoint.protocol in TLS_PROTOCOLS:
             try:
                 found[endpoint.name] = _listening(config, endpoint, world)
@@ -40,22 +40,18 @@ def secure_listening(config: BrokerConfig, world: World) -> dict[str, SecureList
     return found
 
 
-def _listening(config: BrokerConfig, endpoint: Endpoint, world: World) -> SecureListening:
+def _listening(config: Callable[[], BrokerConfig], endpoint: Endpoint, world: World) -> SecureListening:
     name = endpoint.name
-    rules = parse_rules(tls_settings(config, name).principal_rules)
-    has_logins = has_login(endpoint.protocol)
-
-    def settings() -> TlsSettings:
-        found = tls_settings(config, name)
-        # as in Apache Kafka, where clients that log in need a certificate only if the listener itself says so
-        return replace(found, client_auth="none") if has_logins and not is_prefixed(config, name, AUTH) else found
+    rules = parse_rules(tls_settings(config(), name).principal_rules)
 
     def make(found: TlsSettings) -> TlsContext:
         return serving_context(found, world.wall_ms(), name)
 
     return SecureListening(
-        RenewedContext(name, settings, make, world.steady_ms).current,
-        (lambda _: ANONYMOUS) if has_logins else (lambda transport: principal_of(_certificate(transport), rules)),
+        RenewedContext(name, lambda: listener_settings(config(), endpoint), make, world.steady_ms).current,
+        (lambda _: ANONYMOUS)
+        if has_login(endpoint.protocol)
+        else (lambda transport: principal_of(_certificate(transport), rules)),
     )
 
 
