@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from compat_tests.conftest import EXIT_CODES, Running
 from oracle.broker import KPyBroker
@@ -209,3 +212,30 @@ def _with(client: Signed, secured: Secured) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=secured.trusted)
     context.load_cert_chain(client.pem(secured.key.with_name("stranger.pem")))
     return context
+
+
+def test_a_store_is_renewed_with_kafka_configs(secured: Secured, tmp_path: Path) -> None:
+    renewed = sign("localhost", AUTHORITY)
+    of_listener = f"listener.name.{CERTIFIED}.ssl.keystore"
+    change = f"{of_listener}.type=PEM,{of_listener}.location={renewed.pem(tmp_path / 'renewed.pem')}"
+    broker = ("--alter", "--entity-type", "brokers", "--entity-name", "1")
+    at = secured.broker.bootstrap
+    wrong = tool("kafka-configs", *broker, "--add-config", f"{of_listener}.location=/nowhere", bootstrap=at)
+    assert "InvalidRequestException" in wrong.err
+    tool("kafka-configs", *broker, "--add-config", change, bootstrap=at).ok()
+    deadline = time.monotonic() + 30
+    while (shown := _shown(secured)) != renewed.certificate.public_bytes(Encoding.DER):
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.2)
+    tool("kafka-configs", *broker, "--delete-config", f"{of_listener}.type,{of_listener}.location", bootstrap=at).ok()
+
+
+def _shown(secured: Secured) -> bytes | None:
+    """The certificate that the listener shows now, as DER."""
+    context = ssl.create_default_context(cafile=secured.trusted)
+    context.load_cert_chain(secured.certificate, secured.key)
+    with (
+        socket.create_connection(("localhost", secured.ports[CERTIFIED])) as opened,
+        context.wrap_socket(opened, server_hostname="localhost") as over,
+    ):
+        return over.getpeercert(True)
