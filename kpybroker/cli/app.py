@@ -33,6 +33,7 @@ def _print_version(is_wanted: bool) -> None:
 @app.callback()
 def everywhere(
     bootstrap: options.Bootstrap = None,
+    command_config: options.CommandConfig = None,
     timeout: options.Timeout = None,
     version: Annotated[
         bool, typer.Option("--version", metavar="", callback=_print_version, is_eager=True, help="Print the version.")

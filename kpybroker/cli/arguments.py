@@ -70,7 +70,7 @@ def run_serving(arguments: list[str]) -> None:
     if given.command == "dev":
         settings = serving.parse_settings(given.settings)
         wanted = local_cluster.LocalClusterOptions(given.brokers, given.port, given.http_port, settings)
-        serving.dev(wanted, given.data_dir, ephemeral=given.ephemeral, lifetime=lifetime)
+        serving.dev(wanted, given.data_dir, ephemeral=given.ephemeral, is_secure=given.secure, lifetime=lifetime)
     elif given.config is None and not given.settings and not given.from_env:
         raise ConfigError(
             "serve needs Kafka's settings: --config FILE, --set NAME=VALUE or --from-env; see `kpybroker serve "
@@ -107,6 +107,11 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
     )
     where.add_argument(
         "--ephemeral", action="store_true", help="Keep the data in a temporary directory, removed on exit."
+    )
+    dev.add_argument(
+        "--secure",
+        action="store_true",
+        help="With TLS, a login and ACLs: prints a user, a password and the settings of clients, kept in DIR.secure.",
     )
     dev.add_argument(
         "--detach",

@@ -7,6 +7,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from kpybroker.cli.help_page import HelpPage, HelpRow
+from kpybroker.cli.options import command_config_option
 
 
 def page_of(command: Any, path: str) -> HelpPage:
@@ -49,7 +50,13 @@ def _option_name(option: Any) -> str:
 
 
 class Command(TyperCommand):
-    """A command whose help is a HelpPage."""
+    """A command whose help is a HelpPage. One that talks to a broker also takes --command-config."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        at = next((at for at, each in enumerate(self.params) if each.name == "bootstrap"), None)
+        if at is not None:
+            self.params.insert(at + 1, command_config_option())
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(page_of(self, ctx.command_path).render())

@@ -7,11 +7,14 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperOption
 
+from kpybroker.cli.properties import read_properties
 from kpybroker.client import session
 from kpybroker.client.client import DEFAULT_BOOTSTRAP, Client
 from kpybroker.errors import ConfigError
@@ -19,10 +22,10 @@ from kpybroker.errors import ConfigError
 TIMEOUT_S_MAX = 3600.0
 BOOTSTRAP_VARIABLE = "KPYBROKER_BOOTSTRAP"
 """Read if --bootstrap is not given. Not typer's `envvar`, which would win over an option before the command's name."""
-
+CONFIG_VARIABLE = "KPYBROKER_COMMAND_CONFIG"
 
 _given: dict[str, Any] = {}
-"""Values of --bootstrap and --timeout, given before or after the command's name (the latter wins)."""
+"""Values of --bootstrap, --timeout and --command-config, given before or after the command's name (the latter wins)."""
 
 
 def forget() -> None:
@@ -56,6 +59,24 @@ Timeout = Annotated[
         help="How long to wait for the broker (15).",
     ),
 ]
+
+
+COMMAND_CONFIG = "--command-config"
+CONFIG_HELP = f"Settings of a client for TLS and logins, as Kafka's tools take them (${CONFIG_VARIABLE})."
+CommandConfig = Annotated[
+    str | None, typer.Option(COMMAND_CONFIG, metavar="FILE", callback=_remember, help=CONFIG_HELP)
+]
+
+
+def command_config_option() -> TyperOption:
+    """The option of a single command, for all that talk to a broker; before the command's name it is the program's."""
+    return TyperOption(
+        param_decls=["command_config", COMMAND_CONFIG],
+        metavar="FILE",
+        help=CONFIG_HELP,
+        expose_value=False,
+        callback=lambda _, parameter, value: _remember(parameter, value),
+    )
 
 
 def flag(name: str, summary: str) -> Any:
@@ -92,7 +113,14 @@ def timeout_ms() -> int:
 
 def bootstrap() -> str:
     """The bootstrap servers, `host:port[,host:port...]`."""
-    return _given.get("bootstrap") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+    named = _given.get("bootstrap") or os.environ.get(BOOTSTRAP_VARIABLE)
+    return named or properties().get("bootstrap.servers") or DEFAULT_BOOTSTRAP
+
+
+def properties() -> Mapping[str, str]:
+    """The settings in the file of --command-config. Raises ConfigError."""
+    path = _given.get("command_config") or os.environ.get(CONFIG_VARIABLE)
+    return read_properties(Path(path)) if path else session.NO_PROPERTIES
 
 
 def run(
@@ -104,7 +132,7 @@ def run(
     the reader of stdout is gone, and not only when something is printed next.
     """
     around = _reader_of_stdout if ends_with_reader else contextlib.nullcontext
-    session.run(scenario, where or bootstrap(), timeout_ms(), around=around)
+    session.run(scenario, where or bootstrap(), timeout_ms(), properties=properties(), around=around)
 
 
 @contextlib.contextmanager

@@ -53,6 +53,10 @@ class Lifetime(NamedTuple):
     until_stdin_closes: bool = False
     hands_over: bool = False
     """Whether `children.HAND_OVER` may arrive on standard input first, as for nodes of a local cluster."""
+    client: Path | None = None
+    """The settings that a client needs, if there are any."""
+    explained: str = ""
+    """Lines to print after the ready line."""
 
 
 class Facts(NamedTuple):
@@ -62,31 +66,51 @@ class Facts(NamedTuple):
     data: str
     http: str | None = None
     """host:port of /metrics, /healthz and /readyz, of each broker."""
+    client: Path | None = None
 
 
-def dev(wanted: LocalClusterOptions, data_dir: Path | None, *, ephemeral: bool, lifetime: Lifetime) -> None:
+def dev(
+    wanted: LocalClusterOptions, data_dir: Path | None, *, ephemeral: bool, is_secure: bool, lifetime: Lifetime
+) -> None:
     """Run one node on 127.0.0.1 with defaults for a laptop, or several, each in a process. Raises ConfigError."""
+    if is_secure and wanted.brokers > 1:
+        raise ConfigError("--secure is for one broker; omit --brokers, or set TLS and logins with --set")
     if ephemeral and "log.dirs" in wanted.settings:
         raise ConfigError("--ephemeral and --set log.dirs cannot be used together; give one of them")
     directory = Path(tempfile.mkdtemp(prefix="kpybroker-")) if ephemeral else (data_dir or DEV_DATA_DIR)
     try:
-        (_dev_one if wanted.brokers == 1 else _dev_several)(wanted, directory.absolute(), lifetime)
+        if wanted.brokers == 1:
+            _dev_one(wanted, directory.absolute(), lifetime, is_secure=is_secure)
+        else:
+            _dev_several(wanted, directory.absolute(), lifetime)
     finally:
         if ephemeral:
             shutil.rmtree(directory, ignore_errors=True)
+            if is_secure:
+                from kpybroker.cli.secure_dev import directory_of
+
+                shutil.rmtree(directory_of(directory), ignore_errors=True)
 
 
-def _dev_one(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetime) -> None:
+def _dev_one(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetime, *, is_secure: bool) -> None:
     check_alone(directory)
+    if is_secure:
+        from kpybroker.cli import secure_dev  # what it imports would delay every other start
+
+        files = secure_dev.prepare(directory, wanted.port)
     properties = {
         **DEV_DEFAULTS,
         "offsets.topic.replication.factor": "1",
         "listeners": f"PLAINTEXT://127.0.0.1:{wanted.port}",
         "log.dirs": str(directory),
         **_http(wanted.http_port),
+        **(files.settings() if is_secure else {}),
         **wanted.settings,
     }
     config = parse_config(properties, "--set")
+    if is_secure:
+        secure_dev.format_with_user(properties, directory, files)
+        lifetime = lifetime._replace(client=files.client, explained=files.explained())
     try:
         _run(config, lifetime)
     except InUse as error:
@@ -324,7 +348,10 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
     node = starting.result()
     try:
         if not stopped.done():
-            _report_ready(Facts(node.bootstrap, ",".join(config.log_dirs), node.http), lifetime.ready_file)
+            facts = Facts(node.bootstrap, ",".join(config.log_dirs), node.http, lifetime.client)
+            _report_ready(facts, lifetime.ready_file)
+            if lifetime.explained:
+                _say(lifetime.explained)
             process_memory.freeze_startup_objects()
             node.broker.long_work.on_busy(process_memory.put_off_full_collections)
             process_memory.keep_freed_memory()
@@ -350,6 +377,8 @@ def _report_ready(facts: Facts, ready_file: Path | None) -> None:
     ready_facts = {"bootstrap": facts.bootstrap, "data": facts.data, "pid": os.getpid()}
     if facts.http is not None:
         ready_facts["http"] = facts.http
+    if facts.client is not None:
+        ready_facts["client"] = str(facts.client)
     if ready_file is not None:
         try:
             _partial(ready_file).write_text(json.dumps(ready_facts) + "\n")

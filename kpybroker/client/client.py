@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kpybroker.client.dialer import Dialer
+from kpybroker.client.login import LoginFailed
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.topics import TopicPartition
@@ -15,6 +16,7 @@ from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc import list_offsets
 from kpybroker.wire.rpc import metadata as asking
 from kpybroker.wire.rpc.metadata import MetadataResponseTopic
+from kpybroker.world.secure import TlsError, why_not_dialled
 
 T = TypeVar("T")
 Address = tuple[str, int]
@@ -114,8 +116,15 @@ class Client:
                 failures.append(f"nothing listens at {_shown(address)}")
             except TimeoutError:
                 failures.append(f"{_shown(address)} does not answer within {self.timeout_ms / 1000:g} s")
+            except LoginFailed as error:
+                raise CommandFailed(f"{_shown(address)}: {error}") from error
             except (ConnectionError, MalformedFrame) as error:
-                failures.append(f"{_shown(address)} does not answer like a Kafka broker ({error})")
+                failures.append(
+                    f"{_shown(address)} does not answer like a Kafka broker ({error}); if its listener has TLS or "
+                    "logins, give --command-config a file with security.protocol"
+                )
+            except TlsError as error:
+                raise CommandFailed(f"{_shown(address)}, with TLS: {why_not_dialled(error)}") from error
             except OSError as error:
                 failures.append(f"cannot reach {_shown(address)}: {error.strerror or error}")
             else:

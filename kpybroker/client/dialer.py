@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kpybroker.client.login import log_in
 from kpybroker.client.peer import Peer
 from kpybroker.config import BrokerConfig
-from kpybroker.config.login import Login
+from kpybroker.config.client_properties import check_client_properties, has_tls
+from kpybroker.config.login import Login, login_of
 from kpybroker.errors import KafkaError
-from kpybroker.security.tls.contexts import node_context
+from kpybroker.security.tls.contexts import dialing_context, node_context
+from kpybroker.security.tls.settings import client_tls_settings
 from kpybroker.world import Network, World
 from kpybroker.world.secure import TlsContext, TlsError, why_not_dialled
 
@@ -85,6 +87,16 @@ def controller_dialer(world: World, config: BrokerConfig) -> Dialer:
     """For the controllers' listeners (controller.listener.names). Raises ConfigError for stores that cannot be used."""
     tls = _context(world, lambda: config, config.tls_to_controllers)
     return Dialer(world.network, config.login_to_controllers, tls)
+
+
+def client_dialer(world: World, properties: Mapping[str, str]) -> Dialer:
+    """For a client with these settings, by the names of Apache Kafka's clients (`config/client_properties.py`). Raises
+    ConfigError."""
+    check_client_properties(properties)
+    if not has_tls(properties):
+        return Dialer(world.network, login_of(properties))
+    context = dialing_context(client_tls_settings(properties), world.wall_ms(), "client")
+    return Dialer(world.network, login_of(properties), lambda: context)
 
 
 def _context(world: World, config: Callable[[], BrokerConfig], listener: str | None) -> Callable[[], TlsContext] | None:

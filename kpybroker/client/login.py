@@ -26,10 +26,14 @@ VERSION = 1
 """Of both requests: every broker since Apache Kafka 2.2 serves it, and versions are negotiated after the login."""
 
 
+class LoginFailed(ConnectionError):
+    """The broker refuses the login."""
+
+
 async def log_in(peer: Peer, login: Login) -> None:
     """Log in on a new connection, and again before the login ends. A failure or cancellation closes the connection.
 
-    Raises ConnectionError with the reason.
+    Raises LoginFailed with the reason, and ConnectionError.
     """
     lifetime_ms = await _log_in(peer, login)
     if lifetime_ms > 0:
@@ -76,7 +80,7 @@ async def _log_in(peer: Peer, login: Login) -> int:
         lifetime_ms = await _exchange(peer, login)
         done = True
     except (LoginRefused, MalformedFrame) as refused:
-        raise ConnectionError(f"the login of {login.user!r} with {login.mechanism} failed: {refused}") from refused
+        raise LoginFailed(f"the login of {login.user!r} with {login.mechanism} failed: {refused}") from refused
     finally:
         if not done:
             peer.close()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 
 from kpybroker.client.client import Client, CommandFailed, NodeOutOfReach, parse_bootstrap
-from kpybroker.client.dialer import Dialer
+from kpybroker.client.dialer import client_dialer
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.world.real import real_world
 
 TIMEOUT_MS = 15_000
 """The default timeout."""
+NO_PROPERTIES: Mapping[str, str] = {}
 HINTS = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists ignores existing topics",
     ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader now; try again when its brokers are up",
@@ -27,14 +28,17 @@ def run(
     bootstrap: str,
     timeout_ms: int = TIMEOUT_MS,
     *,
+    properties: Mapping[str, str] = NO_PROPERTIES,
     around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> None:
     """Connect to `bootstrap` (`host:port[,host:port...]`), run the scenario within `around`, disconnect.
 
-    Raises CommandFailed for refusals and lost connections, ConfigError for invalid addresses.
+    `properties` are the settings of security, by the names of Apache Kafka's clients.
+
+    Raises CommandFailed for refusals and lost connections, ConfigError for invalid addresses and properties.
     """
     addresses = parse_bootstrap(bootstrap)
-    client = Client(Dialer(real_world().network), addresses, timeout_ms)
+    client = Client(client_dialer(real_world(), properties), addresses, timeout_ms)
 
     async def whole() -> None:
         with around():
@@ -55,7 +59,10 @@ def run(
     except NodeOutOfReach as error:
         raise CommandFailed(f"{error}; is it running? `kpybroker status` shows the rest of the cluster") from error
     except ConnectionError as error:
-        raise CommandFailed(f"the connection broke: {error.strerror or error}; is the broker still running?") from error
+        raise CommandFailed(
+            f"the connection broke: {error.strerror or error}; is the broker still running, and does the command "
+            "log in if the listener has logins (--command-config)?"
+        ) from error
     except OSError as error:
         raise CommandFailed(f"cannot continue: {error.strerror or error}") from error
     except MalformedFrame as error:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 DAYS = 365
 HOUR_MS = 3_600_000
+BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 class Certified(NamedTuple):
@@ -37,6 +38,13 @@ def laptop_files(now_ms: int) -> Mapping[str, bytes]:
         signed = _certified(name, authority, now_ms)
         found[file] = _key(signed) + _chain(signed)
     return found
+
+
+def lasts_until_ms(pem: bytes) -> int:
+    """When the first certificate in a file expires, in milliseconds since the epoch. Raises ValueError."""
+    from cryptography import x509
+
+    return int(x509.load_pem_x509_certificate(pem[pem.find(BEGIN) :]).not_valid_after_utc.timestamp() * 1000)
 
 
 def _certified(name: str, by: Certified | None, now_ms: int) -> Certified:

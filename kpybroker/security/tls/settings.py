@@ -1,7 +1,8 @@
-"""The settings of TLS for one listener: `listener.name.<listener>.ssl.*`, else `ssl.*`."""
+"""The settings of TLS for one listener (`listener.name.<listener>.ssl.*`, else `ssl.*`), or for a client."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import cast
@@ -9,6 +10,7 @@ from typing import cast
 from kpybroker.config import BrokerConfig
 from kpybroker.config.component import read_settings, setting
 from kpybroker.config.effect import LISTENER_PREFIX
+from kpybroker.config.key import ConfigKey, Value
 from kpybroker.config.security_keys import SECURITY_KEYS
 
 
@@ -40,14 +42,29 @@ class TlsSettings:
 
 def tls_settings(config: BrokerConfig, listener: str) -> TlsSettings:
     """The settings of a listener. Raises ConfigError for a value out of range."""
-    found = {}
-    for key in SECURITY_KEYS:
-        if key.name.startswith("ssl."):
-            name = _prefixed(listener, key.name)
-            text = config.dynamic_broker.get(name, config.static.get(name))
-            if text is None:
-                name, text = key.name, config.static.get(key.name)
-            found[key.attribute] = key.default_value if text is None else key._replace(name=name).parse(text)
+
+    def of_listener(key: ConfigKey) -> Value:
+        name = _prefixed(listener, key.name)
+        text = config.dynamic_broker.get(name, config.static.get(name))
+        if text is None:
+            name, text = key.name, config.static.get(key.name)
+        return key.default_value if text is None else key._replace(name=name).parse(text)
+
+    return _settings(of_listener)
+
+
+def client_tls_settings(properties: Mapping[str, str]) -> TlsSettings:
+    """The settings of a client, by the names of Apache Kafka's clients. Raises ConfigError for a value out of range."""
+
+    def of_client(key: ConfigKey) -> Value:
+        text = properties.get(key.name)
+        return key.default_value if text is None else key.parse(text)
+
+    return _settings(of_client)
+
+
+def _settings(value_of: Callable[[ConfigKey], Value]) -> TlsSettings:
+    found = {key.attribute: value_of(key) for key in SECURITY_KEYS if key.name.startswith("ssl.")}
     return read_settings(TlsSettings, cast(BrokerConfig, SimpleNamespace(**found)))
 
 
