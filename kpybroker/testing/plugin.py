@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixtures `kpybroker` and `kpybroker_cluster`.
+"""The pytest plugin: the fixtures `kpybroker`, `kpybroker_cluster` and `kpybroker_secure`.
 
 The report of a failed test shows what the brokers wrote to standard error during the test, and how they ended.
 Tests without brokers import only this file.
@@ -43,6 +43,18 @@ def kpybroker_cluster() -> Iterator[BrokerProcess]:
 
     with BrokerProcess.started(brokers=3) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def kpybroker_secure() -> Iterator[BrokerProcess]:
+    """A broker for the session with TLS, a login and ACLs; `.client` has what each client library needs.
+
+    Otherwise like `kpybroker`. Needs the package cryptography (`pip install 'kpybroker[tls]'`).
+    """
+    from kpybroker.testing.process import BrokerProcess
+
+    with BrokerProcess.started(secure=True) as broker:
+        yield broker
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -22,20 +22,30 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from kpybroker.testing.output import BrokerOutput
+from kpybroker.testing.secure_client import SecureClient
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 PREFIX_MAX = 200
 """Topic names have at most 249 characters."""
 BROKERS_MAX = 50
+SECURE = ".secure"
+"""Behind the name of a data directory: the files of `--secure`."""
 COMMAND = ("-P", "-m", "kpybroker", "dev", "--port", "0", "--ephemeral", "--until-stdin-closes")
 _NOT_IN_TOPIC_NAMES = re.compile(r"[^a-zA-Z0-9._-]")
-_READY = re.compile(r"kpybroker ready bootstrap=(\S+) data=(.+) pid=\d+")
+_READY = re.compile(r"kpybroker ready bootstrap=(\S+) data=(.+) pid=\d+(?: client=(.+))?")
 _MISUSED = 2
 """The exit code for invalid settings."""
+
+
+class _Ready(NamedTuple):
+    """The facts of the ready line."""
+
+    bootstrap: str
+    client: SecureClient | None
 
 
 class BrokerStartError(RuntimeError):
@@ -48,9 +58,10 @@ class BrokerProcess:
     running: set[BrokerProcess] = set()
     """The brokers that this process has started and not yet stopped."""
 
-    def __init__(self, bootstrap: str, process: subprocess.Popen[bytes], output: BrokerOutput) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, ready: _Ready, process: subprocess.Popen[bytes], output: BrokerOutput) -> None:
+        self.bootstrap = ready.bootstrap
         """`host:port`, for a client's bootstrap.servers."""
+        self._client = ready.client
         self.pid = process.pid
         self.output = output
         self._process = process
@@ -59,6 +70,13 @@ class BrokerProcess:
 
     def __repr__(self) -> str:
         return f"<kpybroker at {self.bootstrap}>"
+
+    @property
+    def client(self) -> SecureClient:
+        """What clients of a broker that was started with `secure` need. Raises ValueError for any other broker."""
+        if self._client is None:
+            raise ValueError("this broker has no logins; start one with BrokerProcess.started(secure=True)")
+        return self._client
 
     def ended(self) -> str | None:
         """How its process has ended, such as `ended with code 1`; None while it runs."""
@@ -76,22 +94,24 @@ class BrokerProcess:
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, *settings: str, brokers: int = 1) -> Iterator[BrokerProcess]:
+    def started(cls, *settings: str, brokers: int = 1, secure: bool = False) -> Iterator[BrokerProcess]:
         """Start a broker with `settings` (`"name=value"`), and stop it at the end of the context.
 
         brokers: the number of brokers in the cluster, at most BROKERS_MAX. With several, `bootstrap` names all of
-        them, and `pid` is the process that started them. Raises TypeError and ValueError for settings that are not
+        them, and `pid` is the process that started them. secure: one broker with TLS, a login and ACLs (`kpybroker dev
+        --secure`); `client` has what clients need. Raises TypeError and ValueError for settings that are not
         `"name=value"`, BrokerStartError.
         """
         given = [argument for setting in settings for argument in ("--set", _checked(setting))]
         if not 1 <= brokers <= BROKERS_MAX:
             raise ValueError(f"brokers={brokers}: must be from 1 to {BROKERS_MAX}")
+        command = [sys.executable, *COMMAND, *(["--secure"] if secure else []), "--brokers", str(brokers), *given]
         with contextlib.ExitStack() as opened:
             stderr = opened.enter_context(tempfile.TemporaryFile())
             alive, held = (opened.enter_context(end) for end in _pipe())
             output = BrokerOutput(stderr)
             process = subprocess.Popen(
-                [sys.executable, *COMMAND, "--brokers", str(brokers), *given],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -100,7 +120,7 @@ class BrokerProcess:
             )
             held.close()
             try:
-                broker = cls(_bootstrap_of(process, output), process, output)
+                broker = cls(_ready_of(process, output), process, output)
                 cls.running.add(broker)
                 opened.callback(cls.running.discard, broker)
                 yield broker
@@ -128,8 +148,8 @@ def _checked(setting: object) -> str:
     return setting
 
 
-def _bootstrap_of(process: subprocess.Popen[bytes], output: BrokerOutput) -> str:
-    """Wait for the ready line, and return the bootstrap servers in it. Raises BrokerStartError."""
+def _ready_of(process: subprocess.Popen[bytes], output: BrokerOutput) -> _Ready:
+    """Wait for the ready line. Raises BrokerStartError."""
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     stdout = process.stdout
     assert stdout is not None
@@ -142,7 +162,7 @@ def _bootstrap_of(process: subprocess.Popen[bytes], output: BrokerOutput) -> str
     ready = _READY.match(line)
     if ready is not None:
         output.read_logs_in(Path(ready[2]))
-        return ready[1]
+        return _Ready(ready[1], None if ready[3] is None else SecureClient.of(Path(ready[3])))
     code = process.wait(STOP_TIMEOUT_S)
     output_text = output.since({}) or "it wrote nothing"
     if code == _MISUSED:  # one line, which refers to options of the command line
@@ -172,4 +192,5 @@ def _remove(data_dir: Path | None, alive: IO[bytes]) -> None:
     watch.register(alive, select.POLLHUP)
     watch.poll(STOP_TIMEOUT_S * 1000)
     if data_dir is not None:
-        shutil.rmtree(data_dir, ignore_errors=True)
+        for directory in (data_dir, data_dir.with_name(data_dir.name + SECURE)):
+            shutil.rmtree(directory, ignore_errors=True)
