@@ -19,6 +19,7 @@ READS_WALL_TIME = {
     "serving/produce/single.py": "log append time, and how far a record's timestamp may be from it",
     "serving/produce/transactional.py": "the age of a verification, which expires as producer ids do",
     "handlers/txn_offset_commit.py": "the age of a verification, which expires as producer ids do",
+    "client/dialer.py": "whether a client's certificate has expired",
     "security/tls/contexts.py": "whether a certificate has expired",
     "server/connections/secure_listeners.py": "whether a certificate has expired",
     "raft/log/metadata_log.py": "timestamps of batches, retention",

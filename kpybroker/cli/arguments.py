@@ -92,32 +92,7 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
     parser = _Parser(prog="kpybroker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     dev = commands.add_parser("dev", description=DEV, allow_abbrev=False)
-    port = "On 127.0.0.1; 0 picks a free one (9092)."
-    dev.add_argument("--port", type=port_number, default=9092, metavar="PORT", help=port)
-    dev.add_argument(
-        "--brokers",
-        type=broker_count,
-        default=1,
-        metavar="N",
-        help="Number of brokers, each a process, on --port and the ports after it (1).",
-    )
-    where = dev.add_mutually_exclusive_group()
-    where.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="Data directory, created if it does not exist (./kpybroker-data)."
-    )
-    where.add_argument(
-        "--ephemeral", action="store_true", help="Keep the data in a temporary directory, removed on exit."
-    )
-    dev.add_argument(
-        "--secure",
-        action="store_true",
-        help="With TLS, a login and ACLs: prints a user, a password and the settings of clients, kept in DIR.secure.",
-    )
-    dev.add_argument(
-        "--detach",
-        action="store_true",
-        help="Run in the background: return when clients can connect. `kpybroker stop` ends it; its log is DIR.log.",
-    )
+    _add_dev_options(dev)
     serve = commands.add_parser("serve", description=SERVE, allow_abbrev=False)
     serve.add_argument("--config", type=Path, metavar="FILE", help="A server.properties as Apache Kafka reads it.")
     serve.add_argument(
@@ -152,6 +127,35 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
             help="Stop when standard input is closed, so that the broker ends with the process that started it.",
         )
     return parser, dev, serve
+
+
+def _add_dev_options(dev: _Parser) -> None:
+    port = "On 127.0.0.1; 0 picks a free one (9092)."
+    dev.add_argument("--port", type=port_number, default=9092, metavar="PORT", help=port)
+    dev.add_argument(
+        "--brokers",
+        type=broker_count,
+        default=1,
+        metavar="N",
+        help="Number of brokers, each a process, on --port and the ports after it (1).",
+    )
+    where = dev.add_mutually_exclusive_group()
+    where.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="Data directory, created if it does not exist (./kpybroker-data)."
+    )
+    where.add_argument(
+        "--ephemeral", action="store_true", help="Keep the data in a temporary directory, removed on exit."
+    )
+    dev.add_argument(
+        "--secure",
+        action="store_true",
+        help="With TLS, a login and ACLs: prints a user, a password and the settings of clients, kept in DIR.secure.",
+    )
+    dev.add_argument(
+        "--detach",
+        action="store_true",
+        help="Run in the background: return when clients can connect. `kpybroker stop` ends it; its log is DIR.log.",
+    )
 
 
 def _read(arguments: list[str]) -> argparse.Namespace:
