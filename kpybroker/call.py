@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kpybroker.security.principal import ANONYMOUS, Principal
@@ -36,6 +36,8 @@ class Call:
     """The request has more elements than are handled in one go."""
     principal: Principal = ANONYMOUS
     """Who sent it; of a forwarded request, who sent it to the other broker."""
+    granted: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
+    """By topic, the `grants` of the authorizer when it last allowed the topic to this call's API."""
 
 
 class Encoded(bytes):

@@ -48,6 +48,9 @@ class AclResource(IntEnum):
 class Authorizer(Protocol):
     """Decides by the ACLs of the metadata that this node has applied."""
 
+    grants: object | None
+    """Another object as soon as something that was allowed may be refused; None if every grant has to be asked for."""
+
     def allows(
         self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource, name: str
     ) -> bool:

@@ -39,6 +39,7 @@ class StandardAuthorizer:
         self._acls: Mapping[bytes, Acl] | None = None
         self._rules = AclRules()
         self._verdicts: dict[tuple[object, ...], tuple[bool, Acl | str]] = {}
+        self.grants: object | None = None
 
     @property
     def is_loaded(self) -> bool:
@@ -63,6 +64,14 @@ class StandardAuthorizer:
                 self._rules.add(acl)
         self._acls = acls
         self._verdicts.clear()
+        self.grants = None if self.audit.tells_grants else object()
+
+    def look(self) -> None:
+        """Once a second: follow the level of the audit's log, which decides whether grants are told."""
+        if self.audit.tells_grants:
+            self.grants = None
+        elif self.grants is None and self.is_loaded:
+            self.grants = object()
 
     def allows(
         self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource, name: str

@@ -190,6 +190,8 @@ class Server:
         self.unsent.look()
         self.limits.look(now)
         self.refusals.look(now)
+        if self.broker.metadata.standard_authorizer is not None:
+            self.broker.metadata.standard_authorizer.look()
         self._swept_at = self.now
         if not self._stopping:
             self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)

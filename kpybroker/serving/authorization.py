@@ -26,6 +26,8 @@ DENIED: Mapping[AclResource, ErrorCode] = MappingProxyType(
 """The answer where an operation on a resource is not allowed."""
 
 
+GRANTED_MAX = 100
+"""The most topics whose grants are remembered for one API of one connection; the next one begins anew."""
 ASK_THEMSELVES = frozenset(
     {"CreateAcls", "DeleteAcls", "DescribeAcls", "DescribeTopicPartitions", "Fetch", "Metadata", "Produce"}
 )
@@ -48,6 +50,24 @@ def allows(broker: Broker, call: Call, operation: Operation, resource: AclResour
     """Whether the caller may do the operation on the resource."""
     authorizer = broker.metadata.authorizer
     return authorizer is None or authorizer.allows(call.principal, call.host, call.api_key, operation, resource, name)
+
+
+def allows_topic(broker: Broker, call: Call, operation: Operation, topic: str) -> bool:
+    """As `allows`, for the one operation of an API that comes again and again (Produce, Fetch): a grant is remembered
+    until the ACLs change."""
+    authorizer = broker.metadata.authorizer
+    if authorizer is None:
+        return True
+    grants = authorizer.grants
+    if grants is not None and call.granted.get(topic) is grants:
+        return True
+    if not authorizer.allows(call.principal, call.host, call.api_key, operation, AclResource.TOPIC, topic):
+        return False
+    if grants is not None:
+        if len(call.granted) >= GRANTED_MAX:
+            call.granted.clear()
+        call.granted[topic] = grants
+    return True
 
 
 def is_shown(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:

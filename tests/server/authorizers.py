@@ -11,6 +11,8 @@ from kpybroker.security.principal import Principal
 class Closed:
     """Allows nothing, or only what concerns resources of one type."""
 
+    grants = None
+
     def __init__(self, but: AclResource | None = None) -> None:
         self._but = but
         self.asked: list[tuple[Operation, AclResource, str]] = []
@@ -36,6 +38,8 @@ class Closed:
 
 class AllBut:
     """Allows everything but one operation."""
+
+    grants = None
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation

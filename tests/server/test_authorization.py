@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from itertools import pairwise
 from typing import Any
 
@@ -13,16 +14,18 @@ from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.handlers import answer
 from kpybroker.raft.log.identity import METADATA_TOPIC_ID
-from kpybroker.security.authorizer import AclResource
-from kpybroker.security.principal import ANONYMOUS
+from kpybroker.security.acls import Acl, PatternType, Permission
+from kpybroker.security.authorizer import AclResource, Operation
+from kpybroker.security.principal import ANONYMOUS, Principal
+from kpybroker.security.standard_authorizer import StandardAuthorizer
 from kpybroker.server.node import Node
-from kpybroker.serving.authorization import ASK_NOBODY, ASK_THEMSELVES
+from kpybroker.serving.authorization import ASK_NOBODY, ASK_THEMSELVES, GRANTED_MAX, allows_topic
 from kpybroker.serving.authorization_rules import REFUSED_A_TURN, RULES
 from kpybroker.serving.fair_loop import ENTRIES_A_TURN
 from kpybroker.wire.api import API, by_name
 from kpybroker.wire.rpc import fetch, incremental_alter_configs, offset_fetch
 from oracle.authorization import CASES, Case, State
-from tests.asking import make
+from tests.asking import fetched, make, produced
 from tests.conftest import WithBroker
 from tests.handlers.grouping import coordinator
 from tests.handlers.strangers import inner
@@ -157,5 +160,62 @@ def test_others_are_served_while_many_rows_are_refused(
         assert max(after - before for before, after in pairwise(asked_by_turn)) <= ENTRIES_A_TURN
         after_the_last_question = asked_by_turn.count(asked_by_turn[-1])
         assert after_the_last_question >= ROWS // REFUSED_A_TURN
+
+    with_broker(scenario)
+
+
+def test_a_change_of_acls_holds_for_the_next_request_of_a_connection(
+    with_broker: WithBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A grant is remembered between requests; not longer than the ACLs and the log's level allow."""
+    user = Principal("User", "ANONYMOUS")
+    only = {
+        operation: {
+            bytes(16): Acl(AclResource.TOPIC, "t", PatternType.LITERAL, str(user), "*", operation, Permission.ALLOW)
+        }
+        for operation in (Operation.WRITE, Operation.READ)
+    }
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        authorizer = StandardAuthorizer([], allow_everyone=True, now=lambda: 0.0)
+        node.broker.metadata.authorizer = node.broker.metadata.standard_authorizer = authorizer
+
+        async def codes() -> tuple[int, int]:
+            written = await peer.ask("Produce", produced("t", b"x"), version=9)
+            read = await peer.ask("Fetch", fetched("t", 0), version=12)
+            return (
+                written.responses[0].partition_responses[0].error_code,
+                read.responses[0].partitions[0].error_code,
+            )
+
+        refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for acls, expected in (
+            ({}, (0, 0)),
+            ({}, (0, 0)),
+            (only[Operation.WRITE], (0, refused)),
+            (only[Operation.READ], (refused, 0)),
+            (dict[bytes, Acl](), (0, 0)),
+        ):
+            authorizer.follow(acls)
+            assert await codes() == expected
+        caplog.set_level(logging.DEBUG, "kpybroker.authorizer")
+        authorizer.look()
+        for times in (1, 2):
+            assert await codes() == (0, 0)
+            assert sum("is Allowed operation = WRITE" in each.getMessage() for each in caplog.records) == times
+
+    with_broker(scenario)
+
+
+def test_there_is_a_limit_to_remembered_grants(with_broker: WithBroker) -> None:
+    async def scenario(_: Peer, node: Node) -> None:
+        authorizer = StandardAuthorizer([], allow_everyone=True, now=lambda: 0.0)
+        authorizer.follow({})
+        node.broker.metadata.authorizer = authorizer
+        call = Call(0, 9, "c", "127.0.0.1", 1, "PLAINTEXT", BROKER, principal=ANONYMOUS)
+        for each in range(3 * GRANTED_MAX):
+            assert allows_topic(node.broker, call, Operation.WRITE, f"t{each}")
+            assert len(call.granted) <= GRANTED_MAX
 
     with_broker(scenario)

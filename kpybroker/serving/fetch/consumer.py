@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.security.authorizer import AclResource, Operation
-from kpybroker.serving.authorization import require
+from kpybroker.security.authorizer import Operation
+from kpybroker.serving.authorization import allows_topic
 from kpybroker.serving.fetch.view import Looked, View
 from kpybroker.wire.rpc.fetch import AbortedTransaction, PartitionData
 
@@ -34,8 +34,8 @@ class ConsumerView(View):
         if self.broker.metadata.authorizer is None:
             return
         topic = want.topic if want.topic is not None else self.broker.metadata.topic_name(want.topic_id)
-        if topic is not None:
-            require(self.broker, self.call, Operation.READ, AclResource.TOPIC, topic)
+        if topic is not None and not allows_topic(self.broker, self.call, Operation.READ, topic):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def look(self, want: Want, room_bytes: int, *, is_first: bool) -> Looked:
         row = PartitionData(partition_index=want.index, high_watermark=-1, records=_EMPTY)

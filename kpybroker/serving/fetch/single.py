@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import Damage, KafkaError
-from kpybroker.security.authorizer import AclResource, Operation
-from kpybroker.serving.authorization import allows
+from kpybroker.security.authorizer import Operation
+from kpybroker.serving.authorization import allows_topic
 from kpybroker.serving.fetch.consumer import READ_COMMITTED
 from kpybroker.wire.response_templates import Fetched, fetch_form
 from kpybroker.wire.rpc.fetch import Request
@@ -34,9 +34,7 @@ def fetch_one(broker: Broker, call: Call, request: Request) -> Fetched | None:
             if found is None:
                 return None
             partition = found
-        if broker.metadata.authorizer is not None and not allows(
-            broker, call, Operation.READ, AclResource.TOPIC, partition.topic
-        ):
+        if broker.metadata.authorizer is not None and not allows_topic(broker, call, Operation.READ, partition.topic):
             return None
         if asked.current_leader_epoch != -1:
             partition.check_epoch(asked.current_leader_epoch)

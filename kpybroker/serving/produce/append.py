@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.security.authorizer import AclResource, Operation
-from kpybroker.serving.authorization import allows
+from kpybroker.security.authorizer import Operation
+from kpybroker.serving.authorization import allows_topic
 from kpybroker.serving.produce.refusals import first_error, name_leader, refuse_partition
 from kpybroker.serving.produce.reply import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProduceReply, Row
 from kpybroker.storage.log.admission import ALL, NOTHING
@@ -39,7 +39,7 @@ def admit(
     broker: Broker, call: Call, acks: int, topic: str, index: int, records: Buffer | None
 ) -> tuple[Partition, list[Batch]]:
     """The partition to append to, and its batches. Raises KafkaError."""
-    if broker.metadata.authorizer is not None and not allows(broker, call, Operation.WRITE, AclResource.TOPIC, topic):
+    if broker.metadata.authorizer is not None and not allows_topic(broker, call, Operation.WRITE, topic):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     partition = broker.replication.hosting.leads(topic, index)
     if records is None:
