@@ -99,10 +99,10 @@ class ScramExchange:
 
     def preparation(self, token: bytes) -> Preparation | None:
         """The derivation of the credential of a delegation token."""
-        form = None if self._begun or self._tokens is None else _client_first(token)
-        if form is None or self._tokens is None or not _is_by_token(form):
+        if self._begun or self._tokens is None:
             return None
-        return self._tokens.derivation(self._mechanism, _unescaped(form[3]))
+        form = _client_first(token)
+        return self._tokens.derivation(self._mechanism, _unescaped(form[3])) if _is_by_token(form) else None
 
     def step(self, token: bytes) -> bytes:
         """The server's first message, then its last one. Raises LoginRefused."""
@@ -110,10 +110,6 @@ class ScramExchange:
 
     def _first(self, token: bytes) -> bytes:
         form = _client_first(token)
-        if form is None:
-            raise LoginRefused("the client's first message has not the form of RFC 5802 without channel binding")
-        if len(token) > CLIENT_FIRST_MAX:
-            raise LoginRefused(f"the client's first message has more than {CLIENT_FIRST_MAX} characters")
         asked, bare, escaped, nonce, _ = form.groups()
         name = _unescaped(escaped)
         found, faked = self._find(name, by_token=_is_by_token(form)), self._faked(name)  # both always: same time
@@ -213,8 +209,13 @@ def _text(token: bytes) -> str:
         raise LoginRefused("a message has characters other than ASCII") from None
 
 
-def _client_first(token: bytes) -> re.Match[str] | None:
-    return CLIENT_FIRST.fullmatch(_text(token))
+def _client_first(token: bytes) -> re.Match[str]:
+    form = CLIENT_FIRST.fullmatch(_text(token))
+    if form is None:
+        raise LoginRefused("the client's first message has not the form of RFC 5802 without channel binding")
+    if len(token) > CLIENT_FIRST_MAX:
+        raise LoginRefused(f"the client's first message has more than {CLIENT_FIRST_MAX} characters")
+    return form
 
 
 def _is_by_token(form: re.Match[str]) -> bool:

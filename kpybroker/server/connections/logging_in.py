@@ -156,6 +156,8 @@ class LoginConnection(Connection):
     async def _take_prepared(self, frame: bytes, preparation: Preparation, delay: Delay) -> None:
         """Take a frame again. What follows it is not read before its answer is queued."""
         await preparation()
+        if self.is_closing:
+            return
         try:
             self._take(memoryview(frame), prepared=True)
         except MalformedFrame as malformed:
