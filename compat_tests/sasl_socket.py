@@ -63,12 +63,12 @@ class SaslSocket:
         )
         return told
 
-    def log_in(self, mechanism: str, user: str, password: str) -> sasl_authenticate.Response:
-        """The handshake and the tokens; the last response."""
+    def log_in(self, mechanism: str, user: str, password: str, *, extensions: str = "") -> sasl_authenticate.Response:
+        """The handshake and the tokens; the last response. `extensions` are those of SCRAM's first message."""
         assert self.handshake(mechanism).error_code == 0
         if mechanism == "PLAIN":
             return self.token(f"\0{user}\0{password}".encode())
-        client = ScramClient(MECHANISMS[mechanism], user, password, "raw")
+        client = ScramClient(MECHANISMS[mechanism], user, password, "raw", extensions=extensions)
         told = self.token(client.first())
         return told if told.error_code else self.token(client.final(told.auth_bytes))
 

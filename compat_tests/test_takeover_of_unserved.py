@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,17 +25,20 @@ SECURED = {
 }
 LOGIN = """security.protocol=SASL_PLAINTEXT
 sasl.mechanism=SCRAM-SHA-256
-sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="%s" password="secret";
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="%s" password="%s"%s;
 """
+BY_TOKEN = ' tokenauth="true"'
 
 
-def stay_with_kpybroker(home: Home, meanwhile: Callable[[], None] = lambda: None) -> None:
+def stay_with_kpybroker(
+    home: Home, meanwhile: Callable[[], None] = lambda: None, settings: Mapping[str, str] | None = None
+) -> None:
     """Long enough for a snapshot of the metadata, which has what is kept for others; with a quota of its own."""
 
     def snapshots() -> set[str]:
         return {path.name for path in (home.data[0] / METADATA).glob("*.checkpoint")}
 
-    home.start(KPYBROKER)
+    home.start(KPYBROKER, settings)
     before = snapshots()
     rate = ("--entity-type", "clients", "--entity-default", "--add-config", "controller_mutation_rate=1000.5")
     tool("kafka-configs", "--alter", *rate, bootstrap=home.bootstrap).ok()
@@ -44,15 +48,20 @@ def stay_with_kpybroker(home: Home, meanwhile: Callable[[], None] = lambda: None
     home.stop()
 
 
+def row_of(token_id: str, told: str) -> list[str]:
+    """What kafka-delegation-tokens says about one token."""
+    return [line for line in told.splitlines() if line.startswith(token_id)]
+
+
 @pytest.mark.full
 def test_users_and_what_they_may_do(tmp_path: Path) -> None:
     """Quotas, SCRAM credentials, ACLs and delegation tokens: listed as before, and a user comes in as before.
 
-    kpybroker lists the credentials, too, and a user who has one from kpybroker comes in on Apache Kafka.
+    kpybroker lists credentials and tokens, too; who has one from kpybroker comes in on Apache Kafka.
     """
     login, other = tmp_path / "alice.properties", tmp_path / "bob.properties"
-    login.write_text(LOGIN % "alice")
-    other.write_text(LOGIN % "bob")
+    login.write_text(LOGIN % ("alice", "secret", ""))
+    other.write_text(LOGIN % ("bob", "secret", ""))
     with Home() as home:
         controller, named = steady_port(), f"127.0.0.1:{steady_port()}"
         clients = f"PLAINTEXT://{home.bootstrap},NAMED://{named}"
@@ -73,8 +82,22 @@ def test_users_and_what_they_may_do(tmp_path: Path) -> None:
                 tool("kafka-delegation-tokens", *listed, bootstrap=named).ok(),
             ]
 
+        def create_token() -> str:
+            """Its id."""
+            created = ("--create", "--max-life-time-period", "-1", "--command-config", str(login))
+            told = tool("kafka-delegation-tokens", *created, bootstrap=named).ok()
+            [(token_id, secret)] = re.findall(r"^(\S+)\s+(\S+=)\s+User:alice", told, re.MULTILINE)
+            (tmp_path / f"{token_id}.properties").write_text(LOGIN % (token_id, secret, BY_TOKEN))
+            return str(token_id)
+
+        def use(token_id: str) -> None:
+            by_token = ("--list", "--command-config", str(tmp_path / f"{token_id}.properties"))
+            tool("kafka-topics", *by_token, bootstrap=named).ok()
+
         def add_a_user() -> None:
-            assert tool("kafka-configs", "--describe", *user, bootstrap=home.bootstrap).ok() == before[0]
+            assert seen() == before
+            use(tokens[0])
+            tokens.append(create_token())
             bob = ("--alter", "--entity-type", "users", "--entity-name", "bob", "--add-config")
             tool("kafka-configs", *bob, "SCRAM-SHA-256=[password=secret]", bootstrap=home.bootstrap).ok()
 
@@ -85,15 +108,19 @@ def test_users_and_what_they_may_do(tmp_path: Path) -> None:
         for resource in (("--topic", "orders"), ("--group", "bill", "--resource-pattern-type", "prefixed")):
             allowed = ("--add", "--allow-principal", "User:alice", "--operation", "Read", *resource)
             tool("kafka-acls", *allowed, bootstrap=home.bootstrap).ok()
-        created = ("--create", "--max-life-time-period", "-1", "--command-config", str(login))
-        assert "User:alice" in tool("kafka-delegation-tokens", *created, bootstrap=named).ok()
+        tokens = [create_token()]
         words = "SCRAM-SHA-256=iterations=8192", "User:alice", "User:alice"
         until(lambda: all(word in told for told, word in zip(seen(), words, strict=True)), "all of it is listed")
         before = seen()
         home.stop()
-        stay_with_kpybroker(home, add_a_user)
+        stay_with_kpybroker(home, add_a_user, secured)
         home.start(KAFKA, secured)
-        assert seen() == before
+        now = seen()
+        assert now[:2] == before[:2]
+        assert row_of(tokens[0], now[2]) == row_of(tokens[0], before[2])
+        assert row_of(tokens[1], now[2])
+        for token_id in tokens:
+            use(token_id)
         tool("kafka-delegation-tokens", "--describe", "--command-config", str(other), bootstrap=named).ok()
         rate = ("--describe", "--entity-type", "clients", "--entity-default")
         assert "controller_mutation_rate=1000.5" in tool("kafka-configs", *rate, bootstrap=home.bootstrap).ok()

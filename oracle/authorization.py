@@ -32,6 +32,7 @@ from kpybroker.wire.rpc import (
     consumer_group_describe,
     consumer_group_heartbeat,
     create_acls,
+    create_delegation_token,
     create_partitions,
     create_topics,
     delete_acls,
@@ -42,6 +43,7 @@ from kpybroker.wire.rpc import (
     describe_client_quotas,
     describe_cluster,
     describe_configs,
+    describe_delegation_token,
     describe_groups,
     describe_log_dirs,
     describe_producers,
@@ -79,27 +81,33 @@ from kpybroker.wire.rpc import (
 from kpybroker.world.real import real_world
 
 USER, PASSWORD = "bob", "bobs"
+OWNER = "carl"
+"""Has a delegation token, and no rights."""
 LISTENER = "NAMED"
 SETTINGS = {
     "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{LISTENER}:SASL_PLAINTEXT",
     "inter.broker.listener.name": "PLAINTEXT",
     "sasl.enabled.mechanisms": "PLAIN",
     f"listener.name.{LISTENER.lower()}.plain.sasl.jaas.config": (
-        f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+        f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}" '
+        f'user_{OWNER}="{PASSWORD}";'
     ),
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
+    "delegation.token.secret.key": "a secret of the nodes",
     "connection.failed.authentication.delay.ms": "0",
 }
 """Of the broker, besides its listeners."""
 RECORDED = Path(__file__).resolve().parent.parent / "tests/security/authorization-4.3.1.json"
 DENY, ALLOW, LITERAL = 2, 3, 3
 T, G, C, X = AclResource.TOPIC, AclResource.GROUP, AclResource.CLUSTER, AclResource.TRANSACTIONAL_ID
-NAMES = {T: "t", G: "g", C: "kafka-cluster", X: "x"}
+D, U = AclResource.DELEGATION_TOKEN, AclResource.USER
+NAMES = {T: "t", G: "g", C: "kafka-cluster", X: "x", D: "*", U: "User:carl"}
 OTHER = "u"
 """A topic and a group that nothing is denied on."""
 KEPT = frozenset(
     {
+        "token_requester_principal_name",
         *("error_code", "partition_error_code", "topic_config_error_code", "name", "topic", "topic_name", "group_id"),
         *("key", "transactional_id", "resource_name", "resource_type", "user", "entity_name", "num_partitions"),
         *("partition_index", "partition", "partition_id", "index", "is_internal", "member_id", "group"),
@@ -128,8 +136,8 @@ class Case(NamedTuple):
     version: int | None = None
     """The highest, if None."""
     what: str = ""
-    besides: tuple[Operation, ...] = ()
-    """Taken away together with each of these: operations on the cluster that would be enough."""
+    besides: tuple[tuple[Operation, AclResource], ...] = ()
+    """Taken away together with each of these: operations that would be enough."""
 
     @property
     def title(self) -> str:
@@ -235,6 +243,9 @@ def _replaced(kind: int, name: str) -> Any:
 
 
 RESOURCES = ((2, "t"), (2, OTHER), (4, ""), (32, "g"))
+OF_OWNER = describe_delegation_token.Request(
+    owners=[describe_delegation_token.DescribeDelegationTokenOwner(principal_type="User", principal_name=OWNER)]
+)
 ROW = [0]
 COMMITTED = offset_fetch.OffsetFetchRequestTopic(name="t", partition_indexes=ROW)
 CASES = (
@@ -276,7 +287,7 @@ CASES = (
             )
         ),
         ((Operation.DESCRIBE, T),),
-        besides=(Operation.CLUSTER_ACTION,),
+        besides=((Operation.CLUSTER_ACTION, C),),
     ),
     Case("Metadata", _plain(metadata.Request(topics=None)), ((Operation.DESCRIBE, T),), what="of all topics"),
     *(
@@ -331,7 +342,7 @@ CASES = (
             )
         ),
         ((Operation.CREATE, T),),
-        besides=(Operation.CREATE,),
+        besides=((Operation.CREATE, C),),
     ),
     *(
         Case(
@@ -347,7 +358,7 @@ CASES = (
             ),
             ((Operation.DELETE, T), (Operation.DESCRIBE, T)),
             what="by id" if by_id else "by name",
-            besides=(Operation.DELETE,),
+            besides=((Operation.DELETE, C),),
         )
         for by_id in (False, True)
     ),
@@ -356,7 +367,7 @@ CASES = (
         _plain(delete_topics.Request(topic_names=["t", "no"], timeout_ms=5000)),
         ((Operation.DELETE, T), (Operation.DESCRIBE, T)),
         5,
-        besides=(Operation.DELETE,),
+        besides=((Operation.DELETE, C),),
     ),
     Case(
         "CreatePartitions",
@@ -384,6 +395,21 @@ CASES = (
             )
         ),
         ((Operation.DELETE, T),),
+    ),
+    Case(
+        "CreateDelegationToken",
+        _plain(
+            create_delegation_token.Request(
+                owner_principal_type="User", owner_principal_name=OWNER, renewers=[], max_lifetime_ms=1
+            )
+        ),
+        ((Operation.CREATE_TOKENS, U),),
+    ),
+    Case(
+        "DescribeDelegationToken",
+        _plain(OF_OWNER),
+        ((Operation.DESCRIBE, D),),
+        besides=((Operation.DESCRIBE_TOKENS, U),),
     ),
     Case(
         "DescribeProducers",
@@ -496,7 +522,7 @@ CASES = (
         _plain(consumer_group_describe.Request(group_ids=["g", OTHER])),
         ((Operation.DESCRIBE, G),),
     ),
-    Case("ListGroups", _plain(list_groups.Request()), ((Operation.DESCRIBE, G),), besides=(Operation.DESCRIBE,)),
+    Case("ListGroups", _plain(list_groups.Request()), ((Operation.DESCRIBE, G),), besides=((Operation.DESCRIBE, C),)),
     Case("DeleteGroups", _plain(delete_groups.Request(groups_names=["g", "no"])), ((Operation.DELETE, G),)),
     Case(
         "OffsetDelete",
@@ -586,7 +612,7 @@ CASES = (
             )
         ),
         ((Operation.ALTER, C),),
-        besides=(Operation.CLUSTER_ACTION,),
+        besides=((Operation.CLUSTER_ACTION, C),),
     ),
     Case(
         "DescribeConfigs",
@@ -809,6 +835,7 @@ class Play:
         """By case and by what is denied, what the user is told."""
         admin = await Dialer(self._network).meet("127.0.0.1", self._port, client_id="admin")
         login = Login("PLAIN", USER, PASSWORD)
+        await self._create_token()
         try:
             await self._change(
                 admin, [_acl(Operation.ALL, kind, "*" if kind != C else NAMES[C], ALLOW) for kind in NAMES]
@@ -819,7 +846,7 @@ class Play:
                 for denied in (None, *case.denied):
                     state = await self._prepare(admin)
                     title = "nothing" if denied is None else f"{denied[0].name} on {denied[1].name}"
-                    taken = [] if denied is None else [denied, *((operation, C) for operation in case.besides)]
+                    taken = [] if denied is None else [denied, *case.besides]
                     async with self._denying(admin, taken):
                         bob = await Dialer(self._network, login).meet("127.0.0.1", self._named_port, client_id="bob")
                         try:
@@ -903,6 +930,18 @@ class Play:
         begun = init_producer_id.Request(transactional_id="x", transaction_timeout_ms=60_000)
         producer = await self._insist(admin, "InitProducerId", begun)
         return State(ids, (producer.producer_id, producer.producer_epoch))
+
+    async def _create_token(self) -> None:
+        """A delegation token, whose owner is told of it when the broker knows it."""
+        login = Login("PLAIN", OWNER, PASSWORD)
+        carl = await Dialer(self._network, login).meet("127.0.0.1", self._named_port, client_id=OWNER)
+        try:
+            created = await carl.ask("CreateDelegationToken", create_delegation_token.Request(max_lifetime_ms=-1))
+            assert created.error_code == 0, created
+            while not (await carl.ask("DescribeDelegationToken", OF_OWNER)).tokens:
+                await asyncio.sleep(0.01)
+        finally:
+            carl.close()
 
     async def _found(self, admin: Peer, key_type: int, key: str) -> None:
         asked = find_coordinator.Request(key_type=key_type, coordinator_keys=[key])

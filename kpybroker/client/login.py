@@ -13,7 +13,7 @@ from kpybroker.config.login import Login
 from kpybroker.errors import ErrorCode, MalformedFrame
 from kpybroker.security.sasl.exchange import LoginRefused
 from kpybroker.security.sasl.plain import PLAIN, plain_token
-from kpybroker.security.sasl.scram import MECHANISMS, ScramClient
+from kpybroker.security.sasl.scram import BY_TOKEN, MECHANISMS, ScramClient
 from kpybroker.wire.rpc import sasl_authenticate, sasl_handshake
 
 NONCE_BYTES = 18
@@ -98,7 +98,8 @@ async def _exchange(peer: Peer, login: Login) -> int:
     if login.mechanism == PLAIN:
         return (await _token(peer, plain_token(login.user, login.password))).session_lifetime_ms
     nonce = secrets.token_urlsafe(NONCE_BYTES)
-    client = ScramClient(MECHANISMS[login.mechanism], login.user, login.password, nonce)
+    mechanism, extensions = MECHANISMS[login.mechanism], BY_TOKEN if login.by_token else ""
+    client = ScramClient(mechanism, login.user, login.password, nonce, extensions=extensions)
     last = await _token(peer, client.final((await _token(peer, client.first())).auth_bytes))
     client.check(last.auth_bytes)
     return last.session_lifetime_ms

@@ -14,7 +14,12 @@ from kpybroker.config.dynamic import topic_text, usable
 from kpybroker.config.effect import BROKER, LISTENER_PREFIX, TOPIC
 from kpybroker.config.endpoints import read_endpoints
 from kpybroker.config.key import Mode
-from kpybroker.config.listener_limits import is_listener_limit, is_listener_store, read_listener_limits
+from kpybroker.config.listener_limits import (
+    is_listener_limit,
+    is_listener_store,
+    read_host_limits,
+    read_listener_limits,
+)
 from kpybroker.config.listeners import Endpoint
 from kpybroker.config.log_settings import LONG_MAX, LogSettings
 from kpybroker.config.login import Login
@@ -30,11 +35,11 @@ from kpybroker.config.quorum import (
     parse_voters,
 )
 from kpybroker.config.sasl_settings import SaslListener
+from kpybroker.config.token_settings import TokenSettings, token_settings
 from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
 CACHED_LOG_SETTINGS_MAX = 1000
-LOOPBACK = ("127.0.0.1", "::1")
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 SELECTORS = (RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector")
 """Kafka's two ways to choose the replica that a consumer reads from (KIP-392)."""
@@ -128,6 +133,7 @@ class BrokerConfig:
     tls_to_brokers: str | None
     """The listener whose stores this node dials brokers with; None if brokers speak no TLS."""
     tls_to_controllers: str | None
+    delegation_tokens: TokenSettings
     queued_max_request_bytes: int
     quota_window_num: int
     quota_window_size_seconds: int
@@ -330,21 +336,13 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
         )
     return {
         **parse_authorization(values["authorizer_class_name"], texts),
+        "delegation_tokens": token_settings(values),
         "log_dirs": tuple(dict.fromkeys(normpath(path) for path in log_dirs)),
         "metadata_log_dir": normpath(values["metadata_log_dir"] or log_dirs[0]),
-        "max_connections_per_ip_overrides": _per_host(values["max_connections_per_ip_overrides"]),
+        "max_connections_per_ip_overrides": read_host_limits(values["max_connections_per_ip_overrides"]),
         "listener_limits": read_listener_limits(texts),
         **_quorum(values, read_endpoints(values, texts)),
     }
-
-
-def _per_host(text: str) -> dict[str, int]:
-    found = {}
-    for item in filter(None, (item.strip() for item in text.split(","))):
-        host, _, count = item.rpartition(":")
-        for address in LOOPBACK if host.strip() == "localhost" else (host.strip().strip("[]"),):
-            found[address] = int(count)
-    return found
 
 
 def _quorum(values: dict[str, Any], endpoints: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Settings of one listener that can change while the broker runs: `listener.name.<listener>.<setting>`.
 
-Limits of its connections (KIP-402, KIP-612), and the stores of its TLS (KIP-226).
+Limits of its connections, and of an address (KIP-402, KIP-612), and the stores of its TLS (KIP-226).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from kpybroker.config.server_keys import SERVER_KEYS
 LISTENER_LIMITS: Mapping[str, ConfigKey] = {
     key.name: key for key in SERVER_KEYS if key.name in ("max.connections", "max.connection.creation.rate")
 }
+
+LOOPBACK = ("127.0.0.1", "::1")
 
 
 def is_listener_limit(name: str) -> bool:
@@ -35,4 +37,14 @@ def read_listener_limits(settings: Mapping[str, str]) -> dict[str, int]:
             value = LISTENER_LIMITS[without_prefix(name)]._replace(name=name).parse(text)
             assert isinstance(value, int)
             found[name] = value
+    return found
+
+
+def read_host_limits(text: str) -> dict[str, int]:
+    """The values of max.connections.per.ip.overrides, by address."""
+    found = {}
+    for item in filter(None, (item.strip() for item in text.split(","))):
+        host, _, count = item.rpartition(":")
+        for address in LOOPBACK if host.strip() == "localhost" else (host.strip().strip("[]"),):
+            found[address] = int(count)
     return found

@@ -16,11 +16,13 @@ NOT_SERVED = {
 
 
 class Login(NamedTuple):
-    """A mechanism, a user and the password, which is never shown."""
+    """A mechanism, a user and the password, which is never shown. `by_token`: the id and the secret of a delegation
+    token."""
 
     mechanism: str
     user: str
     password: str
+    by_token: bool = False
 
     def __repr__(self) -> str:
         return f"Login({self.mechanism}, {self.user!r})"
@@ -45,9 +47,10 @@ def login_from(setting: str, jaas_text: str | None, mechanism: str) -> Login:
     for name in ("username", "password"):
         if not options.get(name):
             raise ConfigError(f"{setting}: {name} is missing; {mechanism} logs in with username and password")
-    if options.get("tokenauth", "false").lower() == "true":
-        raise ConfigError(f"{setting}: tokenauth: delegation tokens are not served; log in with a user's password")
-    return Login(mechanism, options["username"], options["password"])
+    by_token = options.get("tokenauth", "false").lower() == "true"
+    if by_token and mechanism == "PLAIN":
+        raise ConfigError(f"{setting}: tokenauth: delegation tokens log in with SCRAM-SHA-256 or SCRAM-SHA-512")
+    return Login(mechanism, options["username"], options["password"], by_token)
 
 
 def login_of(properties: Mapping[str, str]) -> Login | None:

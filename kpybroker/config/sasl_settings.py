@@ -106,7 +106,10 @@ def _mechanism(texts: Mapping[str, str], name: str, setting: str) -> str:
 
 def _login(texts: Mapping[str, str], name: str, mechanism: str) -> Login:
     setting = _jaas_setting(name, mechanism)
-    return login_from(setting, texts.get(setting), mechanism)
+    login = login_from(setting, texts.get(setting), mechanism)
+    if login.by_token:
+        raise ConfigError(f"{setting}: tokenauth: a delegation token expires; nodes log in with a user's password")
+    return login
 
 
 def _jaas_setting(name: str, mechanism: str) -> str:

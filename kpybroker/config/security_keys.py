@@ -52,17 +52,18 @@ MECHANISMS = "Of Kafka's mechanisms, PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are 
 DELAY = "Nothing is read from it meanwhile."
 PREFIXED = "May have the prefix of a listener."
 JAAS = "Counts with the prefix of listener and mechanism: listener.name.<listener>.<mechanism>.sasl.jaas.config."
-NO_TOKENS = "Delegation tokens are not served: no client can create one or authenticate with one."
+TOKENS = "Of delegation tokens, which there are if delegation.token.secret.key is set."
+TOKEN_KEY = "Has to be the same on all nodes. Without it, there are no delegation tokens."
 NO_PROVIDERS = "Adds Java classes for cryptography; none is used here."
 
 SECURITY_KEYS: tuple[ConfigKey, ...] = (
     obeyed("authorizer.class.name", STRING, "", doc=f"{STANDARD_AUTHORIZER}, or none."),
     obeyed("connection.failed.authentication.delay.ms", INT, "100", at_least(0), doc=DELAY),
     obeyed("connections.max.reauth.ms", LONG, "0", doc=PREFIXED),
-    harmless("delegation.token.expiry.check.interval.ms", LONG, "3600000", at_least(1), doc=NO_TOKENS),
-    harmless("delegation.token.expiry.time.ms", LONG, "86400000", at_least(1), doc=NO_TOKENS),
-    harmless("delegation.token.max.lifetime.ms", LONG, "604800000", at_least(1), doc=NO_TOKENS),
-    harmless("delegation.token.secret.key", PASSWORD, None, doc=NO_TOKENS),
+    obeyed("delegation.token.expiry.check.interval.ms", LONG, "3600000", at_least(1), doc=TOKENS),
+    obeyed("delegation.token.expiry.time.ms", LONG, "86400000", at_least(1), doc=TOKENS),
+    obeyed("delegation.token.max.lifetime.ms", LONG, "604800000", at_least(1), doc=TOKENS),
+    obeyed("delegation.token.secret.key", PASSWORD, None, doc=TOKEN_KEY),
     refused(
         "principal.builder.class",
         CLASS,

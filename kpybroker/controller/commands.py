@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from kpybroker.controller.acl_commands import CreateAcls, DeleteAcls
 from kpybroker.controller.scram_commands import AlterUserScramCredentials
+from kpybroker.controller.token_commands import CreateDelegationToken, ExpireDelegationToken, RenewDelegationToken
 from kpybroker.errors import ErrorCode
 from kpybroker.machine.contract import Tick
 from kpybroker.metadata.brokers import BrokerEndpoint
@@ -373,5 +374,8 @@ Command = (
     | AlterUserScramCredentials
     | CreateAcls
     | DeleteAcls
+    | CreateDelegationToken
+    | RenewDelegationToken
+    | ExpireDelegationToken
     | AllocateProducerIds
 )

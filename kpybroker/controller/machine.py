@@ -29,6 +29,8 @@ from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.scram_commands import AlterUserScramCredentials
 from kpybroker.controller.sessions import BrokerSessions
 from kpybroker.controller.state import ControllerState
+from kpybroker.controller.token_commands import CreateDelegationToken, ExpireDelegationToken, RenewDelegationToken
+from kpybroker.controller.tokens import Tokens
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import Moment, Outcome, Stored, Tick, Ticket
 from kpybroker.raft.log.loading import BATCH_LIMIT_BYTES
@@ -74,6 +76,7 @@ class ControllerMachine:
         self.config = config
         self.state = ControllerState(folds_case=folds_case)
         self.sessions = BrokerSessions(config.broker_session_timeout_ms, applied)
+        self._tokens = Tokens(config.delegation_tokens)
         self._random = random
         self._next_offset = next_offset
         self._look_around_ms: int | None = None
@@ -84,7 +87,7 @@ class ControllerMachine:
     def decide(self, ticket: Ticket, command: Command, now: Moment) -> Outcome:
         """Decide a command: returns records and an answer. A refusal is an answer too."""
         try:
-            records, answer = self._decide(command, now.steady_ms)
+            records, answer = self._decide(command, now)
         except KafkaError as refusal:
             return Outcome(answers=[(ticket, refusal)])
         values = [Stored(None, None, now.wall_ms, message=record) for record in records]
@@ -92,8 +95,8 @@ class ControllerMachine:
             values = _whole(values, now.wall_ms)
         return Outcome(values, [(ticket, answer)])
 
-    def _decide(self, command: Command, now_ms: int) -> tuple[list[Any], Any]:
-        state = self.state
+    def _decide(self, command: Command, now: Moment) -> tuple[list[Any], Any]:
+        state, now_ms = self.state, now.steady_ms
         self.config = self.config.with_dynamic(state.config(ResourceType.BROKER, ""), {})
         rules = Rules(self.config, state)
         match command:
@@ -115,6 +118,12 @@ class ControllerMachine:
                 return acls.create_acls(state, self._random, command)
             case DeleteAcls():
                 return acls.delete_acls(state, command)
+            case CreateDelegationToken():
+                return self._tokens.create(state, self._random, command, now.wall_ms)
+            case RenewDelegationToken():
+                return self._tokens.renew(state, command, now.wall_ms)
+            case ExpireDelegationToken():
+                return self._tokens.expire(state, command, now.wall_ms)
             case asked.AllocateProducerIds():
                 return self._allocate_producer_ids(command)
             case asked.RegisterBroker():
@@ -138,20 +147,21 @@ class ControllerMachine:
             case asked.UpdateFeatures():
                 return features.update_features(state, self.config, command)
             case Tick():
-                return self._tick(rules, now_ms), None
+                return self._tick(rules, now), None
 
     def apply(self, record: Stored) -> None:
         """Apply one metadata record, which is in `message`."""
         self.state.replay(record.message)
 
     def deadline_ms(self) -> int | None:
-        """The end of the first session, or the time of the next leader rebalance; at once if a step is pending."""
+        """The end of the first session, or the time of the next leader rebalance or removal of tokens; at once if a
+        step is pending."""
         if self._leaving:
             return 0
+        sweep_ms = self._tokens.next_sweep_ms(self.state)
         ends_ms = self.sessions.next_end_ms(self.state)
-        if ends_ms is None or self._look_around_ms is None:
-            return ends_ms
-        return min(ends_ms, self._look_around_ms)
+        dues_ms = [sweep_ms, ends_ms, None if ends_ms is None else self._look_around_ms]
+        return min((due_ms for due_ms in dues_ms if due_ms is not None), default=None)
 
     # ---- brokers
 
@@ -213,12 +223,13 @@ class ControllerMachine:
 
     # ---- what comes with time
 
-    def _tick(self, rules: Rules, now_ms: int) -> list[Any]:
-        """Fence one broker whose session has expired, and rebalance leaders from time to time.
+    def _tick(self, rules: Rules, now: Moment) -> list[Any]:
+        """Fence one broker whose session has expired, rebalance leaders and remove expired tokens from time to time.
 
         One broker at a time, since the leaders for the next one depend on this one's fencing. The deadline stays in the
         past, so the next Tick follows at once.
         """
+        now_ms = now.steady_ms
         self.sessions.begin(self.state, now_ms)
         due_ms = self.sessions.next_end_ms(self.state)
         if due_ms is not None and now_ms - max(due_ms, self._ticked_ms) > LATE_MS:
@@ -233,7 +244,7 @@ class ControllerMachine:
             self._look_around_ms = now_ms + self._interval_ms
         elif now_ms >= self._look_around_ms:
             return self._look_around(rules, now_ms)
-        return []
+        return self._tokens.sweep(self.state, now)
 
     @property
     def _interval_ms(self) -> int:

@@ -3,8 +3,9 @@
 A handler translates: it calls the parts of the broker and builds the response. `handle` returns a `Result` (see
 `kpybroker.call`), and raises KafkaError to refuse the whole request, Damage, or MalformedFrame to close the connection.
 A handler module may also have `refuse(request, error)`, which makes the response that refuses the request, for
-responses without an error code of their own; and `here(broker, request)`, the rows that this broker answers by itself
-before the request is forwarded to the controller.
+responses without an error code of their own; `here(broker, request)`, the rows that this broker answers by itself
+before the request is forwarded to the controller; and `before(broker, call, request)`, a response that refuses the
+request in place of forwarding it, or None.
 """
 
 from __future__ import annotations

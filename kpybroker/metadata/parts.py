@@ -9,12 +9,13 @@ from kpybroker.errors import Damage
 from kpybroker.metadata.acls import ACL_IDS, ACLS
 from kpybroker.metadata.brokers import BROKERS, CONTROLLERS, BrokerImage
 from kpybroker.metadata.cluster import CONFIGS, FEATURES, NEXT_PRODUCER_ID, Resource
-from kpybroker.metadata.kept import KEPT
 from kpybroker.metadata.part import Item, Key, Metadata, Part, Value
 from kpybroker.metadata.quotas import QUOTAS, Quotas
 from kpybroker.metadata.scram import SCRAM_CREDENTIALS, ScramCredentials
+from kpybroker.metadata.tokens import DELEGATION_TOKENS
 from kpybroker.metadata.topics import TOPIC_NAMES, TOPICS
 from kpybroker.security.acls import Acl
+from kpybroker.security.delegation_tokens import DelegationToken
 from kpybroker.wire.stored import metadata as stored
 
 PARTS: tuple[Part[Any], ...] = (
@@ -29,7 +30,7 @@ PARTS: tuple[Part[Any], ...] = (
     NEXT_PRODUCER_ID,
     ACLS,
     ACL_IDS,
-    KEPT,
+    DELEGATION_TOKENS,
 )
 """In the order of a snapshot."""
 
@@ -60,6 +61,8 @@ class MetadataContent:
     configs: Mapping[Resource, Mapping[str, str]]
     """The settings that a resource has of its own."""
     controllers: Mapping[int, stored.RegisterControllerRecord]
+    delegation_tokens: Mapping[str, DelegationToken]
+    """By id."""
     features: Mapping[str, int]
     names: Mapping[bytes, str]
     """Topic id -> name."""

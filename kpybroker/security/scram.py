@@ -50,6 +50,12 @@ def salt_of(number: int) -> bytes:
     return text.encode()
 
 
+def made_up_salt(secret: bytes, mechanism: ScramMechanism, name: str) -> bytes:
+    """A salt for a name that has none stored: always the same one for the same secret."""
+    made = hmac.digest(secret, f"{DIGESTS[mechanism]} {name}".encode(), "sha512")
+    return salt_of(int.from_bytes(made, "big") >> len(made) * 8 - SALT_BITS)
+
+
 def credential_of(mechanism: ScramMechanism, salt: bytes, salted_password: bytes, iterations: int) -> ScramCredential:
     """The credential for a password that a client has salted, with this many iterations."""
     digest = DIGESTS[mechanism]

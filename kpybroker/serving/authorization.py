@@ -29,21 +29,29 @@ DENIED: Mapping[AclResource, ErrorCode] = MappingProxyType(
 GRANTED_MAX = 100
 """The most topics whose grants are remembered for one API of one connection; the next one begins anew."""
 ASK_THEMSELVES = frozenset(
-    {"CreateAcls", "DeleteAcls", "DescribeAcls", "DescribeTopicPartitions", "Fetch", "Metadata", "Produce"}
+    {
+        "CreateAcls",
+        "CreateDelegationToken",
+        "DeleteAcls",
+        "DescribeAcls",
+        "DescribeDelegationToken",
+        "DescribeTopicPartitions",
+        "Fetch",
+        "Metadata",
+        "Produce",
+    }
 )
 """APIs whose handlers ask. `serving/authorization_rules.py` has the rules for all others."""
 ASK_NOBODY = frozenset(
     {
         "ApiVersions",
-        "CreateDelegationToken",
-        "DescribeDelegationToken",
         "ExpireDelegationToken",
         "RenewDelegationToken",
         "SaslAuthenticate",
         "SaslHandshake",
     }
 )
-"""APIs that everybody may use. Delegation tokens are refused to everybody."""
+"""APIs that everybody may use. Who may renew a delegation token, and let it expire, is not a matter of ACLs."""
 
 
 def allows(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:

@@ -159,6 +159,15 @@ class History:
                     stored.UserScramCredentialRecord(name="u", mechanism=number, salt=b"s"),
                     stored.RemoveUserScramCredentialRecord(name="u", mechanism=number),
                     stored.DelegationTokenRecord(token_id=str(number), owner="User:u"),
+                    stored.DelegationTokenRecord(
+                        token_id=str(number),
+                        owner="User:u:v",
+                        requester="User:",
+                        renewers=["User:a", "User:a"],
+                        issue_timestamp=number,
+                        max_timestamp=(1 << 63) - 1,
+                        expiration_timestamp=5,
+                    ),
                     stored.RemoveDelegationTokenRecord(token_id=str(number)),
                 ]
             )

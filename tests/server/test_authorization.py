@@ -39,7 +39,10 @@ REFUSALS = {
 }
 LEAVE_OUT = {"ListGroups", "ListTransactions"}
 """Without any right, their lists are empty."""
-EVERYBODYS = {*ASK_NOBODY, "DescribeCluster"}
+OF_TOKENS = {"CreateDelegationToken", "DescribeDelegationToken"}
+"""Refused without a login, before the authorizer is asked (tests/handlers/test_create_delegation_token.py).
+"""
+EVERYBODYS = {*ASK_NOBODY, "DescribeCluster", *OF_TOKENS}
 FOR_NODES = {api.name for api in API if "broker" not in api.listens.value}
 """APIs of the controllers' listeners, which the recorded cases do not reach."""
 

@@ -29,6 +29,7 @@ from kpybroker.wire.rpc import (
     alter_partition_reassignments,
     alter_user_scram_credentials,
     create_acls,
+    create_delegation_token,
     create_partitions,
     create_topics,
     delete_acls,
@@ -36,10 +37,12 @@ from kpybroker.wire.rpc import (
     describe_quorum,
     elect_leaders,
     envelope,
+    expire_delegation_token,
     incremental_alter_configs,
     list_partition_reassignments,
     metadata,
     remove_raft_voter,
+    renew_delegation_token,
     unregister_broker,
     update_features,
 )
@@ -94,9 +97,12 @@ REFUSED = {
     "AddRaftVoter": (add_raft_voter.Request(cluster_id=None, voter_id=9), ErrorCode.INVALID_REQUEST),
     "CreateAcls": (create_acls.Request(creations=[creation("t")]), ErrorCode.SECURITY_DISABLED),
     "DeleteAcls": (delete_acls.Request(filters=[selection(operation=READ)]), ErrorCode.SECURITY_DISABLED),
+    "CreateDelegationToken": (create_delegation_token.Request(), ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED),
+    "RenewDelegationToken": (renew_delegation_token.Request(), ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED),
+    "ExpireDelegationToken": (expire_delegation_token.Request(), ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED),
     "RemoveRaftVoter": (remove_raft_voter.Request(cluster_id=None, voter_id=9), ErrorCode.INVALID_REQUEST),
 }
-"""Requests that the controller refuses: about nodes that are not there, and without an authorizer."""
+"""Requests that are refused: about nodes that are not there, without an authorizer, and without a login."""
 
 
 def test_there_is_a_request_for_every_forwarded_api() -> None:

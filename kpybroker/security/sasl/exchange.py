@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
+
+from kpybroker.security.principal import Principal
+
+Preparation = Callable[[], Awaitable[None]]
+"""Work that takes a while; begun when it is called."""
 
 
 class LoginRefused(Exception):
@@ -18,8 +23,15 @@ class Exchange(Protocol):
     """The server's side of one login."""
 
     @property
-    def user(self) -> str | None:
+    def principal(self) -> Principal | None:
         """Who has logged in; None until the login is complete."""
+
+    @property
+    def lifetime_ms(self) -> int | None:
+        """How long the client may stay logged in with what it has logged in with; None for ever."""
+
+    def preparation(self, token: bytes) -> Preparation | None:
+        """What has to be done before `step` can answer this token; None if nothing."""
 
     def step(self, token: bytes) -> bytes:
         """Answer the client's next token. Raises LoginRefused."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 
+from kpybroker.security.principal import USER, Principal
 from kpybroker.security.sasl.exchange import LoginRefused
 
 PLAIN = "PLAIN"
@@ -17,16 +18,23 @@ class PlainExchange:
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users
-        self._user: str | None = None
+        self._principal: Principal | None = None
 
     @property
-    def user(self) -> str | None:
-        return self._user
+    def principal(self) -> Principal | None:
+        return self._principal
+
+    @property
+    def lifetime_ms(self) -> None:
+        return None
+
+    def preparation(self, token: bytes) -> None:
+        return None
 
     def step(self, token: bytes) -> bytes:
         """Check `authorization id NUL name NUL password`; the answer is empty. Raises LoginRefused."""
         parts = token.split(b"\0")
-        if self._user is not None or len(parts) != TOKENS:
+        if self._principal is not None or len(parts) != TOKENS:
             raise _told(f"Invalid SASL/PLAIN response: expected {TOKENS} tokens, got {min(len(parts), TOKENS + 1)}")
         asked, name, password = (part.decode("utf-8", "replace") for part in parts)
         if not name:
@@ -39,7 +47,7 @@ class PlainExchange:
             raise _told(INVALID)
         if asked and asked != name:
             raise _told("Authentication failed: Client requested an authorization id that is different from username")
-        self._user = name
+        self._principal = Principal(USER, name)
         return b""
 
 

@@ -13,15 +13,16 @@ import hmac
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
-from kpybroker.security.sasl.exchange import LoginRefused
+from kpybroker.security.principal import USER, Principal
+from kpybroker.security.sasl.exchange import LoginRefused, Preparation
 from kpybroker.security.scram import (
     DIGESTS,
     ITERATIONS_MIN,
-    SALT_BITS,
     ScramCredential,
     ScramMechanism,
-    salt_of,
+    made_up_salt,
 )
 
 MECHANISMS: Mapping[str, ScramMechanism] = MappingProxyType(
@@ -43,55 +44,79 @@ ITERATIONS_LIMIT = 1 << 20
 OTHER_ID = "Authentication failed: Client requested an authorization id that is different from username"
 Lookup = Callable[[str], ScramCredential | None]
 """The credential of a user for the mechanism."""
+BY_TOKEN = "tokenauth=true"
+"""The extension of a login by a delegation token (KIP-48), whose id is the name, and whose secret is the password."""
+
+
+class TokenLogin(NamedTuple):
+    """What a delegation token logs in with, and as whom, and for how long."""
+
+    credential: ScramCredential
+    principal: Principal
+    lifetime_ms: int
+
+
+class TokenLookup(Protocol):
+    """The delegation tokens that a listener knows. Their credentials have to be derived first, which takes a while."""
+
+    def derivation(self, mechanism: ScramMechanism, token_id: str) -> Preparation | None:
+        """What has to be done before `find`; None if nothing."""
+
+    def find(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
+        """None if there is no such token, or if it has expired."""
 
 
 class ScramExchange:
-    """One login. `nonce` is printable and never repeats.
+    """One login. `nonce` is printable and never repeats. Without `tokens`, nobody logs in with a delegation token.
 
     A name without a credential gets a salt that is made of it and of `secret`, always the same one, and fails with the
     proof, as a wrong password does: so nobody learns who has a credential.
     """
 
-    def __init__(self, mechanism: ScramMechanism, lookup: Lookup, nonce: str, secret: bytes) -> None:
+    def __init__(
+        self, mechanism: ScramMechanism, lookup: Lookup, nonce: str, secret: bytes, tokens: TokenLookup | None = None
+    ) -> None:
+        self._mechanism = mechanism
         self._digest = DIGESTS[mechanism]
         self._lookup = lookup
         self._nonce = nonce
         self._secret = secret
+        self._tokens = tokens
         self._credential: ScramCredential | None = None
-        self._name = ""
-        self._is_known = False
+        self._login: tuple[Principal, int | None] | None = None
+        """Who the client says it is, and for how long; None if the name is not known."""
         self._begun = ""
         """client-first-message-bare and server-first-message; empty before the first token."""
-        self._user: str | None = None
+        self._principal: Principal | None = None
 
     @property
-    def user(self) -> str | None:
-        return self._user
+    def principal(self) -> Principal | None:
+        return self._principal
+
+    @property
+    def lifetime_ms(self) -> int | None:
+        return None if self._login is None else self._login[1]
+
+    def preparation(self, token: bytes) -> Preparation | None:
+        """The derivation of the credential of a delegation token."""
+        if self._begun or self._tokens is None:
+            return None
+        form = _client_first(token)
+        return self._tokens.derivation(self._mechanism, _unescaped(form[3])) if _is_by_token(form) else None
 
     def step(self, token: bytes) -> bytes:
         """The server's first message, then its last one. Raises LoginRefused."""
-        try:
-            text = token.decode("ascii")
-        except UnicodeDecodeError:
-            raise LoginRefused("a message has characters other than ASCII") from None
-        return self._first(text) if not self._begun else self._final(text)
+        return self._first(token) if not self._begun else self._final(token)
 
-    def _first(self, text: str) -> bytes:
-        form = CLIENT_FIRST.fullmatch(text)
-        if form is None:
-            raise LoginRefused("the client's first message has not the form of RFC 5802 without channel binding")
-        if len(text) > CLIENT_FIRST_MAX:
-            raise LoginRefused(f"the client's first message has more than {CLIENT_FIRST_MAX} characters")
-        asked, bare, name, nonce, extensions = form.groups()
-        if ",tokenauth=true" in f"{extensions},".lower():
-            raise LoginRefused("delegation tokens are not served")
-        self._name = _unescaped(name)
-        found, faked = self._lookup(self._name), self._faked()  # both always, for an unknown user takes as long
-        if asked is not None and _unescaped(asked) != self._name:
+    def _first(self, token: bytes) -> bytes:
+        form = _client_first(token)
+        asked, bare, escaped, nonce, _ = form.groups()
+        name = _unescaped(escaped)
+        found, faked = self._find(name, by_token=_is_by_token(form)), self._faked(name)  # both always: same time
+        if asked is not None and _unescaped(asked) != name:
             raise LoginRefused(OTHER_ID, OTHER_ID)
         if found is not None and found.iterations < ITERATIONS_MIN:
             raise LoginRefused(f"the stored credential has {found.iterations} iterations, at least {ITERATIONS_MIN}")
-        self._is_known = found is not None
         self._credential = credential = found or faked
         self._nonce = nonce + self._nonce
         salt = base64.b64encode(credential.salt).decode()
@@ -99,8 +124,18 @@ class ScramExchange:
         self._begun = f"{bare},{answer}"
         return answer.encode()
 
-    def _final(self, text: str) -> bytes:
-        form = CLIENT_FINAL.fullmatch(text)
+    def _find(self, name: str, *, by_token: bool) -> ScramCredential | None:
+        """The credential, after `_login` has been set."""
+        if not by_token:
+            found = self._lookup(name)
+            self._login = None if found is None else (Principal(USER, name), None)
+            return found
+        token = None if self._tokens is None else self._tokens.find(self._mechanism, name)
+        self._login = None if token is None else (token.principal, token.lifetime_ms)
+        return None if token is None else token.credential
+
+    def _final(self, token: bytes) -> bytes:
+        form = CLIENT_FINAL.fullmatch(_text(token))
         credential, self._credential = self._credential, None  # one attempt
         if form is None or credential is None:
             raise LoginRefused("the client's final message has not the form of RFC 5802")
@@ -114,26 +149,30 @@ class ScramExchange:
             raise LoginRefused("the proof has another length than the mechanism's")
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         stored_key = hashlib.new(self._digest, client_key).digest()
-        if not hmac.compare_digest(stored_key, credential.stored_key) or not self._is_known:
+        if not hmac.compare_digest(stored_key, credential.stored_key) or self._login is None:
             raise LoginRefused("wrong password, or a user without a credential of this mechanism")
-        self._user = self._name
+        self._principal = self._login[0]
         return b"v=" + base64.b64encode(hmac.digest(credential.server_key, signed, self._digest))
 
-    def _faked(self) -> ScramCredential:
-        made = hmac.digest(self._secret, f"{self._digest} {self._name}".encode(), "sha512")
-        salt = salt_of(int.from_bytes(made, "big") >> len(made) * 8 - SALT_BITS)
+    def _faked(self, name: str) -> ScramCredential:
         size = hashlib.new(self._digest).digest_size
-        return ScramCredential(salt, made[:size], made[:size], ITERATIONS_MIN)
+        salt = made_up_salt(self._secret, self._mechanism, name)
+        key = hmac.digest(self._secret, name.encode(), "sha512")[:size]
+        return ScramCredential(salt, key, key, ITERATIONS_MIN)
 
 
 class ScramClient:
-    """The client's side of one login."""
+    """The client's side of one login. `extensions` of the first message, with `,` between them; BY_TOKEN is one."""
 
-    def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: str) -> None:
+    def __init__(
+        self, mechanism: ScramMechanism, user: str, password: str, nonce: str, *, extensions: str = ""
+    ) -> None:
         self._digest = DIGESTS[mechanism]
         self._password = password.encode()
         self._nonce = nonce
         self._bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
+        if extensions:
+            self._bare += f",{extensions}"
         self._expected = b""
 
     def first(self) -> bytes:
@@ -161,6 +200,31 @@ class ScramClient:
         form = SERVER_FINAL.fullmatch(server_final.decode("ascii", "replace"))
         if form is None or not hmac.compare_digest(_bytes(form[1]), self._expected):
             raise LoginRefused("the server does not know the credential of this user")
+
+
+def _text(token: bytes) -> str:
+    try:
+        return token.decode("ascii")
+    except UnicodeDecodeError:
+        raise LoginRefused("a message has characters other than ASCII") from None
+
+
+def _client_first(token: bytes) -> re.Match[str]:
+    form = CLIENT_FIRST.fullmatch(_text(token))
+    if form is None:
+        raise LoginRefused("the client's first message has not the form of RFC 5802 without channel binding")
+    if len(token) > CLIENT_FIRST_MAX:
+        raise LoginRefused(f"the client's first message has more than {CLIENT_FIRST_MAX} characters")
+    return form
+
+
+def _is_by_token(form: re.Match[str]) -> bool:
+    """Raises LoginRefused for an extension that comes twice."""
+    pairs = [each.split("=", 1) for each in form[5].split(",")[1:]]
+    extensions = dict(pairs)
+    if len(extensions) != len(pairs):
+        raise LoginRefused("an extension comes twice")
+    return extensions.get("tokenauth", "").lower() == "true"
 
 
 def _unescaped(name: str) -> str:

@@ -13,8 +13,8 @@ from struct import pack
 from typing import Any, NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.security.principal import ANONYMOUS, USER, Principal
-from kpybroker.security.sasl.exchange import Exchange, LoginRefused, Mechanism
+from kpybroker.security.principal import ANONYMOUS, Principal
+from kpybroker.security.sasl.exchange import Exchange, LoginRefused, Mechanism, Preparation
 from kpybroker.wire.api import API_VERSIONS, Api, by_key, by_name
 from kpybroker.wire.codec.codec import parser_at_once
 from kpybroker.wire.codec.primitives import ManyElements
@@ -41,11 +41,12 @@ class Stage(Enum):
 
 class Verdict(NamedTuple):
     """What to do with a frame. `passes`: the dispatcher answers it. `failure`: why the login has failed; the answer is
-    sent late, and the connection is closed after it."""
+    sent late, and the connection is closed after it. `preparation`: do it, and then give the frame again."""
 
     answer: Buffers = []
     passes: bool = False
     failure: str | None = None
+    preparation: Preparation | None = None
 
 
 PASSES = Verdict(passes=True)
@@ -67,6 +68,8 @@ class LoginSession:
         self._bare = False
         self._logged_in_with: str | None = None
         self._began_again_ms: int | None = None
+        self._lifetime_ms = 0
+        """For how long the last login is valid; 0 for ever."""
         self.ends_ms: int | None = None
         """When the session has to have been renewed; None for never."""
 
@@ -80,8 +83,9 @@ class LoginSession:
         """Every later frame is for the dispatcher."""
         return self.stage is Stage.COMPLETE and self.ends_ms is None
 
-    def take(self, frame: memoryview) -> Verdict:
-        """Judge the next frame. Raises MalformedFrame: the connection is to be closed at once, without an answer."""
+    def take(self, frame: memoryview, *, prepared: bool = False) -> Verdict:
+        """Judge the next frame; or, if that one had to be prepared, the same frame again. Raises MalformedFrame: the
+        connection is to be closed at once, without an answer."""
         stage = self.stage
         if stage is Stage.COMPLETE:
             return self._during_session(frame)
@@ -89,7 +93,7 @@ class LoginSession:
             raise MalformedFrame("a frame after a failed login")
         self.stage = Stage.FAILED  # unless the frame is found to be right
         if stage is Stage.AUTHENTICATE:
-            return self._bare_token(frame) if self._bare else self._token(frame)
+            return (self._bare_token if self._bare else self._token)(frame, prepared=prepared)
         return self._before_tokens(frame, stage)
 
     def _before_tokens(self, frame: memoryview, stage: Stage) -> Verdict:
@@ -126,7 +130,7 @@ class LoginSession:
         response = sasl_handshake.Response(mechanisms=offered)
         return Verdict(encode_response(correlation_id, HANDSHAKE, version, response))
 
-    def _token(self, frame: memoryview) -> Verdict:
+    def _token(self, frame: memoryview, *, prepared: bool) -> Verdict:
         header, body_at = parse_request_header(frame)
         version = header.api_version
         api = by_key.get(header.api_key)
@@ -139,36 +143,41 @@ class LoginSession:
             told = self._refuse(api, asked, KafkaError(ErrorCode.ILLEGAL_SASL_STATE, text))
             return Verdict(encode_response(header.correlation_id, api, version, told), failure=text)
         try:
-            token = self._step(bytes(asked.auth_bytes))
+            token = self._step(bytes(asked.auth_bytes), prepared=prepared)
         except LoginRefused as refused:
             told = sasl_authenticate.Response(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=refused.told or self._shared_text
             )
             return Verdict(encode_response(header.correlation_id, api, version, told), failure=self._why(refused))
+        if not isinstance(token, bytes):
+            return Verdict(preparation=token)
         response = sasl_authenticate.Response(auth_bytes=token)
         if self.stage is Stage.COMPLETE and self.ends_ms is not None:
-            response.session_lifetime_ms = self._mechanisms[self._mechanism].lifetime_ms
+            response.session_lifetime_ms = self._lifetime_ms
         return Verdict(encode_response(header.correlation_id, api, version, response))
 
-    def _bare_token(self, frame: memoryview) -> Verdict:
+    def _bare_token(self, frame: memoryview, *, prepared: bool) -> Verdict:
         try:
-            token = self._step(bytes(frame))
+            token = self._step(bytes(frame), prepared=prepared)
         except LoginRefused as refused:
             return Verdict(failure=self._why(refused))
+        if not isinstance(token, bytes):
+            return Verdict(preparation=token)
         return Verdict([pack(">i", len(token)) + token])
 
-    def _step(self, token: bytes) -> bytes:
-        """The answer to a token; with the last one the login is complete. Raises LoginRefused, MalformedFrame."""
+    def _step(self, token: bytes, *, prepared: bool) -> bytes | Preparation:
+        """The answer to a token, or what has to be done before; with the last token the login is complete. Raises
+        LoginRefused, MalformedFrame."""
         if self._exchange is None:
             raise MalformedFrame(f"re-authentication with {self._mechanism}, after a login with {self._logged_in_with}")
-        answer = self._exchange.step(token)
+        preparation = None if prepared else self._exchange.preparation(token)
+        answer = self._exchange.step(token) if preparation is None else preparation
         self.stage = Stage.AUTHENTICATE
-        user = self._exchange.user
-        if user is not None:
-            self._complete(Principal(USER, user))
+        if self._exchange.principal is not None:
+            self._complete(self._exchange.principal, self._exchange.lifetime_ms)
         return answer
 
-    def _complete(self, principal: Principal) -> None:
+    def _complete(self, principal: Principal, valid_ms: int | None) -> None:
         self.stage = Stage.FAILED
         if self._logged_in_with is not None and principal != self.principal:
             before = self.principal
@@ -177,9 +186,11 @@ class LoginSession:
                 f"{principal.type}.{principal.name}"
             )
             raise LoginRefused(text, text)
-        lifetime_ms = self._mechanisms[self._mechanism].lifetime_ms
+        at_most_ms = self._mechanisms[self._mechanism].lifetime_ms
+        lifetimes_ms = [each for each in (at_most_ms, valid_ms) if each is not None and each > 0]
+        self._lifetime_ms = min(lifetimes_ms, default=0)
         self.principal, self._logged_in_with, self._exchange = principal, self._mechanism, None
-        self.ends_ms = self._now_ms() + lifetime_ms if lifetime_ms > 0 else None
+        self.ends_ms = self._now_ms() + self._lifetime_ms if lifetimes_ms else None
         self.stage = Stage.COMPLETE
 
     def _during_session(self, frame: memoryview) -> Verdict:

@@ -1,7 +1,8 @@
 """Connections of listeners with SASL: until a login is complete, the login gets the frames (KIP-43, KIP-368).
 
-Works over any transport. A failed login is answered and closed late, and nothing is read meanwhile: one timer for each
-such connection, whose number the limits on connections bound.
+Works over any transport. A failed login is answered and closed late, and a login by a delegation token may have to wait
+for a thread. Nothing is read meanwhile: one timer or task for each such connection, whose number the limits on
+connections bound.
 """
 
 from __future__ import annotations
@@ -16,29 +17,33 @@ from kpybroker.call import Reply
 from kpybroker.config.sasl_settings import SaslListener
 from kpybroker.errors import MalformedFrame
 from kpybroker.handlers import refused
-from kpybroker.security.sasl.exchange import Exchange, Mechanism
+from kpybroker.security.sasl.exchange import Exchange, Mechanism, Preparation
 from kpybroker.security.sasl.plain import PLAIN, PlainExchange
 from kpybroker.security.sasl.scram import MECHANISMS, ScramExchange
 from kpybroker.security.sasl.session import LoginSession, Stage, Verdict
+from kpybroker.security.sasl.token_logins import TokenLogins
 from kpybroker.security.scram import ScramCredential, ScramMechanism
 from kpybroker.server.connections.bad_frames import HEADER_BYTES_MIN
 from kpybroker.server.connections.connection import TURN_MS, Connection
 from kpybroker.server.connections.listener import ListenerState
 from kpybroker.server.connections.port import Port
+from kpybroker.tasks import begin
 
 NONCE_BYTES = 18
 SECRET_BYTES = 32
 
 
 class ListenerLogin:
-    """What the logins of one listener share: mechanisms, limits, and the secret that makes the salts of unknown
-    users."""
+    """What the logins of one listener share: mechanisms, limits, delegation tokens, and the secret that makes the salts
+    of unknown users."""
 
     def __init__(self, broker: Broker, settings: SaslListener) -> None:
         self._broker = broker
         self.receive_bytes_max = settings.receive_bytes_max
         self.failure_delay_s = broker.config.connection_failed_authentication_delay_ms / 1000
         self._secret = secrets.token_bytes(SECRET_BYTES)
+        self.fail = broker.background.fail
+        self._tokens = self._token_logins()
         self._mechanisms: Mapping[str, Mechanism] = {
             name: Mechanism(self._beginning(name, settings.users), settings.lifetimes_ms[name])
             for name in settings.mechanisms
@@ -61,25 +66,36 @@ class ListenerLogin:
         def credential(user: str) -> ScramCredential | None:
             return self._broker.metadata.image.scram_credentials.get(user, {}).get(mechanism)
 
-        return ScramExchange(mechanism, credential, secrets.token_urlsafe(NONCE_BYTES), self._secret)
+        return ScramExchange(mechanism, credential, secrets.token_urlsafe(NONCE_BYTES), self._secret, self._tokens)
+
+    def _token_logins(self) -> TokenLogins | None:
+        broker = self._broker
+        key = broker.config.delegation_tokens.secret_key
+        if key is None:
+            return None
+        world, metadata = broker.world, broker.metadata
+        return TokenLogins(
+            key, lambda: metadata.image.delegation_tokens, self._secret, world.wall_ms, world.disk.off_loop
+        )
 
 
 class Delay(Reply):
-    """Stands among the replies for the answer to a failed login: nothing is read or answered until it is complete."""
+    """Stands among the replies for an answer of a login that comes later: nothing is read or answered until it is
+    complete."""
 
-    __slots__ = ("_timer",)
+    __slots__ = ("_work",)
 
     def __init__(self) -> None:
         super().__init__(holds_frame=True)
-        self._timer: asyncio.TimerHandle | None = None
+        self._work: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
-    def start(self, timer: asyncio.TimerHandle) -> None:
-        """Cancel this timer if the connection is lost meanwhile."""
-        self._timer = timer
+    def start(self, work: asyncio.TimerHandle | asyncio.Task[None]) -> None:
+        """Cancel this if the connection is lost meanwhile."""
+        self._work = work
 
     def abandon(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._work is not None:
+            self._work.cancel()
 
 
 class LoginConnection(Connection):
@@ -119,11 +135,16 @@ class LoginConnection(Connection):
         else:
             super().stop_gracefully()
 
-    def _take(self, frame: memoryview) -> None:
+    def _take(self, frame: memoryview, *, prepared: bool = False) -> None:
         """Raises MalformedFrame."""
         session = self._session
-        verdict = session.take(frame)
-        if verdict.passes:
+        verdict = session.take(frame, prepared=prepared)
+        if verdict.preparation is not None:
+            delay = Delay()
+            work = self._take_prepared(bytes(frame), verdict.preparation, delay)
+            delay.start(begin(work, "a login by a delegation token", self._login.fail))
+            self.await_reply(delay)
+        elif verdict.passes:
             self._port.dispatch(self, frame)
         elif verdict.failure is not None:
             self._fail(verdict.failure, verdict)
@@ -131,6 +152,17 @@ class LoginConnection(Connection):
             self.answer(verdict.answer)
             if session.stage is Stage.COMPLETE:
                 self.log_in(session.principal)
+
+    async def _take_prepared(self, frame: bytes, preparation: Preparation, delay: Delay) -> None:
+        """Take a frame again. What follows it is not read before its answer is queued."""
+        await preparation()
+        if self.is_closing:
+            return
+        try:
+            self._take(memoryview(frame), prepared=True)
+        except MalformedFrame as malformed:
+            self.refuse_frame(str(malformed))
+        delay.complete(None)
 
     def _fail(self, why: str, verdict: Verdict) -> None:
         """Log one line, and answer and close later."""

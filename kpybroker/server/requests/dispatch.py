@@ -59,7 +59,8 @@ class Route:
             self._own: Handle = authorized(api, forwarding(api, handle, here))
         else:
             mine = authorized(api, handle)
-            self._own = forwarding(api, mine) if api.is_forwarded else mine
+            before = getattr(handler, "before", None)
+            self._own = forwarding(api, mine, before=before) if api.is_forwarded else mine
         self.handle: Handle = self._own
 
     def go_through(self, between: Between | None) -> None:

@@ -22,9 +22,11 @@ Handle = Callable[["Broker", Call, Any], Any]
 
 Here = Callable[["Broker", Any], dict[int, Any]]
 """For requests with `resources`: the rows that this broker answers by itself, by the index of the resource."""
+Before = Callable[["Broker", Call, Any], Any]
+"""The response that refuses a request in place of forwarding it; None to forward it."""
 
 
-def forwarding(api: Api, handle: Handle, here: Here | None = None) -> Handle:
+def forwarding(api: Api, handle: Handle, here: Here | None = None, before: Before | None = None) -> Handle:
     """A handler that executes the request if this node is the active controller, and forwards it otherwise.
 
     A request to the controller's own listener gets NOT_CONTROLLER instead: such clients find the controller by
@@ -37,6 +39,9 @@ def forwarding(api: Api, handle: Handle, here: Here | None = None) -> Handle:
         if broker.controller.is_active:
             told = handle(broker, call, request)
             return _unless_moved(broker, api, call, request, told) if isawaitable(told) else told
+        refusal = None if before is None else before(broker, call, request)
+        if refusal is not None:
+            return refusal
         settled = None if here is None else here(broker, request)
         if settled:
             return _forward_rest(broker, api, call, request, settled)

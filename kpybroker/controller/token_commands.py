@@ -1,0 +1,40 @@
+"""The controller's commands for delegation tokens; plain values, like those of `commands`. Principals are text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class CreateDelegationToken(NamedTuple):
+    """Answer: the DelegationToken. Without a positive `max_lifetime_ms`, it lives as long as the settings allow.
+
+    Raises DELEGATION_TOKEN_AUTH_DISABLED, INVALID_PRINCIPAL_TYPE, POLICY_VIOLATION.
+    """
+
+    requester: str
+    owner: str
+    renewers: tuple[str, ...] = ()
+    max_lifetime_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RenewDelegationToken:
+    """Let a token expire `period_ms` from now; without a positive period, after that of the settings.
+
+    Answer: when it expires, in milliseconds since the epoch. Raises DELEGATION_TOKEN_AUTH_DISABLED,
+    DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH.
+    """
+
+    requester: str
+    hmac: bytes = field(repr=False)
+    period_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireDelegationToken:
+    """Let a token expire `period_ms` from now, or remove it if that is negative. Answer and errors: as for renewing."""
+
+    requester: str
+    hmac: bytes = field(repr=False)
+    period_ms: int = -1

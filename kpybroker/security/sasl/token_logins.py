@@ -1,0 +1,88 @@
+"""Logins by delegation tokens: the credential of each is derived once, when somebody first logs in with it (KIP-48).
+
+A derivation takes milliseconds, so a thread does it. It is kept for later logins with the same token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from hashlib import pbkdf2_hmac
+
+from kpybroker.security.delegation_tokens import DelegationToken, token_password
+from kpybroker.security.sasl.exchange import Preparation
+from kpybroker.security.sasl.scram import TokenLogin
+from kpybroker.security.scram import (
+    DIGESTS,
+    ITERATIONS_MIN,
+    ScramCredential,
+    ScramMechanism,
+    credential_of,
+    made_up_salt,
+)
+
+CREDENTIALS_MAX = 10_000
+"""How many credentials are kept, of a few hundred bytes each; the one that was used longest ago goes first."""
+Tokens = Callable[[], Mapping[str, DelegationToken]]
+"""The tokens that this node knows now, by id."""
+OffLoop = Callable[[Callable[[], None]], Awaitable[None]]
+"""Runs work on a thread."""
+Asked = tuple[ScramMechanism, str]
+
+
+class TokenLogins:
+    """The tokens of one listener. `salts` is the secret that makes the salts of unknown names, too: so an answer does
+    not tell whether there is such a token. `wall_ms` is the wall clock.
+    """
+
+    def __init__(
+        self, secret_key: str, tokens: Tokens, salts: bytes, wall_ms: Callable[[], int], off_loop: OffLoop
+    ) -> None:
+        self._secret_key = secret_key
+        self._tokens = tokens
+        self._salts = salts
+        self._wall_ms = wall_ms
+        self._off_loop = off_loop
+        self._credentials: dict[Asked, ScramCredential] = {}
+        self._deriving: dict[Asked, asyncio.Task[None]] = {}
+
+    def derivation(self, mechanism: ScramMechanism, token_id: str) -> Preparation | None:
+        """The derivation of a token's credential, unless that is known, or the token is not valid."""
+        asked = mechanism, token_id
+        if asked in self._credentials or self._valid(token_id) is None:
+            return None
+        return partial(self._derived, asked)
+
+    def find(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
+        """What a token logs in with; None if it is not valid, or if its credential has not been derived."""
+        token, credential = self._valid(token_id), self._credentials.pop((mechanism, token_id), None)
+        if credential is None:
+            return None
+        self._credentials[mechanism, token_id] = credential  # now the last to go
+        if token is None or token.login is None:
+            return None
+        left_ms = min(token.expires_ms, token.max_ms) - self._wall_ms()
+        return TokenLogin(credential, token.login, max(left_ms, 1))
+
+    def _valid(self, token_id: str) -> DelegationToken | None:
+        token = self._tokens().get(token_id)
+        return None if token is None or token.login is None or token.has_expired(self._wall_ms()) else token
+
+    async def _derived(self, asked: Asked) -> None:
+        """Wait for one derivation, however many logins want it."""
+        deriving = self._deriving.get(asked)
+        if deriving is None:
+            deriving = self._deriving[asked] = asyncio.get_running_loop().create_task(self._derive(asked))
+            deriving.add_done_callback(lambda _: self._deriving.pop(asked))
+        await asyncio.shield(deriving)
+
+    async def _derive(self, asked: Asked) -> None:
+        mechanism, token_id = asked
+        password = token_password(self._secret_key, token_id).encode()
+        salt = made_up_salt(self._salts, mechanism, token_id)
+        salted: list[bytes] = []
+        await self._off_loop(lambda: salted.append(pbkdf2_hmac(DIGESTS[mechanism], password, salt, ITERATIONS_MIN)))
+        self._credentials[asked] = credential_of(mechanism, salt, salted[0], ITERATIONS_MIN)
+        if len(self._credentials) > CREDENTIALS_MAX:
+            del self._credentials[next(iter(self._credentials))]

@@ -1,0 +1,20 @@
+"""Who may send requests about delegation tokens (KIP-48)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+
+if TYPE_CHECKING:
+    from kpybroker.broker.broker import Broker
+
+
+def may_ask(broker: Broker, call: Call) -> bool:
+    """Whether the caller has logged in, and not with a delegation token.
+
+    The node that forwards a request has seen the client's listener, so it decides about that.
+    """
+    if call.principal.token_authenticated:
+        return False
+    return call.forwarded or call.listener in broker.config.sasl_listeners
