@@ -12,6 +12,7 @@ from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.errors import ConfigError, KafkaError
 from kpybroker.metadata import chronicle
 from kpybroker.server.connections.secure_listeners import SecureListening, secure_listening
+from kpybroker.server.connections.token_checks import listener_tokens
 from kpybroker.server.server import Server
 from kpybroker.storage.dirs.directory import is_formatted
 from kpybroker.world import World
@@ -57,10 +58,11 @@ class Node:
     @classmethod
     async def _start(cls, world: World, config: BrokerConfig, observing: Observing | None) -> Node:
         secure_listening(lambda: config, world)  # before anything is formatted
+        tokens = await listener_tokens(world, config)
         if not is_formatted(world, config.metadata_log_dir):
             await _check_ports(world, config)
         broker = await Broker.open(world, config)
-        server = Server(broker)
+        server = Server(broker, tokens)
         if observing is not None:
             observing.show(broker, server)
         started = False
