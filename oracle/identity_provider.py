@@ -7,11 +7,13 @@ import base64
 import json
 import threading
 import time
+import warnings
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
+from joserfc.errors import SecurityWarning
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 
@@ -28,7 +30,7 @@ def encoded(part: object) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def claims_of(name: str = "ann", **changed: object) -> dict[str, object]:
+def claims_of(name: str = "ann", /, **changed: object) -> dict[str, object]:
     """Claims that are right for the next minutes; with `changed` over them, of which None leaves one out."""
     now_s = int(time.time())
     claims = {"sub": name, "iat": now_s, "exp": now_s + LIFETIME_S, **changed}
@@ -54,7 +56,9 @@ def new_key(algorithm: str, bits: int = 2048) -> Key:
         return OKPKey.generate_key("Ed25519")
     if algorithm.startswith("HS"):
         return OctKey.generate_key(512)
-    return RSAKey.generate_key(bits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SecurityWarning)  # some are too short on purpose
+        return RSAKey.generate_key(bits)
 
 
 class IdentityProvider:

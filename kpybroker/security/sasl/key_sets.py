@@ -6,6 +6,7 @@ cannot be read, is left out, as there.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -139,9 +140,13 @@ def _public_key(key_type: str, members: Mapping[str, Any]) -> PublicKey | None:
             return ECKey.import_key({**members})
         if key_type == "OKP":
             return OKPKey.import_key({**members})
-        key = RSAKey.import_key({**members})
-        numbers = key.public_key.public_numbers()
+        if _bits(members["n"]) not in RSA_BITS or _bits(members["e"]) > EXPONENT_BITS_MAX:
+            return None
+        return RSAKey.import_key({**members})
     except (JoseError, ValueError):
         return None
-    fits = numbers.n.bit_length() in RSA_BITS and numbers.e.bit_length() <= EXPONENT_BITS_MAX
-    return key if fits else None
+
+
+def _bits(text: str) -> int:
+    """The length of a number in base64url. Raises ValueError."""
+    return int.from_bytes(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), "big").bit_length()
