@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ from oracle.identity_provider import (
 from oracle.kafka import Kafka
 from oracle.target import NotStarted, steady_port
 from oracle.tools import alone, tool
+from tests.certificates import sign
 
 TOPIC = "behind-a-token"
 AUDIENCE, ISSUER = "kafka", "https://login.example.org"
@@ -52,11 +54,13 @@ HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCall
 ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 """Apache Kafka opens no address that is not named in this property of Java."""
 DOORS = ("open", "scoped", "renewed", "signed", "loose", "remote")
-"""Three listeners with unsecured tokens, and three with signed ones, the last of which asks for its keys by HTTP."""
+"""Three listeners with unsecured tokens, and three with signed ones, the last of which asks for its keys by https."""
 SIGNING = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
-def settings_of(keys: str, remote: str) -> dict[str, str]:
+def settings_of(keys: str, remote: str, trust: str = "") -> dict[str, str]:
+    """`trust` are the options of TLS to the address of the keys."""
+
     def of(door: str, **settings: str) -> dict[str, str]:
         return {f"listener.name.{door}.oauthbearer.{name.replace('_', '.')}": text for name, text in settings.items()}
 
@@ -86,7 +90,8 @@ def settings_of(keys: str, remote: str) -> dict[str, str]:
         ),
         **of(
             "remote",
-            **signed,
+            sasl_server_callback_handler_class=HANDLER,
+            sasl_jaas_config=f'{MODULE} required unsecuredLoginStringClaim_sub="broker" {trust};',
             sasl_oauthbearer_jwks_endpoint_url=remote,
             sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms="300",
         ),
@@ -130,10 +135,16 @@ def doors(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     keys = tmp_path_factory.mktemp("provider") / "keys.json"
     broken = ({"kty": "XX", "kid": "x"}, {"kid": 3}, {"kty": "RSA", "kid": "bad", "n": "!", "e": "AQAB"})
     keys.write_text(provider.key_set(*broken))
-    with KeyServer() as server:
+    authority = sign("authority")
+    trusted = keys.with_name("authority.pem")
+    trusted.write_text(authority.chain_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(sign("server", authority).pem(keys.with_name("server.pem")))
+    trust = f'ssl.truststore.type="PEM" ssl.truststore.location="{trusted}"'
+    with KeyServer(context) as server:
         moved = server.show("/moved", "", 302, Location="/keys")
         server.show("/keys", remote.key_set())
-        broker, ports = broker_of(target_name, settings_of(keys.as_uri(), moved), keys.as_uri(), moved)
+        broker, ports = broker_of(target_name, settings_of(keys.as_uri(), moved, trust), keys.as_uri(), moved)
         broker.start()
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)

@@ -5,6 +5,7 @@ Tokens may be wrong in any way, so they are put together here by hand.
 
 import base64
 import json
+import ssl
 import threading
 import time
 import warnings
@@ -95,18 +96,22 @@ class IdentityProvider:
 
 
 class KeyServer:
-    """Serves pages on 127.0.0.1 while it is entered; `pages` are status, headers and body by path."""
+    """Serves pages on 127.0.0.1 while it is entered, by https if it has a context; `pages` are status, headers and body
+    by path."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.asked: list[str] = []
         """The paths that were asked for, in order."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._scheme = "http" if tls is None else "https"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}"
 
     def show(self, path: str, body: str | bytes, status: int = 200, **headers: str) -> str:
         """Serve a page from now on; its address."""

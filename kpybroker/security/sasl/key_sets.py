@@ -25,6 +25,8 @@ RSA_BITS = range(2048, 16_385)
 EXPONENT_BITS_MAX = 64
 MEMBERS = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 """The members of a public key, by type."""
+TEXTS = ("kty", "crv", "kid", "alg", "use", "x5t", "x5t#S256")
+"""Members that are texts if they are there."""
 CURVES = {"EC": ("P-256", "P-384", "P-521"), "OKP": ("Ed25519", "Ed448")}
 KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC"}
 CURVE_OF = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
@@ -109,20 +111,20 @@ def is_signed_by(found: SetKey, algorithm: str, signed: bytes, signature: bytes)
 
 def _key(row: Mapping[str, Any]) -> SetKey | None:
     """A key that may sign tokens; None for any other."""
-    about = {name: row.get(name) for name in ("kid", "alg", "use", "x5t", "x5t#S256")}
+    about = {name: row.get(name) for name in TEXTS}
     if not all(isinstance(value, str | None) for value in about.values()):
         return None
     operations = row.get("key_ops")
     if about["use"] not in (None, "sig") or (operations is not None and not _has_verify(operations)):
         return None
-    key_type = row.get("kty")
-    if key_type not in MEMBERS or (key_type in CURVES and row.get("crv") not in CURVES[key_type]):
+    key_type, curve = about["kty"], about["crv"]
+    if key_type not in MEMBERS or (key_type in CURVES and curve not in CURVES[key_type]):
         return None
     key = _public_key(key_type, {name: row.get(name) for name in ("kty", *MEMBERS[key_type])})
     if key is None:
         return None
     thumbprints = {name: text for name in ("x5t", "x5t#S256") if (text := about[name]) is not None}
-    return SetKey(about["kid"], about["alg"], thumbprints, key_type, row.get("crv"), key)
+    return SetKey(about["kid"], about["alg"], thumbprints, key_type, curve, key)
 
 
 def _has_verify(operations: object) -> bool:
