@@ -16,6 +16,7 @@ from kpybroker.config.dynamic import why_unusable
 from kpybroker.config.effect import BROKER
 from kpybroker.config.jaas import TEXT_MAX, parse_jaas
 from kpybroker.config.login import Login, login_of
+from kpybroker.config.oauth_settings import SignedTokens
 from kpybroker.config.security_keys import SASL_KEYS
 from kpybroker.errors import ConfigError
 
@@ -185,12 +186,16 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_the_examples_of_the_page_are_right() -> None:
     page = (Path(__file__).parents[2] / "docs" / "security-sasl.md").read_text()
     examples = [block for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if "listeners=" in block]
-    one, cluster = (parse_config(parse_properties(text, "security-sasl.md")) for text in examples)
+    one, cluster, tokens = (parse_config(parse_properties(text, "security-sasl.md")) for text in examples)
     assert one.sasl_listeners["SASL_PLAINTEXT"].users == {"admin": "change-me", "ann": "change-me-too"}
     assert one.login_to_brokers == Login("PLAIN", "admin", "change-me")
     assert cluster.login_to_brokers == Login("SCRAM-SHA-512", "node", "change-me")
     assert cluster.login_to_controllers == Login("PLAIN", "node", "change-me")
     assert cluster.sasl_listeners["CONTROLLER"].users == {"node": "change-me"}
+    rules = tokens.sasl_listeners["CLIENTS"].tokens
+    assert isinstance(rules, SignedTokens)
+    assert (rules.audiences, rules.issuer) == (("kafka",), "https://login.example.org")
+    assert str(rules.keys) == "KeysUrl(https://login.example.org/keys)"
 
 
 def test_the_login_of_a_client() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import ssl
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kpybroker.config import parse_properties
 from kpybroker.config.oauth_settings import HANDLER_OF_SIGNED
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.security.sasl import http_get, refreshing_keys
@@ -189,6 +191,33 @@ def test_nobody_waits_for_keys_that_do_not_come(tmp_path: Path, monkeypatch: pyt
                 assert not node.failed.done()
 
         play(tmp_path, {**SIGNED, URL: url}, scenario)
+
+
+def test_the_example_of_the_page_serves(tmp_path: Path, secure_server: KeyServer) -> None:
+    """With the files and the address of this test."""
+    page = (Path(__file__).parents[2] / "docs" / "security-sasl.md").read_text()
+    [example] = [each for each in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if "OAuthBearerLoginModule" in each]
+    of_clients = "listener.name.clients."
+    module = f'{MODULE} required ssl.truststore.type="PEM" ssl.truststore.location="{tmp_path / "ca.pem"}";'
+    own = {
+        "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+        "advertised.listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+        "log.dirs": str(tmp_path / "data"),
+        f"{of_clients}ssl.keystore.location": str(tmp_path / "server.pem"),
+        f"{of_clients}oauthbearer.sasl.jaas.config": module,
+        f"{of_clients}oauthbearer.{URL}": secure_server.show("/keys", PROVIDER.key_set()),
+    }
+
+    async def scenario(node: Node) -> None:
+        context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+        port = node.advertised[0].port
+        for audience, is_in in (("kafka", True), ("other", False)):
+            connection = Raw(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
+            token = PROVIDER.token(claims_of(aud=audience, iss="https://login.example.org"))
+            assert (not (await log_in(connection, token)).auth_bytes) == is_in
+            connection.writer.close()
+
+    play(tmp_path, {**parse_properties(example, "security-sasl.md"), **own}, scenario)
 
 
 def test_a_key_that_is_new_is_known_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
