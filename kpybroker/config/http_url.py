@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
-from urllib.parse import urljoin, urlsplit
 
 SCHEMES = {"http": 80, "https": 443}
 """With the ports that they have by themselves."""
@@ -32,11 +31,15 @@ class HttpUrl(NamedTuple):
 
     def followed(self, location: str) -> HttpUrl:
         """Where a redirect leads to. Raises ValueError with the reason."""
+        from urllib.parse import urljoin
+
         return parse_url(urljoin(str(self), location))
 
 
 def parse_url(text: str) -> HttpUrl:
     """Read an address. Raises ValueError with the reason."""
+    from urllib.parse import urlsplit  # which few brokers need
+
     if len(text) > URL_MAX or not WRITTEN.fullmatch(text):
         raise ValueError(f"it must have at most {URL_MAX} characters of ASCII, and no blanks")
     parts = urlsplit(text)

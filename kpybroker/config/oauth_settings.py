@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from kpybroker.config.http_url import HttpUrl, parse_url
 from kpybroker.config.jaas import OAUTHBEARER, Jaas
@@ -27,6 +26,8 @@ SCOPE_CLAIM, SUB_CLAIM = "sasl.oauthbearer.scope.claim.name", "sasl.oauthbearer.
 OF_SIGNED = (KEYS_URL, AUDIENCE, ISSUER)
 """Settings that ask for checks which unsecured tokens do not get."""
 OPTION = "unsecuredValidator"
+FILE = re.compile("file:(//[^/]*)?", re.IGNORECASE)
+"""What stands before the path of a file."""
 SCOPE_ITEM = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 DAYS_MAX_MS = 366 * 86_400_000
 """Intervals are at most a year, so that a timer can wait for them."""
@@ -148,7 +149,7 @@ def _keys(listener: str, url: str, jaas: Jaas, value: Callable[[str], Value]) ->
     if not url:
         raise ConfigError(f"{said} is not set: it has the public keys that signatures are checked with; name it")
     if url[:5].lower() == "file:":
-        path = urlsplit(url).path  # as it is: Apache Kafka does not decode %20 either
+        path = FILE.sub("", url, count=1)  # as it is: Apache Kafka does not decode %20 either
         if not path.startswith("/"):
             raise ConfigError(f"{said}={url}: a file needs its whole path; write file:///path/to/keys.json")
         return KeysFile(path)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from kpybroker.broker.broker import Broker
 from kpybroker.call import BROKER, CONTROLLER, TaskReply
@@ -16,7 +17,6 @@ from kpybroker.server.connections.listener import ListenerState
 from kpybroker.server.connections.logging_in import ListenerLogin, connection_at
 from kpybroker.server.connections.port import Port
 from kpybroker.server.connections.secure_listeners import SecureListening
-from kpybroker.server.connections.token_checks import ListenerTokens
 from kpybroker.server.requests import dispatch
 from kpybroker.server.requests.interceptors import Interceptors
 from kpybroker.server.requests.throttling import Throttling
@@ -24,6 +24,9 @@ from kpybroker.server.requests.timing import Timing
 from kpybroker.world import Listener
 from kpybroker.world.hang_ups import has_hung_up
 from kpybroker.world.secure import TlsAcceptor
+
+if TYPE_CHECKING:
+    from kpybroker.server.connections.token_checks import ListenerTokens
 
 NO_TOKENS: Mapping[str, ListenerTokens] = MappingProxyType({})
 SWEEP_EVERY_S = 1.0

@@ -44,8 +44,8 @@ class FileKeys:
 
     async def load(self) -> None:
         """Raises ConfigError for a file that cannot be read, or has no set of keys."""
-        self._stamp = stamp(self._path)
         try:
+            self._stamp = stamp(self._path)
             self.current = await _parsed(await self._read(), self._off_loop)
         except (OSError, ValueError) as error:
             raise ConfigError(f"listener {self._listener}: {KEYS_URL}=file://{self._path}: {error}") from None
