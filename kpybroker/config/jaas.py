@@ -19,7 +19,14 @@ FORM = 'write <class> required <option>="<value>" ... ;'
 TEXT_MAX = 1 << 20
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
-MODULES = {"PLAIN": PLAIN_MODULE, "SCRAM-SHA-256": SCRAM_MODULE, "SCRAM-SHA-512": SCRAM_MODULE}
+OAUTHBEARER = "OAUTHBEARER"
+OAUTHBEARER_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+MODULES = {
+    "PLAIN": PLAIN_MODULE,
+    "SCRAM-SHA-256": SCRAM_MODULE,
+    "SCRAM-SHA-512": SCRAM_MODULE,
+    OAUTHBEARER: OAUTHBEARER_MODULE,
+}
 """The login module of each mechanism that is served."""
 USER_PREFIX = "user_"
 

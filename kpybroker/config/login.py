@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kpybroker.config.jaas import MODULES, module_of
+from kpybroker.config.jaas import MODULES, OAUTHBEARER, module_of
 from kpybroker.errors import ConfigError
 
-NOT_SERVED = {
-    "GSSAPI": "it needs Kerberos: a key distribution centre, keytabs and a library in C",
-    "OAUTHBEARER": "tokens are not checked here",
-}
+NOT_SERVED = {"GSSAPI": "it needs Kerberos: a key distribution centre, keytabs and a library in C"}
 """Mechanisms of Apache Kafka that are refused, and why."""
 
 
@@ -34,6 +31,17 @@ def check_mechanism(setting: str, mechanism: str) -> None:
         return
     reason = NOT_SERVED.get(mechanism, "there is no such mechanism in Apache Kafka")
     raise ConfigError(f"{setting}={mechanism} is not served: {reason}; use one of {', '.join(MODULES)}")
+
+
+def check_own_mechanism(setting: str, mechanism: str) -> None:
+    """Raises ConfigError for a mechanism that kpybroker does not log in with itself, with the reason."""
+    check_mechanism(setting, mechanism)
+    if mechanism == OAUTHBEARER:
+        others = ", ".join(name for name in MODULES if name != OAUTHBEARER)
+        raise ConfigError(
+            f"{setting}={mechanism} is not served: kpybroker checks the tokens of others, and fetches none of its own; "
+            f"use one of {others}"
+        )
 
 
 def login_from(setting: str, jaas_text: str | None, mechanism: str) -> Login:
@@ -61,5 +69,5 @@ def login_of(properties: Mapping[str, str]) -> Login | None:
     if not protocol.startswith("SASL_"):
         return None
     mechanism = properties.get("sasl.mechanism", "GSSAPI").strip()
-    check_mechanism("sasl.mechanism", mechanism)
+    check_own_mechanism("sasl.mechanism", mechanism)
     return login_from("sasl.jaas.config", properties.get("sasl.jaas.config"), mechanism)

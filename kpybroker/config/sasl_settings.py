@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kpybroker.config.jaas import MODULES, PLAIN_MODULE, module_of
+from kpybroker.config.jaas import MODULES, OAUTHBEARER, OAUTHBEARER_MODULE, PLAIN_MODULE, Jaas, module_of
 from kpybroker.config.key import Value
 from kpybroker.config.listeners import Endpoint
-from kpybroker.config.login import Login, check_mechanism, login_from
+from kpybroker.config.login import Login, check_mechanism, check_own_mechanism, login_from
+from kpybroker.config.oauth_settings import HANDLER, TokenRules, check_handlers, token_rules
 from kpybroker.config.security_keys import SASL_KEYS
 from kpybroker.errors import ConfigError
 
@@ -20,16 +21,25 @@ PREFIX = "listener.name."
 ENABLED = "sasl.enabled.mechanisms"
 BETWEEN_BROKERS, TO_CONTROLLERS = "sasl.mechanism.inter.broker.protocol", "sasl.mechanism.controller.protocol"
 SCRAM = "SCRAM-"
+NEED_JAAS = {
+    "PLAIN": (
+        "has the users of PLAIN and their passwords",
+        f'{PLAIN_MODULE} required user_<name>="<password>";',
+    ),
+    OAUTHBEARER: ("says that tokens are taken", f"{OAUTHBEARER_MODULE} required;"),
+}
+"""What the JAAS text of a mechanism is for, and an example, if a listener needs one."""
 
 
 class SaslListener(NamedTuple):
     """How clients log in at a listener. `users` are the passwords for PLAIN; `lifetimes_ms` has for each mechanism for
-    how long a login is valid, 0 for ever."""
+    how long a login is valid, 0 for ever; `tokens` are the rules of OAUTHBEARER, None without it."""
 
     mechanisms: tuple[str, ...]
     users: Mapping[str, str]
     lifetimes_ms: Mapping[str, int]
     receive_bytes_max: int
+    tokens: TokenRules | None = None
 
     def __repr__(self) -> str:
         return f"SaslListener({', '.join(self.mechanisms)})"
@@ -42,6 +52,7 @@ def has_login(protocol: str) -> bool:
 
 def sasl_listeners(texts: Mapping[str, str], endpoints: Sequence[Endpoint]) -> dict[str, SaslListener]:
     """The listeners with logins, by name. Raises ConfigError."""
+    check_handlers(texts)
     return {each.name: _listener(texts, each.name) for each in endpoints if has_login(each.protocol)}
 
 
@@ -79,28 +90,37 @@ def _listener(texts: Mapping[str, str], name: str) -> SaslListener:
     if not mechanisms:
         raise ConfigError(f"{ENABLED} is empty, and listener {name} has logins; name one of {', '.join(MODULES)}")
     lifetimes_ms: dict[str, int] = {}
-    users: dict[str, str] = {}
+    jaas: dict[str, Jaas] = {}
     for mechanism in dict.fromkeys(mechanisms):
         check_mechanism(ENABLED if ENABLED in texts else f"listener {name}: {ENABLED}", mechanism)
         lifetime_ms = _value(texts, name, "connections.max.reauth.ms", mechanism)
         assert isinstance(lifetime_ms, int)
         lifetimes_ms[mechanism] = lifetime_ms
-        setting = _jaas_setting(name, mechanism)
-        if setting in texts:
-            users = module_of(setting, texts[setting], mechanism).users if mechanism == "PLAIN" else users
-        elif mechanism == "PLAIN":
-            raise ConfigError(
-                f"{setting} is not set: it has the users of PLAIN and their passwords; write {setting}="
-                f'{PLAIN_MODULE} required user_<name>="<password>";'
-            )
+        if mechanism in NEED_JAAS or _jaas_setting(name, mechanism) in texts:
+            jaas[mechanism] = _jaas(texts, name, mechanism)
     size = _value(texts, name, "sasl.server.max.receive.size")
     assert isinstance(size, int)
-    return SaslListener(tuple(lifetimes_ms), users, lifetimes_ms, size)
+    users = jaas["PLAIN"].users if "PLAIN" in jaas else {}
+    tokens = _token_rules(texts, name, jaas[OAUTHBEARER]) if OAUTHBEARER in jaas else None
+    return SaslListener(tuple(lifetimes_ms), users, lifetimes_ms, size, tokens)
+
+
+def _jaas(texts: Mapping[str, str], name: str, mechanism: str) -> Jaas:
+    setting = _jaas_setting(name, mechanism)
+    if setting not in texts:
+        has, example = NEED_JAAS[mechanism]
+        raise ConfigError(f"{setting} is not set: it {has}; write {setting}={example}")
+    return module_of(setting, texts[setting], mechanism)
+
+
+def _token_rules(texts: Mapping[str, str], name: str, jaas: Jaas) -> TokenRules:
+    handler = texts.get(f"{PREFIX}{name.lower()}.{OAUTHBEARER.lower()}.{HANDLER}", "").strip() or None
+    return token_rules(name, handler, jaas, lambda setting: _value(texts, name, setting, OAUTHBEARER))
 
 
 def _mechanism(texts: Mapping[str, str], name: str, setting: str) -> str:
     mechanism = str(_value(texts, name, setting))
-    check_mechanism(setting, mechanism)
+    check_own_mechanism(setting, mechanism)
     return mechanism
 
 

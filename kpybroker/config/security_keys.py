@@ -32,8 +32,10 @@ PER_BROKER = Mode.PER_BROKER
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 TRUSTED = "remove the setting, and listen only on 127.0.0.1 or on a network where every client may do everything"
-NO_OAUTH = "OAUTHBEARER is not served, and no token is checked; remove the setting, and use PLAIN or SCRAM"
-NO_CALLBACKS = "Java classes are not run; remove the setting, and give the users of PLAIN in sasl.jaas.config"
+NO_VALIDATOR = (
+    "Java classes are not run; remove the setting, and set sasl.oauthbearer.jwks.endpoint.url, expected.audience and "
+    "expected.issuer instead"
+)
 NO_TLS = (
     "Java classes are not run, and OpenSSL does TLS here; remove the setting, and set ssl.keystore.location instead"
 )
@@ -47,8 +49,17 @@ STORES = f"PEM, PKCS12 or JKS. {STORED}"
 SUITES = f"By Java's names; those of TLS 1.3 all together or none. {AT_START}"
 HOST_NAMES = "Whether a node checks that a certificate is of the host that it dials; empty: it does not."
 OTHER_TLS = "Has no effect: OpenSSL does TLS here."
-ONLY_SASL = "Configures GSSAPI, OAUTHBEARER or Java classes of SASL; none of them is served."
-MECHANISMS = "Of Kafka's mechanisms, PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are served."
+ONLY_SASL = "Configures GSSAPI or Java classes of SASL; neither is served."
+ONLY_CLIENTS = "For clients that fetch tokens, and for nodes that log in with them, which is not served."
+MECHANISMS = "Of Kafka's mechanisms, PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER are served."
+BETWEEN = "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are served between brokers."
+OF_TOKENS = "Of OAUTHBEARER with signed tokens. May have the prefix of listener and mechanism."
+OF_KEYS = "Of OAUTHBEARER whose keys are at http:// or https://. May have the prefix of listener and mechanism."
+HANDLERS = (
+    "Only for OAUTHBEARER, with the prefix of listener and mechanism: "
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler for signed tokens; none for "
+    "unsecured ones."
+)
 DELAY = "Nothing is read from it meanwhile."
 PREFIXED = "May have the prefix of a listener."
 JAAS = "Counts with the prefix of listener and mechanism: listener.name.<listener>.<mechanism>.sasl.jaas.config."
@@ -83,55 +94,59 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
     harmless("sasl.kerberos.ticket.renew.window.factor", DOUBLE, "0.8", None, PER_BROKER, doc=ONLY_SASL),
     harmless("sasl.login.callback.handler.class", CLASS, None, doc=ONLY_SASL),
     harmless("sasl.login.class", CLASS, None, doc=ONLY_SASL),
-    harmless("sasl.login.connect.timeout.ms", INT, None, doc=ONLY_SASL),
-    harmless("sasl.login.read.timeout.ms", INT, None, doc=ONLY_SASL),
-    harmless("sasl.login.refresh.buffer.seconds", SHORT, "300", None, PER_BROKER, doc=ONLY_SASL),
-    harmless("sasl.login.refresh.min.period.seconds", SHORT, "60", None, PER_BROKER, doc=ONLY_SASL),
-    harmless("sasl.login.refresh.window.factor", DOUBLE, "0.8", None, PER_BROKER, doc=ONLY_SASL),
-    harmless("sasl.login.refresh.window.jitter", DOUBLE, "0.05", None, PER_BROKER, doc=ONLY_SASL),
-    harmless("sasl.login.retry.backoff.max.ms", LONG, "10000", doc=ONLY_SASL),
-    harmless("sasl.login.retry.backoff.ms", LONG, "100", doc=ONLY_SASL),
+    harmless("sasl.login.connect.timeout.ms", INT, None, doc=ONLY_CLIENTS),
+    harmless("sasl.login.read.timeout.ms", INT, None, doc=ONLY_CLIENTS),
+    harmless("sasl.login.refresh.buffer.seconds", SHORT, "300", None, PER_BROKER, doc=ONLY_CLIENTS),
+    harmless("sasl.login.refresh.min.period.seconds", SHORT, "60", None, PER_BROKER, doc=ONLY_CLIENTS),
+    harmless("sasl.login.refresh.window.factor", DOUBLE, "0.8", None, PER_BROKER, doc=ONLY_CLIENTS),
+    harmless("sasl.login.refresh.window.jitter", DOUBLE, "0.05", None, PER_BROKER, doc=ONLY_CLIENTS),
+    harmless("sasl.login.retry.backoff.max.ms", LONG, "10000", doc=ONLY_CLIENTS),
+    harmless("sasl.login.retry.backoff.ms", LONG, "100", doc=ONLY_CLIENTS),
     obeyed("sasl.mechanism.controller.protocol", STRING, "GSSAPI", doc="Only PLAIN is served between controllers."),
-    obeyed("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, PER_BROKER, doc=MECHANISMS),
+    obeyed("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, PER_BROKER, doc=BETWEEN),
     harmless(
-        "sasl.oauthbearer.assertion.algorithm", STRING, "RS256", one_of("ES256", "RS256", any_case=True), doc=ONLY_SASL
+        "sasl.oauthbearer.assertion.algorithm",
+        STRING,
+        "RS256",
+        one_of("ES256", "RS256", any_case=True),
+        doc=ONLY_CLIENTS,
     ),
-    harmless("sasl.oauthbearer.assertion.claim.aud", STRING, None, doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.assertion.claim.exp.seconds", INT, "300", between(0, 86400), doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.assertion.claim.iss", STRING, None, doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.assertion.claim.jti.include", BOOLEAN, "false", doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.assertion.claim.nbf.seconds", INT, "60", between(0, 3600), doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.assertion.claim.sub", STRING, None, doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.assertion.file", STRING, None, doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.assertion.private.key.file", STRING, None, doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.assertion.private.key.passphrase", PASSWORD, None, doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.assertion.template.file", STRING, None, doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.client.credentials.client.id", STRING, None, doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.client.credentials.client.secret", PASSWORD, None, doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.clock.skew.seconds", INT, "30", doc=ONLY_SASL),
-    refused("sasl.oauthbearer.expected.audience", LIST, "", doc=NO_OAUTH),
-    refused("sasl.oauthbearer.expected.issuer", STRING, None, doc=NO_OAUTH),
-    harmless("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, "3600000", doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, "10000", doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", LONG, "100", doc=ONLY_SASL),
-    refused("sasl.oauthbearer.jwks.endpoint.url", STRING, None, doc=NO_OAUTH),
+    harmless("sasl.oauthbearer.assertion.claim.aud", STRING, None, doc=ONLY_CLIENTS),
+    harmless("sasl.oauthbearer.assertion.claim.exp.seconds", INT, "300", between(0, 86400), doc=ONLY_CLIENTS),
+    harmless("sasl.oauthbearer.assertion.claim.iss", STRING, None, doc=ONLY_CLIENTS),
+    harmless("sasl.oauthbearer.assertion.claim.jti.include", BOOLEAN, "false", doc=ONLY_CLIENTS),
+    harmless("sasl.oauthbearer.assertion.claim.nbf.seconds", INT, "60", between(0, 3600), doc=ONLY_CLIENTS),
+    harmless("sasl.oauthbearer.assertion.claim.sub", STRING, None, doc=ONLY_CLIENTS),
+    harmless("sasl.oauthbearer.assertion.file", STRING, None, doc=ONLY_CLIENTS),
+    harmless("sasl.oauthbearer.assertion.private.key.file", STRING, None, doc=ONLY_CLIENTS),
+    harmless("sasl.oauthbearer.assertion.private.key.passphrase", PASSWORD, None, doc=ONLY_CLIENTS),
+    harmless("sasl.oauthbearer.assertion.template.file", STRING, None, doc=ONLY_CLIENTS),
+    harmless("sasl.oauthbearer.client.credentials.client.id", STRING, None, doc=ONLY_CLIENTS),
+    harmless("sasl.oauthbearer.client.credentials.client.secret", PASSWORD, None, doc=ONLY_CLIENTS),
+    obeyed("sasl.oauthbearer.clock.skew.seconds", INT, "30", doc=OF_TOKENS),
+    obeyed("sasl.oauthbearer.expected.audience", LIST, "", doc=OF_TOKENS),
+    obeyed("sasl.oauthbearer.expected.issuer", STRING, None, doc=OF_TOKENS),
+    obeyed("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, "3600000", doc=OF_KEYS),
+    obeyed("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, "10000", doc=OF_KEYS),
+    obeyed("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", LONG, "100", doc=OF_KEYS),
+    obeyed("sasl.oauthbearer.jwks.endpoint.url", STRING, None, doc=OF_TOKENS),
     harmless(
         "sasl.oauthbearer.jwt.retriever.class",
         CLASS,
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
-        doc=ONLY_SASL,
+        doc=ONLY_CLIENTS,
     ),
     refused(
         "sasl.oauthbearer.jwt.validator.class",
         CLASS,
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
-        doc=NO_OAUTH,
+        doc=NO_VALIDATOR,
     ),
-    harmless("sasl.oauthbearer.scope", STRING, None, doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.scope.claim.name", STRING, "scope", doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.sub.claim.name", STRING, "sub", doc=ONLY_SASL),
-    harmless("sasl.oauthbearer.token.endpoint.url", STRING, None, doc=ONLY_SASL),
-    refused("sasl.server.callback.handler.class", CLASS, None, doc=NO_CALLBACKS),
+    harmless("sasl.oauthbearer.scope", STRING, None, doc=ONLY_CLIENTS),
+    obeyed("sasl.oauthbearer.scope.claim.name", STRING, "scope", doc=OF_TOKENS),
+    obeyed("sasl.oauthbearer.sub.claim.name", STRING, "sub", doc=OF_TOKENS),
+    harmless("sasl.oauthbearer.token.endpoint.url", STRING, None, doc=ONLY_CLIENTS),
+    obeyed("sasl.server.callback.handler.class", CLASS, None, doc=HANDLERS),
     obeyed("sasl.server.max.receive.size", INT, "524288", doc=PREFIXED),
     obeyed(
         "security.inter.broker.protocol",
@@ -185,6 +200,16 @@ SASL_KEYS: Mapping[str, ConfigKey] = {
         "sasl.jaas.config",
         "sasl.mechanism.controller.protocol",
         "sasl.mechanism.inter.broker.protocol",
+        "sasl.oauthbearer.clock.skew.seconds",
+        "sasl.oauthbearer.expected.audience",
+        "sasl.oauthbearer.expected.issuer",
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "sasl.oauthbearer.scope.claim.name",
+        "sasl.oauthbearer.sub.claim.name",
+        "sasl.server.callback.handler.class",
         "sasl.server.max.receive.size",
     )
 }

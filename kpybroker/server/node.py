@@ -17,6 +17,7 @@ from kpybroker.storage.dirs.directory import is_formatted
 from kpybroker.world import World
 
 if TYPE_CHECKING:
+    from kpybroker.server.connections.token_checks import ListenerTokens
     from kpybroker.server.metrics.endpoints import Observing
 
 log = logging.getLogger(__name__)
@@ -57,10 +58,11 @@ class Node:
     @classmethod
     async def _start(cls, world: World, config: BrokerConfig, observing: Observing | None) -> Node:
         secure_listening(lambda: config, world)  # before anything is formatted
+        tokens = await _listener_tokens(world, config)
         if not is_formatted(world, config.metadata_log_dir):
             await _check_ports(world, config)
         broker = await Broker.open(world, config)
-        server = Server(broker)
+        server = Server(broker, tokens)
         if observing is not None:
             observing.show(broker, server)
         started = False
@@ -124,6 +126,16 @@ async def _observe(world: World, config: BrokerConfig) -> Observing | None:
         if not started:
             observing.close()
     return observing
+
+
+async def _listener_tokens(world: World, config: BrokerConfig) -> dict[str, ListenerTokens]:
+    """The checks of listeners with OAUTHBEARER, for which modules are loaded that others do without. Raises
+    ConfigError."""
+    if all(each.tokens is None for each in config.sasl_listeners.values()):
+        return {}
+    from kpybroker.server.connections.token_checks import listener_tokens
+
+    return await listener_tokens(world, config)
 
 
 async def _check_ports(world: World, config: BrokerConfig) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from kpybroker.broker.broker import Broker
 from kpybroker.call import BROKER, CONTROLLER, TaskReply
@@ -22,6 +25,10 @@ from kpybroker.world import Listener
 from kpybroker.world.hang_ups import has_hung_up
 from kpybroker.world.secure import TlsAcceptor
 
+if TYPE_CHECKING:
+    from kpybroker.server.connections.token_checks import ListenerTokens
+
+NO_TOKENS: Mapping[str, ListenerTokens] = MappingProxyType({})
 SWEEP_EVERY_S = 1.0
 STOP_PATIENCE_S = 5.0
 LOOKED_AT_A_TURN = 2000
@@ -31,8 +38,10 @@ LOOKED_AT_A_TURN = 2000
 class Server:
     """Accepts connections for a broker. Call `start`, then `stop`; one event loop thread."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, tokens: Mapping[str, ListenerTokens] = NO_TOKENS) -> None:
+        """`tokens` are the checks of listeners with OAUTHBEARER, by name."""
         self.broker = broker
+        self._tokens = tokens
         self.metrics = Metrics()
         self._loop = asyncio.get_running_loop()
         self.port = port = Port(broker, self.metrics, self.admit, self.forget)
@@ -75,7 +84,10 @@ class Server:
             state = replace(state, principal_of=secure.principal_of)
             tls = TlsAcceptor(secure.context, self._refuse_handshake)
         self._states.append(state)
-        login = ListenerLogin.of(self.broker, listener_name)
+        tokens = self._tokens.get(listener_name)
+        login = ListenerLogin.of(self.broker, listener_name, None if tokens is None else tokens.check)
+        if tokens is not None and tokens.follow is not None:
+            self.broker.background.begin(f"the keys of tokens of listener {listener_name}", tokens.follow())
         listener = await self.broker.world.network.listen(
             lambda: connection_at(state, self.port, login), host, port, tls
         )

@@ -16,6 +16,7 @@ from kpybroker.config.dynamic import why_unusable
 from kpybroker.config.effect import BROKER
 from kpybroker.config.jaas import TEXT_MAX, parse_jaas
 from kpybroker.config.login import Login, login_of
+from kpybroker.config.oauth_settings import SignedTokens
 from kpybroker.config.security_keys import SASL_KEYS
 from kpybroker.errors import ConfigError
 
@@ -87,7 +88,6 @@ def test_brokers_and_controllers_log_in() -> None:
     ("settings", "said"),
     [
         ({"sasl.enabled.mechanisms": None}, "GSSAPI is not served: it needs Kerberos"),
-        ({"sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"}, "OAUTHBEARER is not served: tokens are not checked here"),
         ({"sasl.enabled.mechanisms": "plain"}, "plain is not served: there is no such mechanism"),
         ({"sasl.enabled.mechanisms": ""}, "sasl.enabled.mechanisms is empty"),
         ({"listener.name.clients.plain.sasl.jaas.config": None}, "plain.sasl.jaas.config is not set: it has the users"),
@@ -112,7 +112,6 @@ def test_brokers_and_controllers_log_in() -> None:
             "password is missing",
         ),
         ({"sasl.server.callback.handler.class": "org.x.Handler"}, "Java classes are not run"),
-        ({"sasl.oauthbearer.jwks.endpoint.url": "https://x"}, "OAUTHBEARER is not served"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused_with_its_reason(settings: dict[str, str | None], said: str) -> None:
@@ -126,7 +125,7 @@ def test_what_cannot_be_obeyed_is_refused_with_its_reason(settings: dict[str, st
 @pytest.mark.parametrize("name", sorted(SASL_KEYS))
 def test_a_change_while_the_broker_runs_is_refused(name: str) -> None:
     """It would have no effect until the next start: a user who is removed could still log in."""
-    text = "hush;" if "jaas" in name else "1" if "ms" in name or "size" in name else "PLAIN"
+    text = "hush;" if "jaas" in name else "1" if name.endswith(("ms", "size", "seconds")) else "PLAIN"
     for prefixed in (name, f"listener.name.clients.{name}", f"listener.name.clients.plain.{name}"):
         said = why_unusable(BROKER, prefixed, text) or ""
         assert "cannot be changed while the broker runs" in said
@@ -187,12 +186,16 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_the_examples_of_the_page_are_right() -> None:
     page = (Path(__file__).parents[2] / "docs" / "security-sasl.md").read_text()
     examples = [block for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if "listeners=" in block]
-    one, cluster = (parse_config(parse_properties(text, "security-sasl.md")) for text in examples)
+    one, cluster, tokens = (parse_config(parse_properties(text, "security-sasl.md")) for text in examples)
     assert one.sasl_listeners["SASL_PLAINTEXT"].users == {"admin": "change-me", "ann": "change-me-too"}
     assert one.login_to_brokers == Login("PLAIN", "admin", "change-me")
     assert cluster.login_to_brokers == Login("SCRAM-SHA-512", "node", "change-me")
     assert cluster.login_to_controllers == Login("PLAIN", "node", "change-me")
     assert cluster.sasl_listeners["CONTROLLER"].users == {"node": "change-me"}
+    rules = tokens.sasl_listeners["CLIENTS"].tokens
+    assert isinstance(rules, SignedTokens)
+    assert (rules.audiences, rules.issuer) == (("kafka",), "https://login.example.org")
+    assert str(rules.keys) == "KeysUrl(https://login.example.org/keys)"
 
 
 def test_the_login_of_a_client() -> None:

@@ -13,7 +13,7 @@ from kpybroker.config.topic_keys import TOPIC_KEYS
 from kpybroker.errors import ConfigError
 
 REFUSED = [key for key in BROKER_KEYS.values() if key.effect is Effect.REFUSED]
-ACCESS = ("principal.builder.class", "sasl.oauthbearer.jwks.endpoint.url")
+ACCESS = ("principal.builder.class", "sasl.oauthbearer.jwt.validator.class")
 DATA = (
     "create.topic.policy.class.name",
     "config.providers",
@@ -63,14 +63,14 @@ def test_all_that_is_refused_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         parse_config(
             {
-                "sasl.oauthbearer.expected.issuer": "me",
-                "sasl.oauthbearer.jwks.endpoint.url": "file:/k",
                 "create.topic.policy.class.name": "a.B",
+                "alter.config.policy.class.name": "c.D",
+                "principal.builder.class": "e.F",
             }
         )
     said = str(refused.value)
-    assert "sasl.oauthbearer.expected.issuer=me, sasl.oauthbearer.jwks.endpoint.url=file:/k cannot be obeyed" in said
-    assert ". create.topic.policy.class.name=a.B cannot be obeyed" in said
+    assert "create.topic.policy.class.name=a.B, alter.config.policy.class.name=c.D cannot be obeyed" in said
+    assert ". principal.builder.class=e.F cannot be obeyed" in said
 
 
 @pytest.mark.parametrize("key", REFUSED, ids=lambda key: key.name)

@@ -187,7 +187,8 @@ class LoginSession:
             )
             raise LoginRefused(text, text)
         at_most_ms = self._mechanisms[self._mechanism].lifetime_ms
-        lifetimes_ms = [each for each in (at_most_ms, valid_ms) if each is not None and each > 0]
+        lifetimes_ms = [at_most_ms] if at_most_ms > 0 else []
+        lifetimes_ms += [] if valid_ms is None else [valid_ms]
         self._lifetime_ms = min(lifetimes_ms, default=0)
         self.principal, self._logged_in_with, self._exchange = principal, self._mechanism, None
         self.ends_ms = self._now_ms() + self._lifetime_ms if lifetimes_ms else None

@@ -1,7 +1,7 @@
 """Connections of listeners with SASL: until a login is complete, the login gets the frames (KIP-43, KIP-368).
 
-Works over any transport. A failed login is answered and closed late, and a login by a delegation token may have to wait
-for a thread. Nothing is read meanwhile: one timer or task for each such connection, whose number the limits on
+Works over any transport. A failed login is answered and closed late, and a login by a token may have to wait for a
+thread. Nothing is read meanwhile: one timer or task for each such connection, whose number the limits on
 connections bound.
 """
 
@@ -14,10 +14,13 @@ from functools import partial
 
 from kpybroker.broker.broker import Broker
 from kpybroker.call import Reply
+from kpybroker.config.jaas import OAUTHBEARER
 from kpybroker.config.sasl_settings import SaslListener
 from kpybroker.errors import MalformedFrame
 from kpybroker.handlers import refused
+from kpybroker.security.sasl.bearer_tokens import TokenCheck
 from kpybroker.security.sasl.exchange import Exchange, Mechanism, Preparation
+from kpybroker.security.sasl.oauthbearer import OAuthBearerExchange
 from kpybroker.security.sasl.plain import PLAIN, PlainExchange
 from kpybroker.security.sasl.scram import MECHANISMS, ScramExchange
 from kpybroker.security.sasl.session import LoginSession, Stage, Verdict
@@ -34,32 +37,36 @@ SECRET_BYTES = 32
 
 
 class ListenerLogin:
-    """What the logins of one listener share: mechanisms, limits, delegation tokens, and the secret that makes the salts
-    of unknown users."""
+    """What the logins of one listener share: mechanisms, limits, the check of OAUTHBEARER's tokens, delegation tokens,
+    and the secret that makes the salts of unknown users."""
 
-    def __init__(self, broker: Broker, settings: SaslListener) -> None:
+    def __init__(self, broker: Broker, settings: SaslListener, check: TokenCheck | None) -> None:
         self._broker = broker
         self.receive_bytes_max = settings.receive_bytes_max
         self.failure_delay_s = broker.config.connection_failed_authentication_delay_ms / 1000
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self.fail = broker.background.fail
         self._tokens = self._token_logins()
+        self._check = check
         self._mechanisms: Mapping[str, Mechanism] = {
             name: Mechanism(self._beginning(name, settings.users), settings.lifetimes_ms[name])
             for name in settings.mechanisms
         }
 
     @classmethod
-    def of(cls, broker: Broker, listener: str) -> ListenerLogin | None:
+    def of(cls, broker: Broker, listener: str, check: TokenCheck | None) -> ListenerLogin | None:
         """None for a listener without logins."""
         settings = broker.config.sasl_listeners.get(listener)
-        return None if settings is None else cls(broker, settings)
+        return None if settings is None else cls(broker, settings, check)
 
     def session(self) -> LoginSession:
         """The login of a new connection."""
         return LoginSession(self._mechanisms, refused, self._broker.world.steady_ms)
 
     def _beginning(self, name: str, users: Mapping[str, str]) -> Callable[[], Exchange]:
+        if name == OAUTHBEARER:
+            assert self._check is not None, "a listener with OAUTHBEARER is opened with its check"
+            return partial(OAuthBearerExchange, self._check)
         return partial(PlainExchange, users) if name == PLAIN else partial(self._scram, MECHANISMS[name])
 
     def _scram(self, mechanism: ScramMechanism) -> ScramExchange:
@@ -142,7 +149,7 @@ class LoginConnection(Connection):
         if verdict.preparation is not None:
             delay = Delay()
             work = self._take_prepared(bytes(frame), verdict.preparation, delay)
-            delay.start(begin(work, "a login by a delegation token", self._login.fail))
+            delay.start(begin(work, "a login by a token", self._login.fail))
             self.await_reply(delay)
         elif verdict.passes:
             self._port.dispatch(self, frame)

@@ -1,0 +1,176 @@
+"""What a listener with OAUTHBEARER asks of tokens (KIP-255, KIP-768).
+
+Without a callback handler, tokens are unsecured, as in Apache Kafka: anybody can write one. With Kafka's own handler
+for signed tokens, an identity provider signs them, and the listener knows its public keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kpybroker.config.http_url import HttpUrl, parse_url
+from kpybroker.config.jaas import OAUTHBEARER, Jaas
+from kpybroker.config.key import LIMITS, Value
+from kpybroker.errors import ConfigError
+
+HANDLER = "sasl.server.callback.handler.class"
+HANDLER_OF_SIGNED = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
+KEYS_URL = "sasl.oauthbearer.jwks.endpoint.url"
+REFRESH, BACKOFF, BACKOFF_MAX = (
+    f"sasl.oauthbearer.jwks.endpoint.{name}" for name in ("refresh.ms", "retry.backoff.ms", "retry.backoff.max.ms")
+)
+AUDIENCE, ISSUER = "sasl.oauthbearer.expected.audience", "sasl.oauthbearer.expected.issuer"
+SCOPE_CLAIM, SUB_CLAIM = "sasl.oauthbearer.scope.claim.name", "sasl.oauthbearer.sub.claim.name"
+OF_SIGNED = (KEYS_URL, AUDIENCE, ISSUER)
+"""Settings that ask for checks which unsecured tokens do not get."""
+OPTION = "unsecuredValidator"
+FILE = re.compile("file:(//[^/]*)?", re.IGNORECASE)
+"""What stands before the path of a file."""
+SCOPE_ITEM = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+DAYS_MAX_MS = 366 * 86_400_000
+"""Intervals are at most a year, so that a timer can wait for them."""
+
+
+class UnsecuredTokens(NamedTuple):
+    """Tokens that nobody has signed, for development: who has written one is whom it names."""
+
+    principal_claim: str = "sub"
+    scope_claim: str = "scope"
+    required_scope: tuple[str, ...] = ()
+    clock_skew_ms: int = 0
+
+
+class KeysFile(NamedTuple):
+    """The public keys are in a file, which is read again when it changes."""
+
+    path: str
+
+
+class KeysUrl(NamedTuple):
+    """The public keys are at an address. `tls` are the options `ssl.*` of the JAAS text, by name; never shown."""
+
+    url: HttpUrl
+    refresh_ms: int
+    backoff_ms: int
+    backoff_max_ms: int
+    tls: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"KeysUrl({self.url})"
+
+
+class SignedTokens(NamedTuple):
+    """Tokens that an identity provider signs. An empty `audiences` allows only tokens that name none."""
+
+    keys: KeysFile | KeysUrl
+    audiences: tuple[str, ...]
+    issuer: str | None
+    clock_skew_seconds: int
+    scope_claim: str
+    sub_claim: str
+
+
+TokenRules = UnsecuredTokens | SignedTokens
+
+
+def token_rules(listener: str, handler: str | None, jaas: Jaas, value: Callable[[str], Value]) -> TokenRules:
+    """The rules of a listener. `value` has its settings by their names without prefix. Raises ConfigError."""
+    if handler is not None:
+        return _signed(listener, jaas, value)
+    for setting in OF_SIGNED:
+        if value(setting):
+            raise ConfigError(
+                f"listener {listener}: {setting} is set, and no token would be checked for it: Apache Kafka takes "
+                f"unsecured tokens unless listener.name.{listener.lower()}.{OAUTHBEARER.lower()}.{HANDLER} is "
+                f"{HANDLER_OF_SIGNED}; set that, or remove {setting}"
+            )
+    return _unsecured(listener, jaas)
+
+
+def check_handlers(texts: Mapping[str, str]) -> None:
+    """Raise ConfigError for a callback handler that is not Kafka's own for signed tokens, or stands elsewhere."""
+    for name, text in texts.items():
+        if not name.endswith(HANDLER) or not text.strip():
+            continue
+        if not (name.startswith("listener.name.") and name.endswith(f".{OAUTHBEARER.lower()}.{HANDLER}")):
+            raise ConfigError(
+                f"{name}={text} cannot be obeyed: Java classes are not run; remove the setting, and give the users of "
+                f"PLAIN in sasl.jaas.config. Only listener.name.<listener>.{OAUTHBEARER.lower()}.{HANDLER} may be set"
+            )
+        if text.strip() != HANDLER_OF_SIGNED:
+            raise ConfigError(
+                f"{name}={text} cannot be obeyed: Java classes are not run; write {HANDLER_OF_SIGNED} for signed "
+                "tokens, or remove the setting for unsecured ones"
+            )
+
+
+def _unsecured(listener: str, jaas: Jaas) -> UnsecuredTokens:
+    options = {name: text.strip() for name, text in jaas.options.items() if text.strip()}
+    skew = options.get(f"{OPTION}AllowableClockSkewMs", "0")
+    if not (skew.isascii() and skew.isdigit() and len(skew) < 11 and int(skew) <= LIMITS["INT"][1]):
+        raise ConfigError(f"listener {listener}: {OPTION}AllowableClockSkewMs must be a number of milliseconds")
+    scope = tuple(filter(None, options.get(f"{OPTION}RequiredScope", "").split(" ")))
+    if not all(SCOPE_ITEM.fullmatch(item) for item in scope):
+        raise ConfigError(f"listener {listener}: {OPTION}RequiredScope must be words of ASCII without quotes")
+    return UnsecuredTokens(
+        options.get(f"{OPTION}PrincipalClaimName", "sub"),
+        options.get(f"{OPTION}ScopeClaimName", "scope"),
+        scope,
+        int(skew),
+    )
+
+
+def _signed(listener: str, jaas: Jaas, value: Callable[[str], Value]) -> SignedTokens:
+    def text(setting: str) -> str:
+        return str(value(setting) or "").strip()
+
+    def claim(setting: str) -> str:
+        if not text(setting):
+            raise ConfigError(f"listener {listener}: {setting} is empty; name a claim, or leave it out")
+        return text(setting)
+
+    audiences, skew = value(AUDIENCE), value("sasl.oauthbearer.clock.skew.seconds")
+    assert isinstance(audiences, tuple)
+    assert isinstance(skew, int)
+    return SignedTokens(
+        _keys(listener, text(KEYS_URL), jaas, value),
+        audiences,
+        text(ISSUER) or None,
+        skew,
+        claim(SCOPE_CLAIM),
+        claim(SUB_CLAIM),
+    )
+
+
+def _keys(listener: str, url: str, jaas: Jaas, value: Callable[[str], Value]) -> KeysFile | KeysUrl:
+    said = f"listener {listener}: {KEYS_URL}"
+    if not url:
+        raise ConfigError(f"{said} is not set: it has the public keys that signatures are checked with; name it")
+    if url[:5].lower() == "file:":
+        path = FILE.sub("", url, count=1)  # as it is: Apache Kafka does not decode %20 either
+        if not path.startswith("/"):
+            raise ConfigError(f"{said}={url}: a file needs its whole path; write file:///path/to/keys.json")
+        return KeysFile(path)
+    try:
+        parsed = parse_url(url)
+    except ValueError as error:
+        raise ConfigError(f"{said}: {error}; write file:///path, http://host/path or https://host/path") from None
+    refresh_ms, backoff_ms, backoff_max_ms = (
+        _interval(listener, name, value) for name in (REFRESH, BACKOFF, BACKOFF_MAX)
+    )
+    if refresh_ms == 0:
+        raise ConfigError(f"listener {listener}: {REFRESH}=0: it must be at least 1")
+    if backoff_max_ms < backoff_ms:
+        raise ConfigError(f"listener {listener}: {BACKOFF_MAX}={backoff_max_ms} is less than {BACKOFF}={backoff_ms}")
+    tls = {name: text for name, text in jaas.options.items() if name.startswith("ssl.")}
+    return KeysUrl(parsed, refresh_ms, backoff_ms, backoff_max_ms, tls)
+
+
+def _interval(listener: str, setting: str, value: Callable[[str], Value]) -> int:
+    found = value(setting)
+    assert isinstance(found, int)
+    if found < 0:
+        raise ConfigError(f"listener {listener}: {setting}={found}: it must not be negative")
+    return min(found, DAYS_MAX_MS)

@@ -1,0 +1,138 @@
+"""Tokens in the compact form of a JWS: three parts in base64url, of which the first two are JSON (RFC 7515, RFC 7519).
+
+What is read here comes from a client that nobody knows yet. Whatever it is, it is read or refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+from kpybroker.security.sasl.exchange import Preparation
+
+TOKEN_MAX = 65_536
+"""The most characters of a token. Apache Kafka has only the limit of a request, 524,288 bytes."""
+NAME_MAX = 1024
+"""The most characters of a name."""
+PARTS = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)")
+LIFETIME_MAX_MS = ((1 << 63) - 1) // 1_000_000
+"""292 years. Apache Kafka counts in nanoseconds, and fails for more."""
+Json = dict[str, Any]
+
+
+class TokenRefused(Exception):
+    """A token that logs nobody in, and why; `scope` is what it lacks. The text has no part of the token."""
+
+    def __init__(self, why: str, scope: str | None = None) -> None:
+        super().__init__(why)
+        self.scope = scope
+
+    @property
+    def answer(self) -> str:
+        """What a client is told (RFC 7628, 3.2.2)."""
+        if self.scope is None:
+            return '{"status":"invalid_token"}'
+        return f'{{"status":"insufficient_scope", "scope":"{self.scope}"}}'
+
+
+class BearerLogin(NamedTuple):
+    """Who a token logs in, and for how long; 0 if it has expired, and only the clock skew lets it in."""
+
+    name: str
+    lifetime_ms: int
+
+
+class TokenCheck(Protocol):
+    """The rules of a listener."""
+
+    def preparation(self) -> Preparation | None:
+        """What has to be done before `check`; None if nothing."""
+
+    def check(self, token: str) -> BearerLogin:
+        """Raises TokenRefused."""
+
+
+class Parts(NamedTuple):
+    """A token. `signed` is what its signature is for. The claims are not to be believed yet."""
+
+    header: Json
+    signed: bytes
+    payload: bytes
+    signature: bytes
+
+    def __repr__(self) -> str:
+        return "Parts()"
+
+
+def parts_of(token: str) -> Parts:
+    """Take a token apart; the payload is not parsed. Raises TokenRefused."""
+    if len(token) > TOKEN_MAX:
+        raise TokenRefused(f"it has more than {TOKEN_MAX} characters")
+    form = PARTS.fullmatch(token)
+    if form is None:
+        raise TokenRefused("it does not have the three parts of a signed token")
+    header, payload, signature = (_decoded(part) for part in form.groups())
+    return Parts(parse_object(header), f"{form[1]}.{form[2]}".encode(), payload, signature)
+
+
+def parse_object(data: bytes) -> Json:
+    """A JSON object, no name of which comes twice. Raises TokenRefused."""
+    try:
+        found = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise TokenRefused("a part is no JSON") from None
+    if not isinstance(found, dict):
+        raise TokenRefused("a part is no JSON object")
+    return found
+
+
+def number(claims: Json, name: str) -> float | None:
+    """A claim that is a time in seconds, which may have a fraction; None if it is absent. Raises TokenRefused."""
+    found = claims.get(name)
+    if found is None:
+        return None
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    if not is_number or not abs(found) < LIFETIME_MAX_MS or not math.isfinite(found):
+        raise TokenRefused(f"{name} is no time")
+    return float(found)
+
+
+def checked_name(claim: str, found: object) -> str:
+    """The name in a claim. Raises TokenRefused."""
+    if not isinstance(found, str) or not found.strip():
+        raise TokenRefused(f"{claim} is no name")
+    if len(found) > NAME_MAX:
+        raise TokenRefused(f"{claim} has more than {NAME_MAX} characters")
+    if any("\ud800" <= character <= "\udfff" for character in found):
+        raise TokenRefused(f"{claim} has half a character")
+    return found
+
+
+def lifetime_ms(ends_ms: int, now_ms: int) -> int:
+    """Raises TokenRefused for one that is too long to be counted."""
+    left_ms = max(ends_ms - now_ms, 0)
+    if left_ms > LIFETIME_MAX_MS:
+        raise TokenRefused("it expires in more than 292 years")
+    return left_ms
+
+
+def _decoded(part: str) -> bytes:
+    try:
+        return base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise TokenRefused("a part is not base64") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Json:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name comes twice")
+    return found
+
+
+def _no_number(_: str) -> NoReturn:
+    raise ValueError("no number")
