@@ -220,6 +220,18 @@ API = [
 
 DECLARED = [
     Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
+    Api(  76, "ShareGroupHeartbeat",      1,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  77, "ShareGroupDescribe",       1,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  78, "ShareFetch",               1,  2,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  79, "ShareAcknowledge",         1,  2,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  83, "InitializeShareGroupState", 0, 0,    0,    BROKER,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  84, "ReadShareGroupState",      0,  0,    0,    BROKER,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  85, "WriteShareGroupState",     0,  1,    0,    BROKER,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  86, "DeleteShareGroupState",    0,  0,    0,    BROKER,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  87, "ReadShareGroupStateSummary", 0, 1,   0,    BROKER,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  90, "DescribeShareGroupOffsets", 0, 1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  91, "AlterShareGroupOffsets",   0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  92, "DeleteShareGroupOffsets",  0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
 ]
 """Rows whose messages are declared and that have no handler yet: neither dispatched nor advertised. A row moves up when
 it gets its handler."""

@@ -15,6 +15,7 @@ STORED = {
     "group": r"\w+(Key|Value)",
     "consumer_group": r"\w+(Key|Value)",
     "share_group": r"\w+(Key|Value)",
+    "share_state": r"\w+(Key|Value)",
     "streams_group": r"\w+(Key|Value)",
 }
 """The rooms of wire/stored, and what the messages in them are called."""

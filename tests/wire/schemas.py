@@ -13,7 +13,7 @@ from kpybroker.wire.codec import layout as pieces
 from kpybroker.wire.codec.layout import in_versions
 from oracle.jars import KAFKA_VERSION, jars
 
-JARS = ("clients", "metadata", "raft", "group-coordinator", "transaction-coordinator")
+JARS = ("clients", "metadata", "raft", "group-coordinator", "share-coordinator", "transaction-coordinator")
 CODES = {
     "int8": "b",
     "int16": "h",
