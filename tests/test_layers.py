@@ -22,7 +22,7 @@ ROWS = [
     ["handlers"],
     ["serving"],
     ["broker"],
-    ["controller", "replication", "groups", "transactions", "quotas"],
+    ["controller", "replication", "groups", "transactions", "shares", "quotas"],
     ["raft"],
     ["machine", "client", "tasks", "call", "long_work"],
     ["storage", "metadata"],

@@ -68,7 +68,7 @@ class Broker:
             lambda: metadata.image,
             lambda: self.quorum.voters.ids,
         )
-        self.coordinators = Coordinators(world, metadata, self.replication, membership, config.node_id)
+        self.coordinators = Coordinators(world, metadata, self.replication, membership, log_dirs, config.node_id)
 
     @property
     def config(self) -> BrokerConfig:
@@ -226,7 +226,7 @@ class Broker:
 
     def _remove(self, topic: TopicImage) -> None:
         self.replication.replicas.let_go(topic)
-        self.coordinators.groups.on_topics_deleted({topic.name: topic.id})
+        self.coordinators.on_topic_deleted(topic)
 
     def _applied(self, node_id: int) -> int:
         """The last metadata offset that a node has applied, as far as this one knows."""

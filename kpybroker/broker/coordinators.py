@@ -1,25 +1,32 @@
-"""The coordinators of one broker, of groups and of transactions, and their connections to other brokers."""
+"""The coordinators of one broker, of groups, transactions and share partitions, and their connections to other
+brokers."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from kpybroker.broker.membership import Membership
 from kpybroker.broker.metadata_view import MetadataView
 from kpybroker.broker.topic_creation import CONTROLLER_TIMEOUT_MS
+from kpybroker.client.broker_connections import BrokerConnections
 from kpybroker.client.dialer import broker_dialer
 from kpybroker.config.component import read_settings
 from kpybroker.controller import commands
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator
 from kpybroker.groups.ground.settings import GroupSettings
-from kpybroker.metadata.image import TRANSACTION_FEATURE
+from kpybroker.metadata.image import TRANSACTION_FEATURE, TopicImage
 from kpybroker.replication.node.producer_ids import ProducerIds
 from kpybroker.replication.node.replication import Replication
+from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.state_log import PartitionLog
 from kpybroker.replication.partition.txn_markers import TxnMarkers
-from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kpybroker.shares.coordinator import ShareCoordinator
+from kpybroker.shares.machine import ShareSettings
+from kpybroker.storage.dirs.log_dirs import LogDirectories
+from kpybroker.topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_TOPIC
 from kpybroker.transactions.client import TransactionsClient
-from kpybroker.transactions.connections import BrokerConnections
 from kpybroker.transactions.coordinator import TransactionCoordinator
 from kpybroker.transactions.machine import TransactionSettings
 from kpybroker.transactions.markers import Markers
@@ -31,7 +38,13 @@ class Coordinators:
     """Each coordinates the partitions of its internal topic that this broker leads."""
 
     def __init__(
-        self, world: World, metadata: MetadataView, replication: Replication, membership: Membership, node_id: int
+        self,
+        world: World,
+        metadata: MetadataView,
+        replication: Replication,
+        membership: Membership,
+        log_dirs: LogDirectories,
+        node_id: int,
     ) -> None:
         self._world = world
         self._metadata = metadata
@@ -69,14 +82,30 @@ class Coordinators:
         self.transactions_client = TransactionsClient(
             node_id, lambda: metadata.config, lambda: metadata.image, self.transactions, self._connections
         )
-        self.by_topic: dict[str, GroupCoordinator | TransactionCoordinator] = {
+        self.shares = ShareCoordinator(
+            world,
+            read_settings(ShareSettings, config),
+            lambda: metadata.partition_count(
+                SHARE_STATE_TOPIC, metadata.config.share_coordinator_state_topic_num_partitions
+            ),
+            lambda: metadata.image,
+            partial(_delete_below, replication.hosting, log_dirs),
+            config.share_coordinator_state_topic_prune_interval_ms,
+        )
+        self.by_topic: dict[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
             OFFSETS_TOPIC: self.groups,
+            SHARE_STATE_TOPIC: self.shares,
             TRANSACTION_TOPIC: self.transactions,
         }
 
     def configure(self) -> None:
         """The broker's settings have changed."""
         self.groups.configure(GroupSettings.of(self._metadata.config))
+
+    def on_topic_deleted(self, topic: TopicImage) -> None:
+        """Forget, in the background, what is kept of a deleted topic."""
+        self.groups.on_topics_deleted({topic.name: topic.id})
+        self.shares.on_topics_deleted({topic.id})
 
     def leadership_changed(self, partition: Partition, leads: bool) -> None:
         """This broker has begun or ceased to lead a partition: start or stop coordinating it."""
@@ -98,6 +127,15 @@ class Coordinators:
     def close(self) -> None:
         """Stop coordinating, and close the connections to other brokers."""
         self.groups.close()
+        self.shares.close()
         self.transactions.close()
         self.transactions_client.close()
         self._connections.close()
+
+
+async def _delete_below(hosting: Hosting, log_dirs: LogDirectories, index: int, offset: int) -> None:
+    """Delete what a replay of `__share_group_state` does not need. Raises KafkaError."""
+    storage = hosting.leads(SHARE_STATE_TOPIC, index).log
+    if storage.start < offset <= storage.high_watermark:
+        storage.advance_start(offset)
+        await log_dirs.start_written(storage)

@@ -9,16 +9,21 @@ from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.controller import commands
-from kpybroker.controller.internal_topics import REPLICATION_FACTORS, offsets_topic, transaction_topic
+from kpybroker.controller.internal_topics import (
+    REPLICATION_FACTORS,
+    offsets_topic,
+    share_state_topic,
+    transaction_topic,
+)
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
-from kpybroker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kpybroker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_TOPIC
 from kpybroker.wire.rpc import create_topics
 
 log = logging.getLogger(__name__)
 
 CONTROLLER_TIMEOUT_MS = 30_000
-MADE_HERE = {OFFSETS_TOPIC: offsets_topic, TRANSACTION_TOPIC: transaction_topic}
+MADE_HERE = {OFFSETS_TOPIC: offsets_topic, SHARE_STATE_TOPIC: share_state_topic, TRANSACTION_TOPIC: transaction_topic}
 
 
 class TopicCreation:

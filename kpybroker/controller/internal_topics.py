@@ -9,7 +9,7 @@ from __future__ import annotations
 from kpybroker.config import BrokerConfig
 from kpybroker.controller.commands import NewTopic
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kpybroker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_TOPIC
 
 POLICY = "cleanup.policy"
 
@@ -21,22 +21,28 @@ def check_growth(topic: str) -> None:
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"The number of partitions of internal topic {topic} cannot be changed: what it keeps is found by that "
             "number. It is set before the topic is first used (offsets.topic.num.partitions, "
-            "transaction.state.log.num.partitions).",
+            "transaction.state.log.num.partitions, share.coordinator.state.topic.num.partitions).",
         )
 
 
 def check_policy(topic: str, policy: str) -> None:
-    """Raises INVALID_CONFIG where the log of a coordinator would lose what it keeps, by its age."""
-    if topic in INTERNAL_TOPICS and {part.strip() for part in policy.split(",")} != {"compact"}:
+    """Raises INVALID_CONFIG where the log of a coordinator would lose what it keeps: by its age, or, if a key has more
+    than one record that counts, by compaction."""
+    if topic not in INTERNAL_TOPICS:
+        return
+    only, why = "compact", "be compacted, and nothing else, for whatever it keeps may be old"
+    if topic == SHARE_STATE_TOPIC:
+        only, why = "delete", "not be compacted, for its updates of a share partition all have the same key"
+    if {part.strip() for part in policy.split(",")} != {only}:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"Invalid value {policy} for configuration {POLICY}: internal topic {topic} must be compacted, and nothing "
-            "else, for whatever it keeps may be old.",
+            f"Invalid value {policy} for configuration {POLICY}: internal topic {topic} must {why}.",
         )
 
 
 REPLICATION_FACTORS = {
     OFFSETS_TOPIC: "offsets.topic.replication.factor",
+    SHARE_STATE_TOPIC: "share.coordinator.state.topic.replication.factor",
     TRANSACTION_TOPIC: "transaction.state.log.replication.factor",
 }
 
@@ -68,6 +74,23 @@ def transaction_topic(config: BrokerConfig, most_replicas: int | None) -> NewTop
             ("min.insync.replicas", str(min(config.transaction_state_log_min_isr, replicas))),
             ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
             ("unclean.leader.election.enable", "false"),
+        ),
+    )
+
+
+def share_state_topic(config: BrokerConfig, most_replicas: int | None) -> NewTopic:
+    """`__share_group_state`: kept for ever, and pruned by its coordinator (`shares/coordinator.py`)."""
+    replicas = _at_most(config.share_coordinator_state_topic_replication_factor, most_replicas)
+    return NewTopic(
+        name=SHARE_STATE_TOPIC,
+        num_partitions=config.share_coordinator_state_topic_num_partitions,
+        replication_factor=replicas,
+        configs=(
+            ("cleanup.policy", "delete"),
+            ("compression.type", "producer"),
+            ("min.insync.replicas", str(min(config.share_coordinator_state_topic_min_isr, replicas))),
+            ("retention.ms", "-1"),
+            ("segment.bytes", str(config.share_coordinator_state_topic_segment_bytes)),
         ),
     )
 

@@ -12,12 +12,12 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from kpybroker.client.broker_connections import LOST, BrokerConnections
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
 from kpybroker.topics import TRANSACTION_TOPIC, TopicPartition
 from kpybroker.transactions.commands import AddPartitions, Verify
-from kpybroker.transactions.connections import LOST, BrokerConnections
 from kpybroker.transactions.coordinator import TransactionCoordinator
 from kpybroker.transactions.transaction import V2
 from kpybroker.wire.rpc import add_partitions_to_txn

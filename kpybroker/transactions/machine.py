@@ -10,13 +10,14 @@ has been done to the clocks. From then on it has the rest of its timeout, by the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from kpybroker.config.component import setting
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import Moment, Outcome, Stored, Tick
+from kpybroker.machine.rounds import Round
 from kpybroker.transactions import records
 from kpybroker.transactions.commands import (
     AddPartitions,
@@ -39,9 +40,8 @@ from kpybroker.transactions.transaction import (
     TransactionState,
 )
 
-LOOKED_AT_A_TICK = 1000
 WRITTEN_A_TICK = 100
-"""A round over all transactions is done in steps of this size, so that the loop never stalls for long."""
+"""The most records of one step of a round."""
 OVERTAKEN_MS = 100
 """An EndTxn without records is answered with CONCURRENT_TRANSACTIONS if it comes this soon after the previous one.
 
@@ -67,31 +67,6 @@ class TransactionSettings:
     """The most transactional ids in one partition of `__transaction_state`."""
 
 
-class Round:
-    """A walk over all transactional ids, in steps, repeated at an interval."""
-
-    def __init__(self, interval_ms: int) -> None:
-        self.at_ms: int | None = None
-        self._interval_ms = interval_ms
-        self._left: Iterator[str] | None = None
-
-    def step(self, ids: dict[str, Any], now_ms: int) -> Iterator[str]:
-        """The ids of this step; the next step is due at once."""
-        if self.at_ms is None:
-            self.at_ms = now_ms + self._interval_ms
-        if now_ms < self.at_ms:
-            return
-        if self._left is None:
-            self._left = iter(list(ids))
-        for _ in range(LOOKED_AT_A_TICK):
-            found = next(self._left, None)
-            if found is None:
-                self._left = None
-                self.at_ms = now_ms + self._interval_ms
-                return
-            yield found
-
-
 class TransactionMachine:
     """Transactions by transactional id. `level` returns the finalized `transaction.version`."""
 
@@ -111,8 +86,8 @@ class TransactionMachine:
         self._unsent: dict[str, None] = {}
         """Decided transactions whose markers are not being sent yet."""
         self._sender: Any = None
-        self._timeouts = Round(settings.transaction_abort_timed_out_transaction_cleanup_interval_ms)
-        self._expiry = Round(settings.transaction_remove_expired_transaction_cleanup_interval_ms)
+        self._timeouts = Round[str](settings.transaction_abort_timed_out_transaction_cleanup_interval_ms)
+        self._expiry = Round[str](settings.transaction_remove_expired_transaction_cleanup_interval_ms)
         self._decisions: dict[type, Callable[[Any, Any, Moment], Outcome]] = {
             AddPartitions: self._add,
             AwaitEndings: self._await_endings,

@@ -12,10 +12,10 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from kpybroker.client.broker_connections import LOST, BrokerConnections
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
 from kpybroker.topics import TopicPartition
-from kpybroker.transactions.connections import LOST, BrokerConnections
 from kpybroker.transactions.transaction import Transaction
 from kpybroker.wire.rpc import write_txn_markers
 

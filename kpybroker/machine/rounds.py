@@ -1,0 +1,40 @@
+"""Rounds: background work of a machine on all that it keeps, in steps, so that the loop never stalls for long."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+LOOKED_AT_A_TICK = 1000
+
+
+class Round(Generic[K]):
+    """A walk over all keys, in steps, repeated at an interval."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self.at_ms: int | None = None
+        """When the next step is due; None before the first one."""
+        self._interval_ms = interval_ms
+        self._left: Iterator[K] | None = None
+
+    def begin_at(self, now_ms: int) -> None:
+        """Begin the next walk now, unless one is under way."""
+        self.at_ms = now_ms
+
+    def step(self, keys: Mapping[K, Any], now_ms: int) -> Iterator[K]:
+        """The keys of this step; the next step is due at once."""
+        if self.at_ms is None:
+            self.at_ms = now_ms + self._interval_ms
+        if now_ms < self.at_ms:
+            return
+        if self._left is None:
+            self._left = iter(list(keys))
+        for _ in range(LOOKED_AT_A_TICK):
+            found = next(self._left, None)
+            if found is None:
+                self._left = None
+                self.at_ms = now_ms + self._interval_ms
+                return
+            yield found

@@ -1,0 +1,65 @@
+"""The state of one share partition, as its coordinator keeps it: a value, and how records change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from kpybroker.shares.batches import StateBatch, merged
+
+UNINITIALIZED = -1
+"""A start offset that is not known yet: the leader finds it by share.auto.offset.reset. In an update: as before."""
+NO_COUNT = -1
+NO_EPOCH = -1
+"""In a request: the epoch is not checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareState:
+    """What a ShareSnapshot record says.
+
+    - state_epoch: the epoch of the group that initialized the state; an earlier one may not write.
+    - leader_epoch: the latest leader of the partition that has read the state; an earlier one may neither read nor
+      write.
+    - start: the first offset that is not acknowledged or archived, or UNINITIALIZED.
+    - complete_count: how many offsets from `start` on are acknowledged or archived, or NO_COUNT.
+    """
+
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start: int
+    complete_count: int = NO_COUNT
+    batches: tuple[StateBatch, ...] = ()
+    created_ms: int = 0
+    written_ms: int = 0
+
+    def updated(
+        self, leader_epoch: int, start: int, complete_count: int, told: Iterable[StateBatch] = ()
+    ) -> ShareState:
+        """The state after an update: batches are merged into the known ones, and those below the start are dropped."""
+        new_start = self.start if start == UNINITIALIZED else start
+        return replace(
+            self,
+            leader_epoch=leader_epoch,
+            start=new_start,
+            complete_count=complete_count,
+            batches=merged(self.batches, told, new_start),
+        )
+
+    def as_snapshot(self, now_ms: int) -> ShareState:
+        """The same state, to be written whole."""
+        return replace(self, snapshot_epoch=self.snapshot_epoch + 1, written_ms=now_ms)
+
+
+def initialized(known: ShareState | None, state_epoch: int, start: int, now_ms: int) -> ShareState:
+    """The state that a group coordinator begins, in place of an earlier one."""
+    return ShareState(
+        snapshot_epoch=0 if known is None else known.snapshot_epoch + 1,
+        state_epoch=state_epoch,
+        leader_epoch=0,
+        start=start,
+        complete_count=NO_COUNT if start == UNINITIALIZED else 0,
+        created_ms=now_ms,
+        written_ms=now_ms,
+    )
