@@ -14,6 +14,7 @@ from kpybroker.groups.ground.commands import DropTopics, EndTransaction, ListGro
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.record_check import check_record
+from kpybroker.groups.share.errands import ErrandRunner, StateKeeper
 from kpybroker.machine.contract import StateLog
 from kpybroker.machine.coordinators import LedPartition, LedPartitions
 from kpybroker.machine.runner import Runner
@@ -33,7 +34,8 @@ class GroupCoordinator:
     """Finds the machine of a group.
 
     - partitions: returns the number of partitions that `__consumer_offsets` has, or will have.
-    - image: the metadata, for the topics that consumer groups subscribe to.
+    - image: the metadata, for the topics that groups subscribe to.
+    - keeper: asks the coordinators of share partitions; None leaves the errands of share groups undone.
     """
 
     def __init__(
@@ -42,8 +44,10 @@ class GroupCoordinator:
         settings: GroupSettings,
         partitions: Callable[[], int],
         image: Callable[[], Image] = Image,
+        keeper: StateKeeper | None = None,
     ) -> None:
         self._world = world
+        self._errands = None if keeper is None else ErrandRunner(keeper)
         self._image = image
         self._settings = settings
         self._partitions = partitions
@@ -84,6 +88,8 @@ class GroupCoordinator:
 
     def _loaded(self, partition: int, led: LedPartition[GroupMachine]) -> None:
         log.info("loaded %d groups from %s-%d", led.machine.stored_count, OFFSETS_TOPIC, partition)
+        if self._errands is not None:
+            self._errands.serve(led.runner)
         deleted = self._deleted_meanwhile.pop(partition, None)
         if deleted:
             self._start_drop(led, deleted)
@@ -96,6 +102,8 @@ class GroupCoordinator:
     def close(self) -> None:
         """The broker stops: resign from everything."""
         self.led.close()
+        if self._errands is not None:
+            self._errands.close()
         self._deleted_meanwhile.clear()
 
     async def loaded(self) -> None:

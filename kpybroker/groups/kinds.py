@@ -9,10 +9,11 @@ from kpybroker.groups.consumer.groups import ConsumerGroups
 from kpybroker.groups.ground.kind import GroupKind, GroupKinds, KindContext
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.timers import Timers
+from kpybroker.groups.share.groups import ShareGroups
 from kpybroker.groups.unserved import UnservedGroups
 from kpybroker.metadata.image import Image
 
-KINDS: tuple[type[GroupKind], ...] = (ClassicGroups, ConsumerGroups, UnservedGroups)
+KINDS: tuple[type[GroupKind], ...] = (ClassicGroups, ConsumerGroups, ShareGroups, UnservedGroups)
 """A kind may use those before it."""
 BY_RECORD: dict[int, type[GroupKind]] = {kind: each for each in KINDS for kind in each.record_kinds}
 """Kind of record -> the kind of group that reads it."""

@@ -192,6 +192,8 @@ class GroupMachine:
         step.answer(ticket, commits.delete(group, command, self.offsets, self.settings, step))
 
     def _drop_topics(self, ticket: Any, command: DropTopics, step: Step) -> None:
+        for kind in self.kinds:
+            kind.drop_topics(command.topics, step)
         step.answer(ticket, not commits.drop_topics(command.topics, self.offsets, step))
 
     # -- groups as a whole ----------------------------------------------------------------------------------------
@@ -211,10 +213,10 @@ class GroupMachine:
     def _delete_group(self, ticket: Any, command: DeleteGroup, step: Step) -> None:
         kind, group = self.kinds.find(command.group_id)
         group.check_delete()
-        done = commits.drop_all(command.group_id, self.offsets, step)
-        if done:
-            kind.forget(command.group_id, step)
-        step.answer(ticket, not done)
+        if commits.drop_all(command.group_id, self.offsets, step):
+            kind.delete(ticket, command.group_id, step)
+        else:
+            step.answer(ticket, True)
 
     # -- time -----------------------------------------------------------------------------------------------------
 

@@ -245,8 +245,8 @@ def test_groups_are_listed_by_state_and_type() -> None:
 
 def test_foreign_groups_are_listed_and_left_alone() -> None:
     stage = Stage()
-    stage.machine.apply(Stored(b"\x00\x0b\x00\x01f", b"\x00\x00\x00\x00\x00\x01\x00"))
-    assert [each.group_type for each in stage.answer(ListGroups())] == ["share"]
+    stage.machine.apply(Stored(b"\x00\x11\x00\x01f", b"\x00\x00\x00\x00\x00\x01\x00"))
+    assert [each.group_type for each in stage.answer(ListGroups())] == ["streams"]
     with pytest.raises(KafkaError, match="UNKNOWN_MEMBER_ID"):
         stage.answer(commit(group="f", t=1))
     refused = stage.answer(join(group="f"))
@@ -259,9 +259,9 @@ def test_foreign_groups_are_listed_and_left_alone() -> None:
 def test_foreign_groups_count_to_the_limit() -> None:
     stage = Stage(GroupSettings(first_join_pause_ms=0, max_groups=2))
     for name in (b"f", b"g"):
-        stage.machine.apply(Stored(b"\x00\x0b\x00\x01" + name, b"\x00\x00\x00\x00\x00\x01\x00"))
+        stage.machine.apply(Stored(b"\x00\x11\x00\x01" + name, b"\x00\x00\x00\x00\x00\x01\x00"))
     assert stage.answer(join(group="h", version=3)).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    stage.machine.apply(Stored(b"\x00\x0b\x00\x01g", None))
+    stage.machine.apply(Stored(b"\x00\x11\x00\x01g", None))
     assert stage.answer(join(group="h", version=3)).error_code == ErrorCode.NONE
 
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from kpybroker.errors import Damage, MalformedFrame
 from kpybroker.groups.classic.group import ClassicGroup, ClassicMember, GroupState
 from kpybroker.groups.classic.records import group_record, group_tombstone, read_group, read_group_id
-from kpybroker.groups.consumer.records import KINDS
 from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.kinds import BY_RECORD
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.offsets.committed import Committed
 from kpybroker.groups.offsets.records import commit_record, read_commit
+from kpybroker.groups.unserved import UnservedGroups
 from kpybroker.machine.contract import Moment, Stored, Tick
 from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.stored.group import OffsetCommitValue
@@ -168,7 +169,11 @@ def machine_of(*kept: Stored) -> GroupMachine:
 
 
 def test_records_of_protocols_not_served_are_of_no_effect() -> None:
-    keys = [kind.to_bytes(2, "big") + b"\x00\x01g" for kind in range(3, 40) if kind not in KINDS]
+    keys = [
+        kind.to_bytes(2, "big") + b"\x00\x01g"
+        for kind in range(3, 40)
+        if BY_RECORD.get(kind, UnservedGroups) is UnservedGroups
+    ]
     machine = machine_of(*[Stored(key, b"\x00\x00\x00\x00\x00\x01\x00") for key in keys], stored(*COMMIT))
     assert [(group_id, group.type) for group_id, group in machine.kinds["unserved"].stored.items()] == [
         ("g", "streams")

@@ -29,6 +29,7 @@ class ClassicGroups(DefaultKind):
     """Finds, creates and deletes groups."""
 
     name = "classic"
+    taken = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     record_kinds = frozenset({GROUP_METADATA})
 
     def __init__(self, context: KindContext) -> None:

@@ -30,6 +30,7 @@ from kpybroker.groups.ground.commands import (
     Sync,
 )
 from kpybroker.groups.ground.kind import Decision, GroupKind, KindContext
+from kpybroker.groups.ground.record_keys import group_of
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
 from kpybroker.groups.offsets.commits import commit
@@ -64,12 +65,12 @@ class ConsumerGroups(GroupKind):
 
     @staticmethod
     def check_record(kind: int, key: bytes, value: bytes | None) -> None:
-        group_id = records.group_of(key)
+        group_id = group_of(key)
         if value is not None:
             records.read_group(group_id, {bytes(key): bytes(value)})
 
     def apply(self, kind: int, key: bytes, value: bytes | None) -> None:
-        group_id = records.group_of(key)
+        group_id = group_of(key)
         if value is not None:
             self.stored.setdefault(group_id, {})[bytes(key)] = bytes(value)
             return
@@ -118,11 +119,7 @@ class ConsumerGroups(GroupKind):
         keys = dict.fromkeys(self.stored.get(group_id, ()))
         for record in step.records:
             key = record.key
-            if (
-                key is not None
-                and int.from_bytes(key[:2], "big") in records.KINDS
-                and records.group_of(key) == group_id
-            ):
+            if key is not None and int.from_bytes(key[:2], "big") in records.KINDS and group_of(key) == group_id:
                 keys[key] = None
         for record in records.tombstones(keys):
             step.write(record)

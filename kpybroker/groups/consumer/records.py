@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kpybroker.errors import MalformedFrame
 from kpybroker.groups.consumer.group import ConsumerGroup, ConsumerMember, CurrentAssignment, MemberState, ResolvedRegex
 from kpybroker.machine.contract import Stored
 from kpybroker.topics import TopicIdPartition
@@ -21,17 +20,6 @@ _TOMBSTONE_ORDER = (CURRENT, TARGET, TARGET_EPOCH, MEMBER, PARTITION_METADATA, R
 """A member's record is deleted after its assignments, and the group's record last, so that any prefix can be replayed.
 """
 _REPLAY_ORDER = (GROUP_EPOCH, PARTITION_METADATA, TARGET_EPOCH, MEMBER, TARGET, CURRENT, REGEX)
-
-
-def group_of(key: bytes) -> str:
-    """The group of a key, which is its first field in all of these kinds. Raises MalformedFrame."""
-    size = int.from_bytes(key[2:4], "big", signed=True)
-    if not 0 <= size <= len(key) - 4:
-        raise MalformedFrame("a key without a group id")
-    try:
-        return bytes(key[4 : 4 + size]).decode()
-    except UnicodeDecodeError:
-        raise MalformedFrame("a group id that is not UTF-8") from None
 
 
 def tombstones(keys: Iterable[bytes]) -> list[Stored]:

@@ -5,12 +5,9 @@ Every change is written in the same step: a new coordinator continues from the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from hashlib import blake2b
 
-from kpybroker.config.dynamic import why_unusable
-from kpybroker.config.resource_type import ResourceType
 from kpybroker.groups.consumer import records
 from kpybroker.groups.consumer.assignors import ASSIGNORS, MemberSubscription
 from kpybroker.groups.consumer.group import (
@@ -26,6 +23,7 @@ from kpybroker.groups.consumer.reconciliation import reconciled
 from kpybroker.groups.consumer.subscription_regex import RegexResolution
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
+from kpybroker.groups.ground.subscriptions import metadata_hash, partitions_of, setting_of
 from kpybroker.groups.ground.timers import Timers
 from kpybroker.metadata.image import Image
 
@@ -61,10 +59,7 @@ class Transitions:
 
     def _of_group(self, group_id: str, name: str, default: int, low: int, high: int) -> int:
         """A setting of the group itself, within the broker's limits."""
-        own = self.image().config(ResourceType.GROUP, group_id).get(name)
-        if own is None or why_unusable(ResourceType.GROUP, name, own) is not None:
-            return default
-        return min(max(int(own), low), high)
+        return setting_of(self.image(), group_id, name, default, low, high)
 
     def session_timeout_ms(self, group_id: str) -> int:
         known = self.settings
@@ -100,9 +95,7 @@ class Transitions:
 
     def partitions(self, names: frozenset[str]) -> dict[bytes, int]:
         """Topic id -> number of partitions, of existing topics."""
-        topics = self.image().topics
-        found = (topics.get(name) for name in names)
-        return {topic.id: len(topic.partitions) for topic in found if topic is not None}
+        return partitions_of(self.image(), names)
 
     def refresh(self, group: ConsumerGroup, step: Step, *, changed: bool) -> None:
         """Bump the group's epoch if its subscriptions or their topics have changed."""
@@ -110,9 +103,9 @@ class Transitions:
         if not changed and group.seen is image:
             return
         group.compared_with(image)
-        metadata_hash = _hash(self.partitions(group.topics()))
-        if changed or metadata_hash != group.metadata_hash:
-            group.bump(metadata_hash)
+        told = metadata_hash(self.partitions(group.topics()))
+        if changed or told != group.metadata_hash:
+            group.bump(told)
             step.write(records.epoch_record(group))
         self._try_again(group, step.now_ms)
 
@@ -261,7 +254,7 @@ class Transitions:
             self.drop_unused(group, member.regex, step)
         if group.all_classic and self.on_all_classic(group, step):
             return
-        group.bump(_hash(self.partitions(group.topics())))
+        group.bump(metadata_hash(self.partitions(group.topics())))
         step.write(records.epoch_record(group))
 
     def leave_for_a_while(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
@@ -284,13 +277,3 @@ class Transitions:
         step.write(records.target_record(group.group_id, member_id, target))
         step.write(records.current_record(group.group_id, member))
         return member
-
-
-def _hash(partitions: Mapping[bytes, int]) -> int:
-    """A number that changes with the topics and their partition counts; 0 without topics."""
-    if not partitions:
-        return 0
-    told = blake2b(digest_size=8)
-    for topic_id, count in sorted(partitions.items()):
-        told.update(topic_id + count.to_bytes(4, "big"))
-    return int.from_bytes(told.digest(), "big", signed=True)

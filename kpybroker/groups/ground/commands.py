@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from kpybroker.errors import ErrorCode
 from kpybroker.machine.contract import Tick
 from kpybroker.wire.records.markers import Marker
-from kpybroker.wire.rpc import consumer_group_heartbeat, join_group, leave_group, sync_group
+from kpybroker.wire.rpc import consumer_group_heartbeat, join_group, leave_group, share_group_heartbeat, sync_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,72 @@ class DescribeConsumerGroup:
     """Answered with consumer_group_describe.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
 
     group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShareHeartbeat:
+    """ShareGroupHeartbeat (KIP-932); answered with share_group_heartbeat.Response.
+
+    Raises: INVALID_REQUEST, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_MAX_SIZE_REACHED.
+    """
+
+    request: share_group_heartbeat.Request
+    client_id: str
+    client_host: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeShareGroup:
+    """Answered with share_group_describe.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListSharePartitions:
+    """Answered with the initialized share partitions: a list of (topic id, partition); of no group, an empty one."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlterShareOffsets:
+    """Begin share partitions of a topic anew, in a group without members, which is made if it is missing.
+
+    Answered with the ErrorCode of the topic once the share coordinator has done it. Raises: GROUP_ID_NOT_FOUND,
+    NON_EMPTY_GROUP, GROUP_MAX_SIZE_REACHED.
+    """
+
+    group_id: str
+    topic_id: bytes
+    starts: Mapping[int, int]
+    """partition -> start offset"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteShareOffsets:
+    """Forget the share partitions of a topic, in a group without members; None: only check the group.
+
+    Answered with the ErrorCode of the topic once the share coordinator has done it; UNKNOWN_TOPIC_OR_PARTITION if there
+    are none. Raises: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+    """
+
+    group_id: str
+    topic_id: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitErrands:
+    """Answered with what is to be asked of share coordinators (`share/errands.py`), as soon as there is anything. After
+    an empty answer, ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrandDone:
+    """A share coordinator has done an errand, or refused it with this code. Answered with None."""
+
+    errand: Any
+    code: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +251,13 @@ Command = (
     | Leave
     | ConsumerHeartbeat
     | DescribeConsumerGroup
+    | ShareHeartbeat
+    | DescribeShareGroup
+    | ListSharePartitions
+    | AlterShareOffsets
+    | DeleteShareOffsets
+    | AwaitErrands
+    | ErrandDone
     | CommitOffsets
     | EndTransaction
     | FetchOffsets

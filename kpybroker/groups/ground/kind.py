@@ -79,6 +79,8 @@ class GroupKind(ABC):
     """Soft: group id -> `Group`."""
     classic_calls: ClassicCalls | None = None
     """Answers the classic calls for these groups; None: no group of this kind has classic members."""
+    taken: ClassVar[ErrorCode] = ErrorCode.GROUP_ID_NOT_FOUND
+    """What a client is told that wants a group of this kind, if a group of another kind keeps the id."""
 
     @abstractmethod
     def __init__(self, context: KindContext) -> None: ...
@@ -132,6 +134,15 @@ class GroupKind(ABC):
     @abstractmethod
     def forget(self, group_id: str, step: Step) -> None:
         """Delete the group's records; its offsets are gone already."""
+
+    def delete(self, ticket: Any, group_id: str, step: Step) -> None:
+        """A group without offsets is deleted: answer DeleteGroup with False once nothing is left of it."""
+        self.forget(group_id, step)
+        step.answer(ticket, False)
+
+    def drop_topics(self, topics: Mapping[str, bytes], step: Step) -> None:
+        """Forget what else is kept of deleted topics (name -> the id they had)."""
+        return
 
     def give_way(self, group_id: str, step: Step) -> None:
         """A group of another kind wants this id: delete the group if it has no members."""
@@ -210,14 +221,13 @@ class GroupKinds:
     def make_room(self, group_id: str, for_kind: GroupKind, step: Step) -> None:
         """A group without members gives way to one of another kind.
 
-        Raises INCONSISTENT_GROUP_PROTOCOL if a group of another kind keeps the id; GROUP_MAX_SIZE_REACHED. Groups of
-        every kind count, those of protocols that are not served, too: each takes memory.
+        Raises `for_kind.taken` if a group of another kind keeps the id; GROUP_MAX_SIZE_REACHED. Groups of every kind
+        count, those of protocols that are not served, too: each takes memory.
         """
         for kind in self._kinds:
             if kind is not for_kind and group_id in kind.groups:
                 kind.give_way(group_id, step)
                 if group_id in kind.groups:
-                    shown = kind.row(group_id).group_type
-                    raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"a group of type {shown} has this id")
+                    raise KafkaError(for_kind.taken, f"Group {group_id} is not a {for_kind.name} group.")
         if sum(len(kind.groups) for kind in self._kinds) >= self._settings.max_groups:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the limit of groups is reached")

@@ -13,7 +13,7 @@ from kpybroker.errors import MalformedFrame
 LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1
 GROUP_METADATA = 2
-FOREIGN_GROUP_METADATA = {11: "share", 17: "streams"}
+FOREIGN_GROUP_METADATA = {17: "streams"}
 """Record kinds that declare a group of another protocol, and the type of that group."""
 
 KEY_VERSION = 0
@@ -25,6 +25,17 @@ _first_int16 = Struct(">h").unpack_from
 def kind_of(key: bytes) -> int:
     """The kind of a record; -1 if the key is too short."""
     return _first_int16(key)[0] if len(key) >= 2 else -1
+
+
+def group_of(key: bytes) -> str:
+    """The group of a key, which is its first field in all kinds of KIP-848 and KIP-932. Raises MalformedFrame."""
+    size = int.from_bytes(key[2:4], "big", signed=True)
+    if not 0 <= size <= len(key) - 4:
+        raise MalformedFrame("a key without a group id")
+    try:
+        return bytes(key[4 : 4 + size]).decode()
+    except UnicodeDecodeError:
+        raise MalformedFrame("a group id that is not UTF-8") from None
 
 
 def versioned(version: int, body: bytes) -> bytes:

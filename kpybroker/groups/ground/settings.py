@@ -80,6 +80,17 @@ class GroupSettings:
     """A consumer group becomes a classic group when its last member with the consumer protocol leaves and others stay.
     """
 
+    share_session_timeout_ms: int = setting("group.share.session.timeout.ms")
+    share_min_session_timeout_ms: int = setting("group.share.min.session.timeout.ms")
+    share_max_session_timeout_ms: int = setting("group.share.max.session.timeout.ms")
+    share_heartbeat_interval_ms: int = setting("group.share.heartbeat.interval.ms")
+    share_min_heartbeat_interval_ms: int = setting("group.share.min.heartbeat.interval.ms")
+    share_max_heartbeat_interval_ms: int = setting("group.share.max.heartbeat.interval.ms")
+    share_assignment_interval_ms: int = setting("group.share.assignment.interval.ms")
+    share_min_assignment_interval_ms: int = setting("group.share.min.assignment.interval.ms")
+    share_max_assignment_interval_ms: int = setting("group.share.max.assignment.interval.ms")
+    share_max_size: int = setting("group.share.max.size")
+
     @classmethod
     def of(cls, config: BrokerConfig) -> GroupSettings:
         """The settings in force. Raises ConfigError if an assignor is unknown."""

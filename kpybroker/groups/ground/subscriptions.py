@@ -1,0 +1,34 @@
+"""The topics that groups of KIP-848 and KIP-932 subscribe to, as the metadata has them, and settings of one group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+from kpybroker.config.dynamic import why_unusable
+from kpybroker.config.resource_type import ResourceType
+from kpybroker.metadata.image import Image
+
+
+def partitions_of(image: Image, names: Iterable[str]) -> dict[bytes, int]:
+    """Topic id -> number of partitions, of existing topics."""
+    found = (image.topics.get(name) for name in names)
+    return {topic.id: len(topic.partitions) for topic in found if topic is not None}
+
+
+def metadata_hash(partitions: Mapping[bytes, int]) -> int:
+    """A number that changes with the topics and their partition counts; 0 without topics."""
+    if not partitions:
+        return 0
+    told = blake2b(digest_size=8)
+    for topic_id, count in sorted(partitions.items()):
+        told.update(topic_id + count.to_bytes(4, "big"))
+    return int.from_bytes(told.digest(), "big", signed=True)
+
+
+def setting_of(image: Image, group_id: str, name: str, default: int, low: int, high: int) -> int:
+    """A setting of the group itself, within the broker's limits; else the broker's default."""
+    own = image.config(ResourceType.GROUP, group_id).get(name)
+    if own is None or why_unusable(ResourceType.GROUP, name, own) is not None:
+        return default
+    return min(max(int(own), low), high)

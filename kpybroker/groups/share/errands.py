@@ -1,0 +1,107 @@
+"""What the group coordinator has to ask of share coordinators: to initialize or delete the state of share partitions.
+
+An errand is run once the record that announces it has committed, and again by the next group coordinator if this one
+ends in between: doing it twice does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.ground.commands import AwaitErrands, ErrandDone
+from kpybroker.machine.runner import Runner
+
+NO_LIMIT_MS = 0
+RETRY_S = 0.05
+RUNNING_MAX = 100
+"""The most errands that run at a time, of one partition of `__consumer_offsets`."""
+
+
+class InitializeState(NamedTuple):
+    """Begin the state of share partitions of one topic. starts: a start offset for each, or -1."""
+
+    group_id: str
+    topic_id: bytes
+    state_epoch: int
+    partitions: tuple[int, ...]
+    starts: tuple[int, ...]
+
+
+class DeleteState(NamedTuple):
+    """Forget the state of share partitions of one topic."""
+
+    group_id: str
+    topic_id: bytes
+    partitions: tuple[int, ...]
+
+
+Errand = InitializeState | DeleteState
+
+
+class StateKeeper(Protocol):
+    """Asks the share coordinators, wherever they are (`shares/persister.py`). Both raise KafkaError."""
+
+    async def initialize(
+        self, group_id: str, topic_id: bytes, state_epoch: int, starts: Sequence[tuple[int, int]]
+    ) -> None:
+        """Begin the state of share partitions; starts: (partition, start offset)."""
+
+    async def delete(self, group_id: str, topic_id: bytes, partitions: Sequence[int]) -> None:
+        """Forget the state of share partitions."""
+
+
+class ErrandRunner:
+    """Runs the errands of the partitions of `__consumer_offsets` that this broker leads."""
+
+    def __init__(self, keeper: StateKeeper) -> None:
+        self._keeper = keeper
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def serve(self, runner: Runner) -> None:
+        """Run the errands of a machine as long as its Runner is ready."""
+        self._begin(self._run_all(runner))
+
+    def close(self) -> None:
+        """The broker stops."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run_all(self, runner: Runner) -> None:
+        room = asyncio.Semaphore(RUNNING_MAX)
+        while runner.ready:
+            try:
+                errands: list[Errand] = await runner.ask(AwaitErrands(), NO_LIMIT_MS)
+            except KafkaError:  # the log refused the step that would have answered, or the reign is over
+                await asyncio.sleep(RETRY_S)
+                continue
+            for errand in errands:
+                await room.acquire()
+                self._begin(self._run(runner, errand, room))
+
+    async def _run(self, runner: Runner, errand: Errand, room: asyncio.Semaphore) -> None:
+        code = ErrorCode.NONE
+        try:
+            if isinstance(errand, InitializeState):
+                starts = list(zip(errand.partitions, errand.starts, strict=True))
+                await self._keeper.initialize(errand.group_id, errand.topic_id, errand.state_epoch, starts)
+            else:
+                await self._keeper.delete(errand.group_id, errand.topic_id, errand.partitions)
+        except KafkaError as refusal:
+            code = refusal.code
+        finally:
+            room.release()
+        while runner.ready:
+            try:
+                await runner.ask(ErrandDone(errand, code), NO_LIMIT_MS)
+            except KafkaError:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return

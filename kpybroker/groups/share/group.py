@@ -1,0 +1,267 @@
+"""One share group (KIP-932): its members, their assignments, and its share partitions. No clocks, no records.
+
+Any number of members may have a partition, so that nobody waits for another to give it up: a member jumps to its target
+with its next heartbeat. Only partitions whose state the share coordinator has initialized are assigned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.ground.kind import Usage
+from kpybroker.groups.ground.step import Step
+from kpybroker.groups.ground.timers import Timer
+from kpybroker.topics import TopicIdPartition
+
+LEAVE, JOIN = -1, 0
+"""Member epochs with a special meaning."""
+FIRST_EPOCH = 1
+NOTHING: frozenset[TopicIdPartition] = frozenset()
+
+
+class TopicState(NamedTuple):
+    """The share partitions of one topic that are being initialized, or are initialized."""
+
+    name: str
+    partitions: frozenset[int]
+
+
+class ShareMember:
+    """A member: its subscription, its assignment and its session."""
+
+    __slots__ = (
+        "assigned",
+        "client_host",
+        "client_id",
+        "epoch",
+        "member_id",
+        "names",
+        "previous_epoch",
+        "rack_id",
+        "session",
+    )
+
+    def __init__(self, member_id: str) -> None:
+        self.member_id = member_id
+        self.rack_id: str | None = None
+        self.client_id = ""
+        self.client_host = ""
+        self.names: tuple[str, ...] = ()
+        self.epoch = self.previous_epoch = 0
+        self.assigned = NOTHING
+        self.session: Timer | None = None
+
+    def said(self) -> tuple[Any, ...]:
+        """The fields of the member metadata record."""
+        return self.rack_id, self.client_id, self.client_host, self.names
+
+    def update(self, rack_id: str | None, client_id: str, client_host: str, names: Iterable[str] | None) -> None:
+        """Take over what the client says about itself; None leaves the subscription as it is."""
+        self.rack_id, self.client_id, self.client_host = rack_id, client_id, client_host
+        if names is not None:
+            self.names = tuple(dict.fromkeys(names))
+
+    def hold(self, epoch: int, previous_epoch: int, assigned: frozenset[TopicIdPartition]) -> None:
+        """Set the current assignment."""
+        self.epoch, self.previous_epoch, self.assigned = epoch, previous_epoch, assigned
+
+    def session_timer(self, fire: Callable[[Step], None]) -> Timer:
+        """The timer of its session, created at the first call."""
+        if self.session is None:
+            self.session = Timer(fire)
+        return self.session
+
+
+class ShareGroup:
+    """Members in the order in which they joined, their target assignments, and the share partitions by topic id."""
+
+    __slots__ = (
+        "assigned_at_ms",
+        "assignment_epoch",
+        "decided_at_ms",
+        "deleting",
+        "epoch",
+        "group_id",
+        "initialized",
+        "initializing",
+        "is_pending",
+        "members",
+        "metadata_hash",
+        "seen",
+        "targets",
+    )
+
+    may_expire = False
+    """A share group has no offsets that expire, and stays until it is deleted."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = self.assignment_epoch = FIRST_EPOCH
+        self.metadata_hash = 0
+        """The hash of the subscribed topics at the last bump of the epoch."""
+        self.assigned_at_ms = 0
+        """When the target assignment was decided, by the wall clock, since it is stored."""
+        self.decided_at_ms: int | None = None
+        """The same by the steady clock; None after a replay."""
+        self.members: dict[str, ShareMember] = {}
+        self.targets: dict[str, frozenset[TopicIdPartition]] = {}
+        self.initializing: dict[bytes, TopicState] = {}
+        self.initialized: dict[bytes, TopicState] = {}
+        self.deleting: dict[bytes, str] = {}
+        """Topic id -> name, of topics whose share partitions are being deleted."""
+        self.is_pending = True
+        """Partitions may be initialized that are in no target assignment yet."""
+        self.seen: Any = None
+        """The Image in which all partitions of the subscribed topics have been looked for."""
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """The state, by Kafka's name."""
+        return "Stable" if self.members else "Empty"
+
+    def topics(self) -> frozenset[str]:
+        """The topics that any member subscribes to."""
+        return frozenset[str]().union(*({member.names for member in self.members.values()}))
+
+    def subscribes(self, topic: str) -> bool:
+        return topic in self.topics()
+
+    def usage(self) -> Usage:
+        """It commits no offsets; what it may have had of another kind stays."""
+        return Usage(None, None)
+
+    def check_delete(self) -> None:
+        """Raises NON_EMPTY_GROUP."""
+        if self.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
+
+    def check_delete_offsets(self) -> None:
+        """Raises GROUP_ID_NOT_FOUND: OffsetDelete is for other groups."""
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {self.group_id} is a share group.")
+
+    def member(self, member_id: str) -> ShareMember:
+        """Raises UNKNOWN_MEMBER_ID."""
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
+    def assignable(self, names: Mapping[bytes, Any]) -> dict[bytes, frozenset[int]]:
+        """Topic id -> initialized partitions, of these topics."""
+        return {topic: state.partitions for topic, state in self.initialized.items() if topic in names}
+
+    @property
+    def has_unassigned(self) -> bool:
+        """Whether initialized partitions that somebody subscribes to are in no target assignment yet."""
+        if not self.is_pending:
+            return False
+        names = self.topics()
+        wanted = {
+            (topic, index)
+            for topic, state in self.initialized.items()
+            if state.name in names
+            for index in state.partitions
+        }
+        return not wanted.issubset(frozenset[TopicIdPartition]().union(*self.targets.values()))
+
+    def missing(self, partitions: Mapping[bytes, int], names: Mapping[bytes, str]) -> dict[bytes, TopicState]:
+        """The share partitions of these topics (id -> number of partitions) that nobody has begun to initialize."""
+        found = {}
+        for topic, count in partitions.items():
+            if topic in self.deleting:
+                continue
+            known = _partitions(self.initializing, topic) | _partitions(self.initialized, topic)
+            if len(known) < count:
+                found[topic] = TopicState(names[topic], frozenset(range(count)) - known)
+        return found
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def bump(self, metadata_hash: int) -> None:
+        """Begin the next group epoch: the members, the subscriptions or the topics, with this hash, have changed."""
+        self.epoch += 1
+        self.metadata_hash = metadata_hash
+
+    def enter_epoch(self, epoch: int, metadata_hash: int) -> None:
+        """Be in a group epoch that was stored."""
+        self.epoch, self.metadata_hash = epoch, metadata_hash
+
+    def assigned(self, epoch: int, wall_ms: int, now_ms: int | None) -> None:
+        """The target assignment of this epoch was decided at this time, by the wall clock and the steady one."""
+        self.assignment_epoch = epoch
+        self.assigned_at_ms, self.decided_at_ms = wall_ms, now_ms
+        self.is_pending = now_ms is None  # of a replay: there may have been more since
+
+    def decided(self, now_ms: int) -> None:
+        """Another coordinator decided the target assignment, at this time of the steady clock."""
+        self.decided_at_ms = now_ms
+
+    def compared_with(self, image: Any) -> None:
+        """All partitions of the subscribed topics have been looked for in this Image; None: they must be again."""
+        self.seen = image
+
+    def remove(self, member: ShareMember) -> None:
+        """A member has left."""
+        if member.session is not None:
+            member.session.cancel()
+        del self.members[member.member_id]
+        self.targets.pop(member.member_id, None)
+
+    def initialize(self, topics: Mapping[bytes, TopicState]) -> None:
+        """These share partitions are being initialized."""
+        for topic, state in topics.items():
+            _add(self.initializing, topic, state)
+
+    def initialization_ended(self, topic: bytes, partitions: Iterable[int], *, done: bool) -> bool:
+        """Share partitions are initialized, or their initialization is taken back; whether anything has changed."""
+        state = self.initializing.get(topic)
+        ended = frozenset(partitions) & (state.partitions if state is not None else frozenset())
+        if state is None or not ended:
+            return False
+        _remove(self.initializing, topic, ended)
+        if done:
+            _add(self.initialized, topic, TopicState(state.name, ended))
+            self.is_pending = True
+        else:
+            self.seen = None
+        return True
+
+    def delete(self, topic: bytes) -> tuple[int, ...]:
+        """The share partitions of a topic are being deleted; which there are."""
+        states = [each.pop(topic) for each in (self.initializing, self.initialized) if topic in each]
+        if states:
+            self.deleting[topic] = states[0].name
+        return tuple(sorted(frozenset[int]().union(*(state.partitions for state in states))))
+
+    def deleted(self, topic: bytes) -> bool:
+        """The share partitions of a topic are deleted; whether that is new."""
+        self.seen = None
+        return self.deleting.pop(topic, None) is not None
+
+    def drop(self, topic: bytes) -> bool:
+        """A topic was deleted, and its share partitions with it; whether there were any."""
+        known = [each.pop(topic, None) for each in (self.initializing, self.initialized)]
+        return self.deleted(topic) or any(state is not None for state in known)
+
+
+def _partitions(states: Mapping[bytes, TopicState], topic: bytes) -> frozenset[int]:
+    state = states.get(topic)
+    return frozenset() if state is None else state.partitions
+
+
+def _add(states: dict[bytes, TopicState], topic: bytes, more: TopicState) -> None:
+    states[topic] = TopicState(more.name, _partitions(states, topic) | more.partitions)
+
+
+def _remove(states: dict[bytes, TopicState], topic: bytes, fewer: frozenset[int]) -> None:
+    left = states[topic].partitions - fewer
+    if left:
+        states[topic] = states[topic]._replace(partitions=left)
+    else:
+        del states[topic]

@@ -1,0 +1,149 @@
+"""The transitions of share groups (KIP-932) that heartbeats, timers and errands share.
+
+Every change is written in the same step: a new coordinator continues from the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.ground.step import Step
+from kpybroker.groups.ground.subscriptions import metadata_hash, partitions_of, setting_of
+from kpybroker.groups.ground.timers import Timers
+from kpybroker.groups.share import records
+from kpybroker.groups.share.assignor import simple
+from kpybroker.groups.share.group import NOTHING, ShareGroup, ShareMember, TopicState
+from kpybroker.metadata.image import Image
+
+
+class Transitions:
+    """Changes groups, and writes the changes.
+
+    - image: returns the metadata.
+    - on_initialize: called with a group and the share partitions that it begins to initialize.
+    """
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        timers: Timers,
+        image: Callable[[], Image],
+        on_initialize: Callable[[ShareGroup, Mapping[bytes, TopicState]], None],
+    ) -> None:
+        self.settings = settings
+        self.timers = timers
+        self.image = image
+        self.on_initialize = on_initialize
+
+    def configure(self, settings: GroupSettings) -> None:
+        """Use new settings."""
+        self.settings = settings
+
+    # -- settings -------------------------------------------------------------------------------------------------
+
+    def _setting(self, group_id: str, name: str) -> int:
+        """A setting of share groups in milliseconds: the group's own within the limits, else the broker's."""
+        known, attribute = self.settings, name.replace(".", "_")
+        return setting_of(
+            self.image(),
+            group_id,
+            f"share.{name}",
+            getattr(known, f"share_{attribute}"),
+            getattr(known, f"share_min_{attribute}"),
+            getattr(known, f"share_max_{attribute}"),
+        )
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        return self._setting(group_id, "heartbeat.interval.ms")
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def partitions(self, group: ShareGroup) -> dict[bytes, int]:
+        """Topic id -> number of partitions, of the existing topics that somebody subscribes to."""
+        return partitions_of(self.image(), group.topics())
+
+    def refresh(self, group: ShareGroup, step: Step, *, changed: bool) -> None:
+        """Bump the group's epoch if its subscriptions or their topics have changed, or more of them is initialized."""
+        if changed:
+            group.compared_with(None)
+        is_at_rest = group.epoch == group.assignment_epoch
+        if group.seen is self.image() and not (is_at_rest and group.is_pending):
+            return
+        told = metadata_hash(self.partitions(group))
+        if changed or told != group.metadata_hash or (is_at_rest and group.has_unassigned):
+            group.bump(told)
+            step.write(records.epoch_record(group))
+
+    def initialize_missing(self, group: ShareGroup, step: Step) -> None:
+        """Begin to initialize the share partitions of subscribed topics that are new, and forget deleted topics."""
+        image = self.image()
+        if group.seen is image:
+            return
+        known = (*group.initializing, *group.initialized, *group.deleting)
+        gone = [topic_id for topic_id in known if image.topic_by_id(topic_id) is None]
+        for topic_id in gone:
+            group.drop(topic_id)
+        names = {topic.id: topic.name for name in group.topics() if (topic := image.topics.get(name)) is not None}
+        missing = group.missing(self.partitions(group), names)
+        if missing:
+            group.initialize(missing)
+            self.on_initialize(group, missing)
+        if missing or gone:
+            step.write(records.state_record(group))
+        group.compared_with(image)
+
+    # -- assignments ----------------------------------------------------------------------------------------------
+
+    def retarget(self, group: ShareGroup, step: Step) -> None:
+        """Compute a new target assignment, if the group has changed and the assignment interval has passed."""
+        if group.epoch <= group.assignment_epoch:
+            return
+        interval_ms = self._setting(group.group_id, "assignment.interval.ms")
+        if group.decided_at_ms is None:  # another coordinator decided, or none did
+            passed_ms = min(max(step.wall_ms - group.assigned_at_ms, 0), interval_ms)
+            group.decided(step.now_ms - passed_ms)
+        assert group.decided_at_ms is not None
+        if step.now_ms < group.decided_at_ms + interval_ms:
+            return
+        image = self.image()
+        wanted = {
+            member_id: frozenset(partitions_of(image, member.names)) for member_id, member in group.members.items()
+        }
+        plan = simple(wanted, group.targets, group.assignable(self.partitions(group)))
+        for member_id, target in plan.items():
+            if member_id not in group.targets or group.targets[member_id] != target:
+                group.targets[member_id] = target
+                step.write(records.target_record(group.group_id, member_id, target))
+        group.assigned(group.epoch, step.wall_ms, step.now_ms)
+        step.write(records.target_epoch_record(group))
+
+    def reconcile(self, group: ShareGroup, member: ShareMember, step: Step) -> None:
+        """Take a member to its target, without topics that it does not subscribe to any more."""
+        wanted = partitions_of(self.image(), member.names)
+        target = frozenset(place for place in group.targets.get(member.member_id, NOTHING) if place[0] in wanted)
+        if member.epoch == group.assignment_epoch and member.assigned == target:
+            return
+        previous = member.epoch if member.epoch != group.assignment_epoch else member.previous_epoch
+        member.hold(group.assignment_epoch, previous, target)
+        step.write(records.current_record(group.group_id, member))
+
+    # -- members --------------------------------------------------------------------------------------------------
+
+    def begin_session(self, group: ShareGroup, member: ShareMember, now_ms: int) -> None:
+        """Restart the member's session."""
+        session = member.session_timer(partial(self._late, group, member))
+        self.timers.set(session, now_ms + self._setting(group.group_id, "session.timeout.ms"))
+
+    def _late(self, group: ShareGroup, member: ShareMember, step: Step) -> None:
+        if group.members.get(member.member_id) is member:
+            self.remove(group, member, step)
+
+    def remove(self, group: ShareGroup, member: ShareMember, step: Step) -> None:
+        """Remove a member that left or timed out."""
+        group.remove(member)
+        for record in records.member_tombstones(group.group_id, member.member_id):
+            step.write(record)
+        group.bump(metadata_hash(self.partitions(group)))
+        step.write(records.epoch_record(group))
