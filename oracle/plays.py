@@ -20,6 +20,8 @@ from oracle.quorum_scenes import QuorumScenes
 from oracle.quota_scenes import QuotaScenes
 from oracle.scenes import Scenes
 from oracle.security_scenes import SecurityScenes
+from oracle.share_scenes import SETTINGS as SHARE_SETTINGS
+from oracle.share_scenes import ShareScenes
 from oracle.transaction_scenes import TransactionScenes
 from oracle.txn_offset_scenes import TxnOffsetScenes
 from oracle.voter_scenes import VoterScenes
@@ -64,6 +66,7 @@ PLAYS = (
     Play("directories", (DirectoryScenes,), {}),
     Play("quorum", (QuorumScenes, VoterScenes), {}),
     Play("groups", (GroupScenes,), SETTINGS),
+    Play("shares", (ShareScenes,), SHARE_SETTINGS),
     Play("acls", (AclScenes,), SUPER_USER),
     Play("authorized operations", (AuthorizedScenes,), EVERYBODY),
 )

@@ -26,6 +26,9 @@ from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.node.chores import retain_and_checkpoint
 from kpybroker.replication.node.replicas import ReplicaCallbacks
 from kpybroker.replication.node.replication import Replication
+from kpybroker.replication.partition.partition import Partition
+from kpybroker.shares.leader import ShareLeader
+from kpybroker.shares.settings import rules_of
 from kpybroker.storage.dirs.cleaner import Cleaner
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.log_dirs import LogDirectories, open_log_dirs
@@ -56,7 +59,7 @@ class Broker:
             lambda: membership.epoch,
             lambda: metadata.image,
             ReplicaCallbacks(
-                lambda partition, leads: self.coordinators.leadership_changed(partition, leads),
+                self._leadership_changed,
                 background.fail,
                 membership.tell,
             ),
@@ -68,7 +71,14 @@ class Broker:
             lambda: metadata.image,
             lambda: self.quorum.voters.ids,
         )
-        self.coordinators = Coordinators(world, metadata, self.replication, membership, log_dirs, config.node_id)
+        self.coordinators = Coordinators(
+            world, metadata, self.replication, membership, log_dirs, self.topic_creation, config.node_id
+        )
+        self.shares = ShareLeader(
+            self.coordinators.persister,
+            lambda group_id: rules_of(metadata.image, metadata.config, group_id),
+            world.steady_ms,
+        )
 
     @property
     def config(self) -> BrokerConfig:
@@ -164,6 +174,7 @@ class Broker:
         self.background.cancel()
         await self.replication.replicas.close()
         self.replication.flush_queue.flush()
+        self.shares.close()
         self.coordinators.close()
         self.controller.stop(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops"))
         await self.quorum.close()
@@ -224,8 +235,14 @@ class Broker:
             if partition is not None:
                 partition.configure(settings)
 
+    def _leadership_changed(self, partition: Partition, leads: bool) -> None:
+        self.coordinators.leadership_changed(partition, leads)
+        if not leads:
+            self.shares.forget(partition.topic_id, partition.index)
+
     def _remove(self, topic: TopicImage) -> None:
         self.replication.replicas.let_go(topic)
+        self.shares.forget(topic.id)
         self.coordinators.on_topic_deleted(topic)
 
     def _applied(self, node_id: int) -> int:

@@ -7,7 +7,7 @@ from functools import partial
 
 from kpybroker.broker.membership import Membership
 from kpybroker.broker.metadata_view import MetadataView
-from kpybroker.broker.topic_creation import CONTROLLER_TIMEOUT_MS
+from kpybroker.broker.topic_creation import CONTROLLER_TIMEOUT_MS, TopicCreation
 from kpybroker.client.broker_connections import BrokerConnections
 from kpybroker.client.dialer import broker_dialer
 from kpybroker.config.component import read_settings
@@ -24,6 +24,7 @@ from kpybroker.replication.partition.state_log import PartitionLog
 from kpybroker.replication.partition.txn_markers import TxnMarkers
 from kpybroker.shares.coordinator import ShareCoordinator
 from kpybroker.shares.machine import ShareSettings
+from kpybroker.shares.persister import Persister
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_TOPIC
 from kpybroker.transactions.client import TransactionsClient
@@ -44,6 +45,7 @@ class Coordinators:
         replication: Replication,
         membership: Membership,
         log_dirs: LogDirectories,
+        topic_creation: TopicCreation,
         node_id: int,
     ) -> None:
         self._world = world
@@ -51,36 +53,10 @@ class Coordinators:
         self._membership = membership
         self._node_id = node_id
         config = metadata.config
-        self.groups = GroupCoordinator(
-            world,
-            GroupSettings.of(config),
-            lambda: metadata.partition_count(OFFSETS_TOPIC, metadata.config.offsets_topic_num_partitions),
-            image=lambda: metadata.image,
-        )
-        self.txn_markers = TxnMarkers(
-            replication.hosting,
-            replication.flush_queue,
-            world,
-            config.request_timeout_ms,
-            self.groups.end_transaction,
-        )
-        """Writes the markers that transaction coordinators send to this broker."""
-        self.producer_ids = ProducerIds(self._allocate_producer_ids)
-        self._connections = BrokerConnections(
+        self.connections = BrokerConnections(
             broker_dialer(world, lambda: metadata.config),
-            f"broker-{node_id}-transactions",
+            f"broker-{node_id}-coordinators",
             metadata.address_for_brokers,
-        )
-        self.transactions = TransactionCoordinator(
-            world,
-            read_settings(TransactionSettings, config),
-            lambda: metadata.partition_count(TRANSACTION_TOPIC, metadata.config.transaction_state_log_num_partitions),
-            lambda: metadata.image.features.get(TRANSACTION_FEATURE, 0),
-            self.producer_ids.next,
-            Markers(node_id, lambda: metadata.image, self._connections, self.txn_markers.write),
-        )
-        self.transactions_client = TransactionsClient(
-            node_id, lambda: metadata.config, lambda: metadata.image, self.transactions, self._connections
         )
         self.shares = ShareCoordinator(
             world,
@@ -91,6 +67,42 @@ class Coordinators:
             lambda: metadata.image,
             partial(_delete_below, replication.hosting, log_dirs),
             config.share_coordinator_state_topic_prune_interval_ms,
+        )
+        self.persister = Persister(
+            node_id,
+            lambda: metadata.image,
+            self.shares,
+            self.connections,
+            lambda: topic_creation.internal(SHARE_STATE_TOPIC),
+            lambda: metadata.config.share_coordinator_write_timeout_ms,
+        )
+        """Asks share coordinators, for the group coordinator and for the leaders of share partitions."""
+        self.groups = GroupCoordinator(
+            world,
+            GroupSettings.of(config),
+            lambda: metadata.partition_count(OFFSETS_TOPIC, metadata.config.offsets_topic_num_partitions),
+            image=lambda: metadata.image,
+            keeper=self.persister,
+        )
+        self.txn_markers = TxnMarkers(
+            replication.hosting,
+            replication.flush_queue,
+            world,
+            config.request_timeout_ms,
+            self.groups.end_transaction,
+        )
+        """Writes the markers that transaction coordinators send to this broker."""
+        self.producer_ids = ProducerIds(self._allocate_producer_ids)
+        self.transactions = TransactionCoordinator(
+            world,
+            read_settings(TransactionSettings, config),
+            lambda: metadata.partition_count(TRANSACTION_TOPIC, metadata.config.transaction_state_log_num_partitions),
+            lambda: metadata.image.features.get(TRANSACTION_FEATURE, 0),
+            self.producer_ids.next,
+            Markers(node_id, lambda: metadata.image, self.connections, self.txn_markers.write),
+        )
+        self.transactions_client = TransactionsClient(
+            node_id, lambda: metadata.config, lambda: metadata.image, self.transactions, self.connections
         )
         self.by_topic: dict[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
             OFFSETS_TOPIC: self.groups,
@@ -130,7 +142,7 @@ class Coordinators:
         self.shares.close()
         self.transactions.close()
         self.transactions_client.close()
-        self._connections.close()
+        self.connections.close()
 
 
 async def _delete_below(hosting: Hosting, log_dirs: LogDirectories, index: int, offset: int) -> None:

@@ -20,7 +20,7 @@ from kpybroker.world.real import real_world
 RELEASES = ("4.3-IV0", "4.3")
 METADATA_VERSION = "metadata.version"
 INITIAL, CLUSTER = "kpybroker.initial.controllers", "kpybroker.cluster.id"
-NOT_SERVED = ("share.version", "streams.version")
+NOT_SERVED = ("streams.version",)
 """Features of Apache Kafka 4.3 that are not supported here. Only level 0 is allowed, which needs no record."""
 
 

@@ -1,7 +1,7 @@
 """FindCoordinator (10): the broker that coordinates a group or a transactional id.
 
-v1 key types; v3 flexible; v4 many keys (KIP-699); v6 share groups (KIP-932). The first request creates the topic that
-stores groups or transactions. Keys of share groups: see `_refusal`.
+v1 key types; v3 flexible; v4 many keys (KIP-699); v6 share partitions (KIP-932), which only brokers look for. The first
+request creates the topic that stores groups, transactions or share partitions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.serving.fair_loop import Turns
-from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kpybroker.shares.keys import parse_key
+from kpybroker.topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_TOPIC
 from kpybroker.wire.rpc.find_coordinator import Coordinator, Request, Response
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ log = logging.getLogger(__name__)
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 MANY_KEYS_SINCE = 4
-KEPT_IN = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_TOPIC}
+SHARES_SINCE = 6
+KEPT_IN = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_TOPIC, SHARE: SHARE_STATE_TOPIC}
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -41,7 +43,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 async def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordinator:
-    refusal = _refusal(key_type)
+    refusal = _refusal(call, key_type, key)
     if refusal is None:
         try:
             node_id, host, port = await _coordinator_of(broker, call, key_type, key)
@@ -54,11 +56,19 @@ async def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordina
     return Coordinator(key=key, node_id=node_id, host=host, port=port, error_message="")
 
 
-def _refusal(key_type: int) -> KafkaError | None:
+def _refusal(call: Call, key_type: int, key: str) -> KafkaError | None:
     """An error that clients do not retry: with a retriable one they would ask for ever."""
-    if key_type in KEPT_IN:
+    if key_type not in KEPT_IN:
+        return KafkaError(ErrorCode.INVALID_REQUEST, f"this broker does not serve coordinators of type {key_type}")
+    if key_type != SHARE:
         return None
-    return KafkaError(ErrorCode.INVALID_REQUEST, f"this broker does not serve coordinators of type {key_type}")
+    if call.version < SHARES_SINCE:
+        return KafkaError(ErrorCode.INVALID_REQUEST, f"share partitions are looked for from version {SHARES_SINCE} on")
+    try:
+        parse_key(key)
+    except ValueError as wrong:
+        return KafkaError(ErrorCode.INVALID_REQUEST, f"a key of share partitions is group:topicId:partition; {wrong}")
+    return None
 
 
 async def _coordinator_of(broker: Broker, call: Call, key_type: int, key: str) -> tuple[int, str, int]:

@@ -17,6 +17,7 @@ from kpybroker.metadata.topics import TOPICS, PartitionImage, TopicImage
 __all__ = [
     "ELR_FEATURE",
     "GROUP_FEATURE",
+    "SHARE_FEATURE",
     "TRANSACTION_FEATURE",
     "BrokerImage",
     "Changes",
@@ -28,6 +29,7 @@ __all__ = [
 ELR_FEATURE = "eligible.leader.replicas.version"
 TRANSACTION_FEATURE = "transaction.version"
 GROUP_FEATURE = "group.version"
+SHARE_FEATURE = "share.version"
 """From 1 on, groups of the consumer protocol are served (KIP-848)."""
 
 

@@ -22,7 +22,13 @@ from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.api import Api, by_key
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.primitives import ZERO_UUID
-from kpybroker.wire.rpc import find_coordinator, offset_delete, offset_fetch
+from kpybroker.wire.rpc import (
+    alter_share_group_offsets,
+    delete_share_group_offsets,
+    find_coordinator,
+    offset_delete,
+    offset_fetch,
+)
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
@@ -321,6 +327,77 @@ async def _consumer_group_describe(asked: Asked) -> Any:
     return told
 
 
+async def _share_group_describe(asked: Asked) -> Any:
+    """A caller that may not describe every topic of a group is not told its members."""
+    told = await _rows(Operation.DESCRIBE, GROUP, "group_ids", "groups")(asked)
+    for group in told.groups:
+        topics = {topic.topic_name for member in group.members for topic in member.assignment.topic_partitions}
+        topics.update(name for member in group.members for name in member.subscribed_topic_names)
+        if not all(asked.allows(Operation.DESCRIBE, TOPIC, name) for name in topics):
+            group.error_code, group.members = ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
+            group.error_message = "The group has described topic(s) that the client is not authorized to describe."
+    return told
+
+
+async def _describe_share_group_offsets(asked: Asked) -> Any:
+    """DESCRIBE on each group; a topic without DESCRIBE is refused if it was named, and otherwise left out."""
+    named = {group.group_id for group in asked.request.groups if group.topics is not None}
+
+    def judge(group: Any) -> ErrorCode | None:
+        is_shown = asked.allows(Operation.DESCRIBE, GROUP, group.group_id)
+        return None if is_shown else ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+    told = await asked.by_row("groups", "groups", judge)
+    turns = asked.turns()
+    for group in told.groups:
+        shown = []
+        async for topic in turns.through(group.topics):
+            if asked.allows(Operation.DESCRIBE, TOPIC, topic.topic_name):
+                shown.append(topic)
+            elif group.group_id in named:
+                topic.topic_id = ZERO_UUID
+                for row in topic.partitions:
+                    row.error_code, row.error_message = ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
+                    row.start_offset, row.leader_epoch, row.lag = -1, 0, -1
+                shown.append(topic)
+        group.topics = shown
+    return told
+
+
+def _share_offsets(operation: Operation, refused: Callable[[Any, ErrorCode], Any]) -> Rule:
+    """The operation on the group, and READ on each topic."""
+
+    async def rule(asked: Asked) -> Any:
+        def refuse(request: Any, refusal: KafkaError) -> Any:
+            api = by_key[asked.call.api_key]
+            return api.response(responses=[refused(topic, refusal.code) for topic in request.topics])
+
+        asked.require(operation, GROUP, asked.request.group_id)
+        return await asked._replace(refuse=refuse).by_row(
+            "topics",
+            "responses",
+            lambda topic: None if asked.allows(Operation.READ, TOPIC, topic.topic_name) else DENIED[TOPIC],
+        )
+
+    return rule
+
+
+def _unaltered(topic: Any, code: ErrorCode) -> Any:
+    return alter_share_group_offsets.AlterShareGroupOffsetsResponseTopic(
+        topic_name=topic.topic_name,
+        partitions=[
+            alter_share_group_offsets.AlterShareGroupOffsetsResponsePartition(
+                partition_index=row.partition_index, error_code=code
+            )
+            for row in topic.partitions
+        ],
+    )
+
+
+def _undeleted(topic: Any, code: ErrorCode) -> Any:
+    return delete_share_group_offsets.DeleteShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, error_code=code)
+
+
 async def _list_groups(asked: Asked) -> Any:
     told = await asked.answer()
     if not asked.shows(Operation.DESCRIBE, CLUSTER):
@@ -537,6 +614,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "AlterPartition": _CLUSTER_ACTION,
         "AlterPartitionReassignments": _ALTER,
         "AlterReplicaLogDirs": _ALTER,
+        "AlterShareGroupOffsets": _share_offsets(Operation.READ, _unaltered),
         "AlterUserScramCredentials": _ALTER,
         "AssignReplicasToDirs": _CLUSTER_ACTION,
         "BeginQuorumEpoch": _CLUSTER_ACTION,
@@ -548,6 +626,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "CreateTopics": _create_topics,
         "DeleteGroups": _rows(Operation.DELETE, GROUP, "groups_names", "results"),
         "DeleteRecords": _rows(Operation.DELETE, TOPIC),
+        "DeleteShareGroupOffsets": _share_offsets(Operation.DELETE, _undeleted),
+        "DeleteShareGroupState": _CLUSTER_ACTION,
         "DeleteTopics": _delete_topics,
         "DescribeClientQuotas": _whole(Operation.DESCRIBE_CONFIGS),
         "DescribeCluster": _describe_cluster,
@@ -556,6 +636,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "DescribeLogDirs": _DESCRIBE,
         "DescribeProducers": _rows(Operation.READ, TOPIC),
         "DescribeQuorum": _DESCRIBE,
+        "DescribeShareGroupOffsets": _describe_share_group_offsets,
         "DescribeTransactions": _describe_transactions,
         "DescribeUserScramCredentials": _DESCRIBE,
         "ElectLeaders": _ALTER,
@@ -567,6 +648,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Heartbeat": _whole(Operation.READ, resource=GROUP, name=_group),
         "IncrementalAlterConfigs": _configs(Operation.ALTER_CONFIGS, "responses"),
         "InitProducerId": _init_producer_id,
+        "InitializeShareGroupState": _CLUSTER_ACTION,
         "JoinGroup": _join_group,
         "LeaveGroup": _whole(Operation.READ, resource=GROUP, name=_group),
         "ListConfigResources": _whole(Operation.DESCRIBE_CONFIGS),
@@ -578,13 +660,20 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "OffsetDelete": _offset_delete,
         "OffsetFetch": _offset_fetch,
         "OffsetForLeaderEpoch": _offset_for_leader_epoch,
+        "ReadShareGroupState": _CLUSTER_ACTION,
+        "ReadShareGroupStateSummary": _CLUSTER_ACTION,
         "RemoveRaftVoter": _ALTER,
+        "ShareAcknowledge": _whole(Operation.READ, resource=GROUP, name=_group),
+        "ShareFetch": _whole(Operation.READ, resource=GROUP, name=_group),
+        "ShareGroupDescribe": _share_group_describe,
+        "ShareGroupHeartbeat": _consumer_group_heartbeat,
         "SyncGroup": _whole(Operation.READ, resource=GROUP, name=_group),
         "TxnOffsetCommit": _txn_offset_commit,
         "UnregisterBroker": _ALTER,
         "UpdateFeatures": _ALTER,
         "UpdateRaftVoter": _CLUSTER_ACTION,
         "Vote": _CLUSTER_ACTION,
+        "WriteShareGroupState": _CLUSTER_ACTION,
         "WriteTxnMarkers": _whole(Operation.ALTER, Operation.CLUSTER_ACTION),
     }
 )

@@ -213,17 +213,15 @@ API = [
     Api(  74, "ListConfigResources",      0,  1,    0,    CLIENT,   ANY,        ON_BROKER,
           note="v0 is ListClientMetricsResources and asks for those only (KIP-1142)"),
     Api(  75, "DescribeTopicPartitions",  0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  76, "ShareGroupHeartbeat",      1,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
+          is_urgent=True),
+    Api(  77, "ShareGroupDescribe",       1,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  78, "ShareFetch",               1,  2,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  79, "ShareAcknowledge",         1,  2,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
+          is_urgent=True),
     Api(  80, "AddRaftVoter",             0,  1,    0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  81, "RemoveRaftVoter",          0,  0,    0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  82, "UpdateRaftVoter",          0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
-]
-
-DECLARED = [
-    Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
-    Api(  76, "ShareGroupHeartbeat",      1,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
-    Api(  77, "ShareGroupDescribe",       1,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
-    Api(  78, "ShareFetch",               1,  2,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
-    Api(  79, "ShareAcknowledge",         1,  2,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  83, "InitializeShareGroupState", 0, 0,    0,    BROKER,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  84, "ReadShareGroupState",      0,  0,    0,    BROKER,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  85, "WriteShareGroupState",     0,  1,    0,    BROKER,   ANY,        ON_BROKER, elements=PARTITIONS),
@@ -232,6 +230,10 @@ DECLARED = [
     Api(  90, "DescribeShareGroupOffsets", 0, 1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  91, "AlterShareGroupOffsets",   0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  92, "DeleteShareGroupOffsets",  0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+]
+
+DECLARED = [
+    Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
 ]
 """Rows whose messages are declared and that have no handler yet: neither dispatched nor advertised. A row moves up when
 it gets its handler."""

@@ -100,6 +100,8 @@ UNORDERED = {
     "ListTransactions",
     "Metadata",
     "OffsetCommit",
+    "ShareFetch",
+    "ShareGroupDescribe",
     "WriteTxnMarkers",
 }
 """APIs whose rows Kafka returns in the order of a hash table, or errors first; ours have the order of the request."""

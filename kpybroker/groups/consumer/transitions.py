@@ -23,8 +23,9 @@ from kpybroker.groups.consumer.reconciliation import reconciled
 from kpybroker.groups.consumer.subscription_regex import RegexResolution
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
-from kpybroker.groups.ground.subscriptions import metadata_hash, partitions_of, setting_of
+from kpybroker.groups.ground.subscriptions import metadata_hash, partitions_of
 from kpybroker.groups.ground.timers import Timers
+from kpybroker.metadata.group_settings import number_of
 from kpybroker.metadata.image import Image
 
 RESOLVE_AGAIN_MS = 1_000
@@ -59,7 +60,7 @@ class Transitions:
 
     def _of_group(self, group_id: str, name: str, default: int, low: int, high: int) -> int:
         """A setting of the group itself, within the broker's limits."""
-        return setting_of(self.image(), group_id, name, default, low, high)
+        return number_of(self.image(), group_id, name, default, low, high)
 
     def session_timeout_ms(self, group_id: str) -> int:
         known = self.settings

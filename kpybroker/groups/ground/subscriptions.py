@@ -1,12 +1,10 @@
-"""The topics that groups of KIP-848 and KIP-932 subscribe to, as the metadata has them, and settings of one group."""
+"""The topics that groups of KIP-848 and KIP-932 subscribe to, as the metadata has them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
-from kpybroker.config.dynamic import why_unusable
-from kpybroker.config.resource_type import ResourceType
 from kpybroker.metadata.image import Image
 
 
@@ -24,11 +22,3 @@ def metadata_hash(partitions: Mapping[bytes, int]) -> int:
     for topic_id, count in sorted(partitions.items()):
         told.update(topic_id + count.to_bytes(4, "big"))
     return int.from_bytes(told.digest(), "big", signed=True)
-
-
-def setting_of(image: Image, group_id: str, name: str, default: int, low: int, high: int) -> int:
-    """A setting of the group itself, within the broker's limits; else the broker's default."""
-    own = image.config(ResourceType.GROUP, group_id).get(name)
-    if own is None or why_unusable(ResourceType.GROUP, name, own) is not None:
-        return default
-    return min(max(int(own), low), high)

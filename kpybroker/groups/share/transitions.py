@@ -10,11 +10,12 @@ from functools import partial
 
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
-from kpybroker.groups.ground.subscriptions import metadata_hash, partitions_of, setting_of
+from kpybroker.groups.ground.subscriptions import metadata_hash, partitions_of
 from kpybroker.groups.ground.timers import Timers
 from kpybroker.groups.share import records
 from kpybroker.groups.share.assignor import simple
 from kpybroker.groups.share.group import NOTHING, ShareGroup, ShareMember, TopicState
+from kpybroker.metadata.group_settings import number_of
 from kpybroker.metadata.image import Image
 
 
@@ -46,7 +47,7 @@ class Transitions:
     def _setting(self, group_id: str, name: str) -> int:
         """A setting of share groups in milliseconds: the group's own within the limits, else the broker's."""
         known, attribute = self.settings, name.replace(".", "_")
-        return setting_of(
+        return number_of(
             self.image(),
             group_id,
             f"share.{name}",

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kpybroker.config import BrokerConfig
-from kpybroker.metadata.image import ELR_FEATURE, GROUP_FEATURE, TRANSACTION_FEATURE
+from kpybroker.metadata.image import ELR_FEATURE, GROUP_FEATURE, SHARE_FEATURE, TRANSACTION_FEATURE
 from kpybroker.raft.core import state as raft
 from kpybroker.raft.core.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Voter, VoterSet
 from kpybroker.storage.dirs.formatting import FirstVoter, Format, encode_id, random_id
@@ -24,7 +24,13 @@ from kpybroker.wire.rpc import (
 )
 
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
-FINALIZED_AT_FORMAT = {"metadata.version": 30, ELR_FEATURE: 1, GROUP_FEATURE: 1, TRANSACTION_FEATURE: 2}
+FINALIZED_AT_FORMAT = {
+    "metadata.version": 30,
+    ELR_FEATURE: 1,
+    GROUP_FEATURE: 1,
+    SHARE_FEATURE: 1,
+    TRANSACTION_FEATURE: 2,
+}
 
 
 class Identity(NamedTuple):

@@ -1,0 +1,28 @@
+"""ShareGroupHeartbeat (76): join, stay in and leave a share group (KIP-932)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.ground.commands import ShareHeartbeat
+from kpybroker.serving.shares.places import check_served
+from kpybroker.wire.rpc.share_group_heartbeat import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker.broker import Broker
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """Answer once the changes that it caused have committed."""
+    try:
+        check_served(broker)
+        if not request.group_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
+        command = ShareHeartbeat(request, call.client_id or "", f"/{call.host}")
+        runner = broker.coordinators.groups.runner(request.group_id)
+        response: Response = await runner.ask(command, broker.config.offsets_commit_timeout_ms)
+    except KafkaError as refusal:
+        return Response(error_code=refusal.code, error_message=refusal.message)
+    return response

@@ -1,0 +1,19 @@
+"""Settings of one group: its own, as far as they can be applied and the broker's limits allow."""
+
+from __future__ import annotations
+
+from kpybroker.config.dynamic import why_unusable
+from kpybroker.config.resource_type import ResourceType
+from kpybroker.metadata.image import Image
+
+
+def text_of(image: Image, group_id: str, name: str, default: str) -> str:
+    """A setting of the group itself; else the default."""
+    own = image.config(ResourceType.GROUP, group_id).get(name)
+    return default if own is None or why_unusable(ResourceType.GROUP, name, own) is not None else own
+
+
+def number_of(image: Image, group_id: str, name: str, default: int, low: int, high: int) -> int:
+    """A setting of the group itself, within the broker's limits; else the broker's default."""
+    own = text_of(image, group_id, name, "")
+    return min(max(int(own), low), high) if own else default

@@ -1,0 +1,331 @@
+"""One ShareFetch: it looks at the partitions of its session, and acquires records when there are enough.
+
+Reading and acquiring is one step of the loop, so that nobody else acquires what was read. A fetch that finds too little
+waits for records, for a lock that ends, or until `max_wait_ms` is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from kpybroker.call import Reply
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.serving.shares.places import Leaders, check_read, found
+from kpybroker.shares.partition import Acquired, Wish
+from kpybroker.wire.records.batch import Batch, split
+from kpybroker.wire.rpc.share_fetch import (
+    AcquiredRecords,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    Response,
+    ShareFetchableTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker.broker import Broker
+    from kpybroker.call import Call
+    from kpybroker.replication.partition.partition import Partition
+    from kpybroker.serving.shares.acknowledging import Answers
+    from kpybroker.shares.leader import LedSharePartition
+    from kpybroker.shares.sessions import ShareSession
+    from kpybroker.topics import TopicIdPartition
+    from kpybroker.wire.rpc.share_fetch import Request
+    from kpybroker.world import Buffer
+
+EXACT = 1
+"""ShareAcquireMode: no more than max_records (KIP-1206)."""
+EMPTY = b""
+
+
+class Candidate(NamedTuple):
+    """A partition that may give records: where to read, and up to where."""
+
+    place: TopicIdPartition
+    partition: Partition
+    led: LedSharePartition
+    offset: int
+    upper: int
+
+
+class Cold(NamedTuple):
+    """A look ended here: these bytes are not in the page cache."""
+
+    candidate: Candidate
+    size_bytes: int
+
+
+class ShareView:
+    """What one ShareFetch looks at. acknowledged: the answers to its acknowledgements."""
+
+    def __init__(
+        self, broker: Broker, call: Call, request: Request, session: ShareSession, acknowledged: Answers
+    ) -> None:
+        self.broker = broker
+        self.call = call
+        self.request = request
+        self.session = session
+        self.cold: dict[TopicIdPartition, tuple[int, Buffer]] = {}
+        """Bytes that were read from the disk for the next look, and their offset."""
+        self._acknowledged = acknowledged
+        self._rules = broker.shares.rules(session.key.group_id)
+        self._places = session.in_turn()
+        self._watched: list[Partition] = []
+        self._awaited: list[LedSharePartition] = []
+
+    # ---- looking
+
+    def answer(self, *, final: bool) -> Response | Cold | None:
+        """The response; None to wait for more, unless `final`."""
+        rows: dict[TopicIdPartition, PartitionData] = {}
+        candidates = []
+        is_awaited = False
+        for place in () if self.request.is_renew_ack else self._places:
+            try:
+                candidate = self._candidate(place)
+            except (KafkaError, Damage) as error:
+                rows[place] = _refused(place, error)
+                continue
+            if candidate is None:
+                is_awaited = True
+            elif candidate.offset < candidate.upper:
+                candidates.append(candidate)
+        read = self._read(candidates)
+        if isinstance(read, Cold):
+            return read
+        total_bytes = sum(len(records) for _, records in read)
+        is_enough = bool(read) and total_bytes >= min(self.request.min_bytes, self.request.max_bytes)
+        if not (final or is_enough or rows) and (is_awaited or self._places):
+            return None
+        self._acquire(read, rows)
+        acquired = any(row.acquired_records for row in rows.values())
+        if not (final or acquired or any(row.error_code for row in rows.values())):
+            return None  # all that was read is archived: it was aborted, or delivered too often
+        return self._respond(rows)
+
+    def _candidate(self, place: TopicIdPartition) -> Candidate | None:
+        """Where to read; None while the share partition is loaded. Raises KafkaError, Damage."""
+        topic = check_read(self.broker, self.call, place)
+        partition, led = found(self.broker, self.session.key.group_id, topic, place)
+        if led.share is None:
+            return None
+        led.expire()
+        storage = partition.log
+        led.share.cut_start(storage.start)
+        offset = led.share.next_offset(self._rules.limits)
+        upper = storage.last_stable if self._rules.is_committed else storage.high_watermark
+        if offset is None:
+            return Candidate(place, partition, led, upper, upper)
+        return Candidate(place, partition, led, max(offset, storage.start), upper)
+
+    def _read(self, candidates: list[Candidate]) -> list[tuple[Candidate, Buffer]] | Cold:
+        """The bytes of each partition: an even part of max_bytes, and of the first at least one batch."""
+        if not candidates or self.request.max_records <= 0:
+            return []
+        max_bytes = min(self.request.max_bytes, self.broker.quotas.fetch_max_bytes)
+        size_bytes = max(max_bytes // len(candidates), 0)
+        read: list[tuple[Candidate, Buffer]] = []
+        for candidate in candidates:
+            at, kept = self.cold.get(candidate.place, (-1, EMPTY))
+            records: Buffer | None = kept
+            if at != candidate.offset:
+                records = candidate.partition.log.read(
+                    candidate.offset, size_bytes, upper=candidate.upper, min_one=not read
+                )
+            if records is None:
+                return Cold(candidate, size_bytes)
+            if records:
+                read.append((candidate, records))
+        return read
+
+    # ---- acquiring
+
+    def _acquire(self, read: list[tuple[Candidate, Buffer]], rows: dict[TopicIdPartition, PartitionData]) -> None:
+        """Acquire from one partition after the other, until max_records are acquired."""
+        left = self.request.max_records
+        now_ms = self.broker.shares.now_ms()
+        for candidate, records in read:
+            if left <= 0:
+                break
+            batches = split(memoryview(records))
+            spans = [(each.base_offset, each.next_offset - 1) for each in batches]
+            aborted = self._aborted(candidate, records, batches)
+            share = candidate.led.share
+            assert share is not None, "only loaded share partitions are candidates"
+            wish = Wish(left, self.request.batch_size, is_exact=self.request.share_acquire_mode == EXACT)
+            acquired = share.acquire(self.session.key.member_id, spans, wish, self._rules.limits, now_ms, aborted)
+            candidate.led.arm()
+            if acquired:
+                left -= sum(each.last - each.first + 1 for each in acquired)
+                rows[candidate.place] = _row(candidate.place, batches, acquired, aborted)
+        self.cold.clear()
+
+    def _aborted(self, candidate: Candidate, records: Buffer, batches: list[Batch]) -> list[tuple[int, int]]:
+        """The batches of aborted transactions, if the group reads only committed records."""
+        storage = candidate.partition.log
+        if not self._rules.is_committed or not storage.segments.any_aborted:
+            return []
+        ended: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for each in storage.aborted_within(candidate.offset, records):
+            ended[each.producer_id].append((each.first_offset, each.last_offset))
+        return [
+            (batch.base_offset, batch.next_offset - 1)
+            for batch in batches
+            if batch.is_transactional
+            and not batch.is_control
+            and any(first <= batch.base_offset <= last for first, last in ended[batch.producer_id])
+        ]
+
+    # ---- the response
+
+    def _respond(self, rows: dict[TopicIdPartition, PartitionData]) -> Response:
+        """In a session, of the partitions that have news, that were acknowledged, or that are new."""
+        leaders = Leaders(self.broker, self.call)
+        topics: dict[bytes, ShareFetchableTopicResponse] = {}
+        shown = dict.fromkeys((*self._acknowledged, *self._places))
+        for place in shown:
+            row = rows.get(place)
+            if row is None:
+                if place not in self._acknowledged and place not in self.session.unanswered:
+                    continue
+                row = PartitionData(partition_index=place[1], records=EMPTY)
+            refusal = self._acknowledged.get(place)
+            if refusal is not None:
+                row.acknowledge_error_code, row.acknowledge_error_message = refusal.code, refusal.message
+            leaders.hint(row, LeaderIdAndEpoch, place)
+            topic = topics.setdefault(place[0], ShareFetchableTopicResponse(topic_id=place[0], partitions=[]))
+            topic.partitions.append(row)
+        self.session.unanswered.clear()
+        return Response(
+            acquisition_lock_timeout_ms=self._rules.limits.lock_ms,
+            responses=list(topics.values()),
+            node_endpoints=leaders.endpoints(NodeEndpoint),
+        )
+
+    # ---- waiting
+
+    def watch(self, reply: ShareFetchReply) -> None:
+        """Have the reply settled when records may have become available."""
+        self.unwatch(reply)
+        for place in self._places:
+            try:
+                topic = check_read(self.broker, self.call, place)
+                partition, led = found(self.broker, self.session.key.group_id, topic, place)
+            except (KafkaError, Damage):
+                continue
+            partition.fetches[reply] = None
+            self._watched.append(partition)
+            led.waiters[reply] = None
+            self._awaited.append(led)
+
+    def unwatch(self, reply: ShareFetchReply) -> None:
+        """The reply is complete, or nobody waits for it."""
+        for partition in self._watched:
+            partition.fetches.pop(reply, None)
+        for led in self._awaited:
+            led.waiters.pop(reply, None)
+        self._watched, self._awaited = [], []
+
+
+def _row(
+    place: TopicIdPartition, batches: list[Batch], acquired: list[Acquired], aborted: list[tuple[int, int]]
+) -> PartitionData:
+    """Whole batches, from the first to the last acquired record, without aborted ones."""
+    first, last, without = acquired[0].first, acquired[-1].last, {begin for begin, _ in aborted}
+    views: list[memoryview | bytes] = [
+        batch.view
+        for batch in batches
+        if batch.next_offset > first and batch.base_offset <= last and batch.base_offset not in without
+    ]
+    return PartitionData(
+        partition_index=place[1],
+        records=views[0] if len(views) == 1 else views,
+        acquired_records=[
+            AcquiredRecords(first_offset=each.first, last_offset=each.last, delivery_count=each.deliveries)
+            for each in acquired
+        ],
+    )
+
+
+def _refused(place: TopicIdPartition, error: KafkaError | Damage) -> PartitionData:
+    if isinstance(error, Damage):
+        error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+    return PartitionData(partition_index=place[1], error_code=error.code, error_message=error.message, records=EMPTY)
+
+
+class ShareFetchReply(Reply):
+    """Waits for records, for `max_wait_ms` to pass, or for a cold read; then looks again."""
+
+    __slots__ = ("_task", "_timer", "_view")
+
+    def __init__(self, view: ShareView) -> None:
+        super().__init__()
+        self._view = view
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def park(self, seen: Cold | None) -> None:
+        """Wait for more after a look that found too little, or bytes to read from the disk."""
+        wait_s = max(self._view.request.max_wait_ms, 0) / 1000
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_out)
+        self._go_on(seen)
+
+    def settle(self) -> None:
+        """Records may be available."""
+        if not self.done and self._task is None:
+            self._look(final=False)
+
+    def give_way(self) -> None:
+        self._time_out()
+
+    def _time_out(self) -> None:
+        if not self.done and self._task is None:
+            self._look(final=True)
+
+    def _look(self, *, final: bool) -> None:
+        seen = self._view.answer(final=final)
+        if isinstance(seen, Response):
+            self._release()
+            self.complete(seen)
+        else:
+            self._go_on(seen)
+
+    def _go_on(self, seen: Cold | None) -> None:
+        if seen is None:
+            self._view.watch(self)
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._bring(seen))
+
+    async def _bring(self, seen: Cold) -> None:
+        """Read off the loop what is not in the page cache, then look again."""
+        place, partition, _, offset, upper = seen.candidate
+        try:
+            records = await partition.log.read_cold(offset, seen.size_bytes, upper=upper, min_one=True)
+            self._view.cold[place] = offset, records
+        except (KafkaError, Damage):
+            pass  # the next look says what is wrong
+        self._task = None
+        self._time_out()
+
+    def _release(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._view.unwatch(self)
+
+    def abandon(self) -> None:
+        self.discard()
+        self._release()
+        if self._task is not None:
+            self._task.cancel()
+
+
+def begin(view: ShareView) -> Response | Reply:
+    """Look once: the response, or a reply that waits for more."""
+    seen = view.answer(final=view.request.max_wait_ms <= 0)
+    if isinstance(seen, Response):
+        return seen
+    reply = ShareFetchReply(view)
+    reply.park(seen)
+    return reply

@@ -1,0 +1,309 @@
+"""What the leader of partitions does for share groups: it keeps the records in flight, the sessions and the locks.
+
+A share partition is loaded at its first fetch, and forgotten with the leader epoch, with the last session of its group
+on this broker, or when the share coordinator refuses what it writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.shares.commands import Write
+from kpybroker.shares.keys import ShareKey
+from kpybroker.shares.partition import Acknowledgement, SharePartition
+from kpybroker.shares.partition import Write as Queued
+from kpybroker.shares.persister import Persister
+from kpybroker.shares.sessions import SessionKey, ShareSession, ShareSessions
+from kpybroker.shares.settings import GroupRules
+from kpybroker.shares.state import UNINITIALIZED
+from kpybroker.tasks import begin
+
+log = logging.getLogger(__name__)
+
+TO_CLIENTS = {
+    ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+}
+"""What clients are told of an error of the share coordinator; of others UNKNOWN_SERVER_ERROR."""
+FORGETTING = frozenset(
+    {
+        ErrorCode.FENCED_STATE_EPOCH,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
+"""Errors after which what is known here is worth nothing."""
+
+
+class Waiter(Protocol):
+    """A fetch that waits for records."""
+
+    def settle(self) -> None: ...
+
+
+FindStart = Callable[[str], Awaitable[int]]
+"""The offset where a group begins, by share.auto.offset.reset. Raises KafkaError."""
+
+
+class LedSharePartition:
+    """One share partition in one leader epoch. `share` is None while it is loaded."""
+
+    def __init__(
+        self,
+        key: ShareKey,
+        leader_epoch: int,
+        persister: Persister,
+        rules: Callable[[], GroupRules],
+        now_ms: Callable[[], int],
+        forget: Callable[[LedSharePartition], None],
+    ) -> None:
+        self.key = key
+        self.leader_epoch = leader_epoch
+        self.share: SharePartition | None = None
+        self.refusal: KafkaError | None = None
+        """Why it is of no use."""
+        self.waiters: dict[Waiter, None] = {}
+        self._state_epoch = -1
+        self._persister = persister
+        self._rules = rules
+        self._now_ms = now_ms
+        self._forget = forget
+        self._asking: dict[int, asyncio.Future[KafkaError | None]] = {}
+        """The acknowledgements that are not written yet, by ticket."""
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._is_retired = False
+        """It is forgotten once everything is written."""
+
+    # ---- loading
+
+    def load(self, find_start: FindStart) -> None:
+        """Begin to load it."""
+        self._begin(self._load(find_start))
+
+    async def _load(self, find_start: FindStart) -> None:
+        try:
+            loaded = await self._persister.read(self.key, self.leader_epoch)
+            start = loaded.start
+            self._state_epoch = loaded.state_epoch
+            if start == UNINITIALIZED:
+                reset = self._rules().offset_reset
+                start = await find_start(reset)
+                if reset != "earliest":  # another leader would find another start
+                    await self._persister.write(
+                        Write(self.key, loaded.state_epoch, self.leader_epoch, start, 0, loaded.batches)
+                    )
+        except KafkaError as refusal:
+            self.end(refusal)
+            return
+        self.share = SharePartition(start, loaded.batches)
+        self.wake()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = begin(work, f"the share partition {self.key.text}", self._broken)
+
+    def _broken(self, reason: str) -> None:
+        log.error("%s; it is loaded again", reason)
+        self.end(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
+
+    def end(self, refusal: KafkaError) -> None:
+        """It is of no use any more: refuse everything that waits for it."""
+        if self.refusal is not None:
+            return
+        self.refusal = _for_clients(refusal)
+        self._forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for asked in self._asking.values():
+            _settle(asked, self.refusal)
+        self._asking.clear()
+        self.wake()
+
+    def close(self) -> None:
+        """The broker stops."""
+        self.end(KafkaError(ErrorCode.NOT_COORDINATOR, "the broker stops"))
+        if self._task is not None:
+            self._task.cancel()
+
+    def wake(self) -> None:
+        """Records may be available: let the fetches that wait look again, but not within this step."""
+        for waiter in self.waiters:
+            asyncio.get_running_loop().call_soon(waiter.settle)
+
+    def retire(self, is_retired: bool) -> None:
+        """Nobody of the group is here any more, so forget it once everything is written; or somebody is again."""
+        self._is_retired = is_retired
+        self._retire_at_rest()
+
+    def _retire_at_rest(self) -> None:
+        if self._is_retired and (self.share is None or self.share.is_at_rest):
+            self.end(KafkaError(ErrorCode.NOT_COORDINATOR, "no member of the group has a session"))
+
+    # ---- acquired records
+
+    def acknowledge(self, member_id: str, told: Sequence[Acknowledgement]) -> asyncio.Future[KafkaError | None] | None:
+        """Acknowledge; None if there is nothing to write, else the result of the write: None, or why it failed.
+
+        Raises as `SharePartition.acknowledge`.
+        """
+        if self.refusal is not None:
+            raise KafkaError(self.refusal.code, self.refusal.message)
+        if self.share is None:
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "nothing is acquired: the share partition is loading")
+        self.expire()
+        ticket = self.share.acknowledge(member_id, told, self._rules().limits, self._now_ms())
+        self.arm()
+        if ticket is None:
+            return None
+        written: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
+        self._asking[ticket] = written
+        self._write_on()
+        return written
+
+    def release(self, member_id: str) -> None:
+        """The member is gone."""
+        if self.share is not None and self.refusal is None and self.share.release(member_id, self._rules().limits):
+            self._write_on()
+            self.wake()
+
+    def expire(self) -> None:
+        """Release what was held for too long."""
+        if self.share is not None and self.share.expire(self._rules().limits, self._now_ms()):
+            self._write_on()
+            self.wake()
+
+    def arm(self) -> None:
+        """Set the timer for the next lock that ends."""
+        deadline_ms = None if self.share is None or self.refusal is not None else self.share.deadline_ms()
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        delay_s = max(deadline_ms - self._now_ms(), 1) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._lock_ended)
+
+    def _lock_ended(self) -> None:
+        self._timer = None
+        self.expire()
+        self.arm()
+
+    # ---- writing
+
+    def _write_on(self) -> None:
+        """Write what is queued, one write at a time: what comes meanwhile is in the next one."""
+        assert self.share is not None, "what is not loaded has nothing to write"
+        queued = self.share.take_write()
+        if queued is not None:
+            self._begin(self._write(self.share, queued))
+
+    async def _write(self, share: SharePartition, queued: Queued) -> None:
+        refusal: KafkaError | None = None
+        command = Write(
+            self.key, self._state_epoch, self.leader_epoch, queued.start, queued.complete_count, queued.batches
+        )
+        try:
+            await self._persister.write(command)
+        except KafkaError as refused:
+            refusal = refused
+        if self.refusal is not None:
+            return
+        if refusal is not None and refusal.code in FORGETTING:
+            self.end(refusal)
+            return
+        share.written(queued, self._rules().limits, self._now_ms(), done=refusal is None)
+        for ticket in queued.tickets:
+            _settle(self._asking.pop(ticket), None if refusal is None else _for_clients(refusal))
+        self._write_on()
+        self.wake()
+        self._retire_at_rest()
+
+
+def _for_clients(refusal: KafkaError) -> KafkaError:
+    return KafkaError(TO_CLIENTS.get(refusal.code, ErrorCode.UNKNOWN_SERVER_ERROR), refusal.message)
+
+
+def _settle(asked: asyncio.Future[KafkaError | None], answer: KafkaError | None) -> None:
+    if not asked.done():
+        asked.set_result(answer)
+
+
+class ShareLeader:
+    """The share partitions and sessions of a broker.
+
+    - rules: returns the settings of a group.
+    - now_ms: the steady clock.
+    """
+
+    def __init__(self, persister: Persister, rules: Callable[[str], GroupRules], now_ms: Callable[[], int]) -> None:
+        self.sessions = ShareSessions()
+        self.rules = rules
+        self.now_ms = now_ms
+        self._persister = persister
+        self._led: dict[ShareKey, LedSharePartition] = {}
+
+    def find(self, key: ShareKey) -> LedSharePartition | None:
+        """The share partition, if anybody has fetched it."""
+        return self._led.get(key)
+
+    def lead(self, key: ShareKey, leader_epoch: int, find_start: FindStart) -> LedSharePartition:
+        """The share partition in this leader epoch; one that is new is being loaded."""
+        led = self._led.get(key)
+        if led is not None and led.leader_epoch != leader_epoch:
+            led.end(KafkaError(ErrorCode.FENCED_LEADER_EPOCH, "the leader epoch has changed"))
+            led = None
+        if led is None:
+            led = self._led[key] = LedSharePartition(
+                key, leader_epoch, self._persister, lambda: self.rules(key.group_id), self.now_ms, self._forget
+            )
+            led.load(find_start)
+        led.retire(False)
+        return led
+
+    def _forget(self, led: LedSharePartition) -> None:
+        if self._led.get(led.key) is led:
+            del self._led[led.key]
+
+    def forget(self, topic_id: bytes, partition: int | None = None) -> None:
+        """This broker does not lead the partition any more, or any of a topic."""
+        for key in [key for key in self._led if key.topic_id == topic_id]:
+            if partition in (None, key.partition):
+                self._led[key].end(KafkaError(ErrorCode.FENCED_LEADER_EPOCH, "another broker leads the partition"))
+
+    # ---- sessions
+
+    def close_session(self, key: SessionKey) -> None:
+        """The member ends its session: what it holds is released."""
+        self._release(self.sessions.close(key))
+
+    def closed(self, connection: int) -> None:
+        """A connection was closed."""
+        self._release(self.sessions.closed(connection))
+
+    def _release(self, session: ShareSession | None) -> None:
+        if session is None:
+            return
+        group_id, member_id = session.key
+        for key in [key for key in self._led if key.group_id == group_id]:
+            self._led[key].release(member_id)
+        if not self.sessions.has_group(group_id):
+            for key in [key for key in self._led if key.group_id == group_id]:
+                self._led[key].retire(True)
+
+    def close(self) -> None:
+        """The broker stops."""
+        self.sessions.clear()
+        for led in list(self._led.values()):
+            led.close()

@@ -1,0 +1,487 @@
+"""The records of one share partition that are in flight, as the leader of the partition remembers them (KIP-932).
+
+In flight are the offsets from `start` to `end`: everything before is acknowledged or archived, everything behind was
+never delivered. They are kept as runs of offsets with the same state, which are split late and joined early; gaps of
+the log are in flight, too. Nothing here waits or reads a clock. Only what has been written to the share coordinator is
+true after the leader's end: an acknowledgement is first marked as pending, and takes effect when it is written.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.shares.batches import TERMINAL, DeliveryState, StateBatch
+
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = (
+    DeliveryState.AVAILABLE,
+    DeliveryState.ACQUIRED,
+    DeliveryState.ACKNOWLEDGED,
+    DeliveryState.ARCHIVED,
+)
+Span = tuple[int, int]
+"""First and last offset."""
+
+
+class AcknowledgeType(IntEnum):
+    """What a client says of a record."""
+
+    GAP = 0
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+class Limits(NamedTuple):
+    """Settings of a group that may change at any time: they count from the next use on."""
+
+    lock_ms: int
+    """How long a record is acquired."""
+    max_deliveries: int
+    """A record that was delivered so often is archived in place of another delivery."""
+    max_in_flight: int
+    """No more records are acquired for the first time while this many are in flight."""
+
+
+class Wish(NamedTuple):
+    """What a fetch may acquire. Whole batches of the log are acquired, unless it `is_exact` about `max_records`."""
+
+    max_records: int
+    batch_size: int
+    """A range of acquired records ends with the batch that brings it to this size."""
+    is_exact: bool = False
+
+
+class Acquired(NamedTuple):
+    """A range of records that were acquired together, for the so manieth delivery."""
+
+    first: int
+    last: int
+    deliveries: int
+
+
+class Acknowledgement(NamedTuple):
+    """The records from first to last: one type for all of them, or one for each."""
+
+    first: int
+    last: int
+    types: Sequence[int]
+
+
+class Write(NamedTuple):
+    """What the share coordinator is to be told. start: the first offset in flight before it takes effect."""
+
+    start: int
+    complete_count: int
+    batches: tuple[StateBatch, ...]
+    tickets: tuple[int, ...]
+    """Which acknowledgements are in it."""
+
+
+class Run:
+    """Offsets with the same state and number of deliveries."""
+
+    __slots__ = ("batch_size", "deadline_ms", "deliveries", "first", "last", "member_id", "pending", "state")
+
+    def __init__(self, first: int, last: int, state: DeliveryState, deliveries: int, batch_size: int) -> None:
+        self.first, self.last = first, last
+        self.state = state
+        self.deliveries = deliveries
+        self.batch_size = batch_size
+        """The number of records that were delivered together the first time."""
+        self.member_id: str | None = None
+        self.deadline_ms = 0
+        """When it is released, if it is acquired."""
+        self.pending: DeliveryState | None = None
+        """The state that it has once that is written."""
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+    def acquire(self, member_id: str, deadline_ms: int) -> None:
+        """Deliver it to a member."""
+        if not self.deliveries:
+            self.batch_size = self.size
+        self.state, self.member_id, self.deadline_ms = ACQUIRED, member_id, deadline_ms
+        self.deliveries += 1
+
+    def renew(self, deadline_ms: int) -> None:
+        """Keep it for longer."""
+        self.deadline_ms = deadline_ms
+
+    def become(self, state: DeliveryState) -> None:
+        """It is not acquired any more."""
+        self.state, self.member_id, self.pending = state, None, None
+
+    def wait(self, state: DeliveryState | None) -> None:
+        """It gets this state once that is written; None: it keeps the one it has."""
+        self.pending = state
+
+    def cut_at(self, offset: int) -> Run:
+        """Leave the offsets from this one on to a new run."""
+        rest = Run(offset, self.last, self.state, self.deliveries, self.batch_size)
+        rest.member_id, rest.deadline_ms, rest.pending = self.member_id, self.deadline_ms, self.pending
+        self.last = offset - 1
+        return rest
+
+    def takes(self, other: Run) -> bool:
+        """Whether the run behind it says the same, and nobody holds either: then it takes its offsets over."""
+        if self.state != other.state or self.state is ACQUIRED:
+            return False
+        if self.state is AVAILABLE and self.deliveries != other.deliveries:
+            return False
+        self.last = other.last
+        self.batch_size = max(self.batch_size, other.batch_size)
+        return True
+
+
+class SharePartition:
+    """The records in flight. start: where the group begins; batches: what the share coordinator knows beyond it."""
+
+    def __init__(self, start: int, batches: Iterable[StateBatch] = ()) -> None:
+        self.start = start
+        self._runs: list[Run] = []
+        """In order and without holes, from `start` to `end`."""
+        self._deadlines: list[int] = []
+        """A heap with the deadline of every acquired run, and of some that are not acquired any more."""
+        self._queued: list[StateBatch] = []
+        self._tickets: list[int] = []
+        self._last_ticket = 0
+        self._writing: dict[int, list[Span]] = {}
+        """The spans of the acknowledgements that are not written yet, by ticket."""
+        self._is_writing = False
+        for batch in batches:
+            if batch.last >= start:
+                self._load(batch)
+        self._settle()
+
+    def _load(self, batch: StateBatch) -> None:
+        first = max(batch.first, self.start)
+        if first > self.end + 1:  # nothing is known of these: they were acquired, and not acknowledged
+            self._runs.append(Run(self.end + 1, first - 1, AVAILABLE, 0, first - self.end - 1))
+        state = ARCHIVED if batch.state == DeliveryState.ARCHIVING else DeliveryState(batch.state)
+        self._runs.append(Run(first, batch.last, state, batch.deliveries, batch.last - first + 1))
+
+    # ---- questions
+
+    @property
+    def end(self) -> int:
+        """The last offset in flight; `start - 1` if there is none."""
+        return self._runs[-1].last if self._runs else self.start - 1
+
+    @property
+    def in_flight(self) -> int:
+        """The number of offsets in flight."""
+        return self.end - self.start + 1
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether everything is written."""
+        return not self._is_writing and not self._queued
+
+    def next_offset(self, limits: Limits) -> int | None:
+        """Where to read what could be acquired now; None if nothing can."""
+        for run in self._runs:
+            if run.state is AVAILABLE:
+                return run.first
+        return self.end + 1 if self.in_flight < limits.max_in_flight else None
+
+    def deadline_ms(self) -> int | None:
+        """When `expire` is due; may be too early."""
+        return self._deadlines[0] if self._deadlines else None
+
+    def states(self) -> Iterator[tuple[int, DeliveryState, int, str | None]]:
+        """Of each offset in flight: the offset, its state, its deliveries, and the member that holds it."""
+        for run in self._runs:
+            for offset in range(run.first, run.last + 1):
+                yield offset, run.state, run.deliveries, run.member_id
+
+    # ---- acquiring
+
+    def acquire(
+        self,
+        member_id: str,
+        batches: Sequence[Span],
+        wish: Wish,
+        limits: Limits,
+        now_ms: int,
+        aborted: Sequence[Span] = (),
+    ) -> list[Acquired]:
+        """Acquire what was read at `next_offset`: whole batches of the log. Those in `aborted` are archived."""
+        if not batches:
+            return []
+        self._extend(batches, wish, limits)
+        for span in aborted:
+            self._archive(span)
+        found: list[Acquired] = []
+        left = wish.max_records
+        ends = [last for _, last in batches]
+        for run in list(self._runs[self._at(batches[0][0]) :]):
+            if run.first > ends[-1] or left <= 0:
+                break
+            if run.state is not AVAILABLE:
+                continue
+            most, is_poison = self._most(run, limits)
+            if is_poison and found:
+                break
+            last = min(run.first + most - 1, ends[-1], run.last)
+            if wish.is_exact:
+                last = min(last, run.first + left - 1)
+            elif not is_poison:
+                last = min(last, ends[min(bisect_left(ends, run.first + left - 1), len(ends) - 1)])
+            left -= last - run.first + 1
+            found += self._hold(run, last, ends, member_id, wish, now_ms + limits.lock_ms)
+            if is_poison:
+                break
+        self._drop_unused(found)
+        self._settle()
+        return found
+
+    def _extend(self, batches: Sequence[Span], wish: Wish, limits: Limits) -> None:
+        """Take offsets that were never delivered into flight, as many as may be: whole batches."""
+        first = end = self.end + 1
+        most = min(limits.max_in_flight - self.in_flight, wish.max_records)
+        for _, last in batches:
+            if last >= end and end - first < most:
+                end = last + 1
+        if end > first:
+            self._runs.append(Run(first, end - 1, AVAILABLE, 0, end - first))
+
+    def _drop_unused(self, found: list[Acquired]) -> None:
+        """What was taken into flight and not acquired after all is as if it never was."""
+        while self._runs and self._runs[-1].state is AVAILABLE and not self._runs[-1].deliveries:
+            run = self._runs[-1]
+            if run.last <= self._known_end(found):
+                return
+            self._runs.pop()
+
+    def _known_end(self, found: list[Acquired]) -> int:
+        """The last offset that somebody has, had, or that is archived."""
+        known = found[-1].last if found else self.start - 1
+        return next((run.last for run in reversed(self._runs) if run.state is not AVAILABLE or run.deliveries), known)
+
+    @staticmethod
+    def _most(run: Run, limits: Limits) -> tuple[int, bool]:
+        """How many records of a run may be delivered together, and whether that is fewer than all because one of them
+        may be the reason why they were delivered so often."""
+        from_deliveries = -(-limits.max_deliveries // 2)
+        if run.deliveries < from_deliveries:
+            return run.size, False
+        if run.deliveries >= limits.max_deliveries - 1:
+            return 1, True
+        return max(run.batch_size >> (run.deliveries - from_deliveries + 1), 1), True
+
+    def _hold(
+        self, run: Run, last: int, ends: Sequence[int], member_id: str, wish: Wish, deadline_ms: int
+    ) -> Iterator[Acquired]:
+        """Acquire a run up to an offset, in ranges that end with a batch of the log."""
+        if last < run.last:
+            self._runs.insert(self._runs.index(run) + 1, run.cut_at(last + 1))
+        heappush(self._deadlines, deadline_ms)
+        while True:
+            at = bisect_left(ends, run.first + max(wish.batch_size, 1) - 1)
+            cut = ends[at] if at < len(ends) and not wish.is_exact else run.last
+            rest = run.cut_at(cut + 1) if cut < run.last else None
+            if rest is not None:
+                self._runs.insert(self._runs.index(run) + 1, rest)
+            run.acquire(member_id, deadline_ms)
+            yield Acquired(run.first, run.last, run.deliveries)
+            if rest is None:
+                return
+            run = rest
+
+    def _archive(self, span: Span) -> None:
+        for run in self._split(*span):
+            if run.state is AVAILABLE:
+                run.become(ARCHIVED)
+
+    # ---- acknowledging
+
+    def acknowledge(self, member_id: str, told: Sequence[Acknowledgement], limits: Limits, now_ms: int) -> int | None:
+        """Mark what a member acknowledges, all of it or nothing; the ticket that `written` names, None if nothing has
+        to be written.
+
+        Raises INVALID_REQUEST for records that are not in flight; INVALID_RECORD_STATE for those that the member has
+        not acquired, or not any more.
+        """
+        spans = list(self._spans(told))
+        for first, last, _ in spans:
+            self._check_held(member_id, first, last)
+        changed: list[Span] = []
+        for first, last, kind in spans:
+            for run in self._split(first, last):
+                if kind == AcknowledgeType.RENEW:
+                    run.renew(now_ms + limits.lock_ms)
+                    heappush(self._deadlines, run.deadline_ms)
+                    continue
+                run.wait(_state_after(kind, run.deliveries, limits))
+                assert run.pending is not None, "it was just set"
+                self._queued.append(StateBatch(run.first, run.last, run.pending, run.deliveries))
+                changed.append((run.first, run.last))
+        if not changed:
+            return None
+        self._last_ticket += 1
+        self._tickets.append(self._last_ticket)
+        self._writing[self._last_ticket] = changed
+        return self._last_ticket
+
+    def _spans(self, told: Sequence[Acknowledgement]) -> Iterator[tuple[int, int, int]]:
+        """First offset, last offset and type, of what is at or behind `start`."""
+        before = self.start - 1
+        for first, last, types in told:
+            if last < self.start:
+                continue
+            if first > self.end:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    "Batch record not found. The first offset in request is past acquired records.",
+                )
+            if last > self.end:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    "Batch record not found. The last offset in request is past acquired records.",
+                )
+            if first <= before and before >= self.start:
+                raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f"The record {first} is acknowledged twice.")
+            before = last
+            begin = max(first, self.start)
+            if len(types) == 1:
+                yield begin, last, types[0]
+                continue
+            for offset in range(begin, last + 1):
+                kind = types[offset - first]
+                if offset == last or types[offset + 1 - first] != kind:
+                    yield begin, offset, kind
+                    begin = offset + 1
+
+    def _check_held(self, member_id: str, first: int, last: int) -> None:
+        for run in self._runs[self._at(first) :]:
+            if run.first > last:
+                return
+            if run.state is not ACQUIRED or run.pending is not None:
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD_STATE,
+                    "The batch cannot be acknowledged. The batch is not in the acquired state.",
+                )
+            if run.member_id != member_id:
+                raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "Member is not the owner of batch record")
+
+    def release(self, member_id: str, limits: Limits) -> bool:
+        """The member is gone: what it holds is available again; whether there was anything."""
+        return self._give_up([run for run in self._runs if run.member_id == member_id], limits)
+
+    def expire(self, limits: Limits, now_ms: int) -> bool:
+        """What was held for too long is available again; whether there was anything."""
+        while self._deadlines and self._deadlines[0] <= now_ms:
+            heappop(self._deadlines)
+        return self._give_up([run for run in self._runs if run.state is ACQUIRED and run.deadline_ms <= now_ms], limits)
+
+    def _give_up(self, runs: list[Run], limits: Limits) -> bool:
+        """Acknowledgements on their way are left to `written`."""
+        changed = False
+        for run in runs:
+            if run.state is ACQUIRED and run.pending is None:
+                run.become(_state_after(AcknowledgeType.RELEASE, run.deliveries, limits))
+                self._queued.append(StateBatch(run.first, run.last, run.state, run.deliveries))
+                changed = True
+        if changed:
+            self._settle()
+        return changed
+
+    # ---- writing
+
+    def take_write(self) -> Write | None:
+        """What is to be written next; None while something is being written, or if there is nothing."""
+        if self._is_writing or not self._queued:
+            return None
+        self._is_writing = True
+        batches, self._queued = tuple(self._queued), []
+        tickets, self._tickets = tuple(self._tickets), []
+        complete = sum(run.size for run in self._runs if run.state in TERMINAL or run.pending in TERMINAL)
+        return Write(self.start, complete, batches, tickets)
+
+    def written(self, write: Write, limits: Limits, now_ms: int, *, done: bool) -> None:
+        """A write has succeeded, and its acknowledgements take effect; or it has not, and the records stay acquired,
+        unless they have been for too long."""
+        self._is_writing = False
+        for ticket in write.tickets:
+            for first, last in self._writing.pop(ticket):
+                for run in self._split(first, last):
+                    if run.pending is None:
+                        continue
+                    if done:
+                        run.become(run.pending)
+                    else:
+                        run.wait(None)
+        if not done:
+            self.expire(limits, now_ms)
+        self._settle()
+
+    # ---- the log
+
+    def cut_start(self, log_start: int) -> bool:
+        """The log has been deleted up to this offset: what nobody holds before it is archived; whether there was
+        anything."""
+        if log_start <= self.start:
+            return False
+        if log_start > self.end + 1 and not any(run.state is ACQUIRED for run in self._runs):
+            self._runs.clear()
+            self.start = log_start
+            return True
+        changed = False
+        for run in self._split(self.start, log_start - 1):
+            if run.state is AVAILABLE:
+                run.become(ARCHIVED)
+                changed = True
+        self._settle()
+        return changed
+
+    # ---- runs
+
+    def _at(self, offset: int) -> int:
+        """The index of the run with this offset, or of the first one behind it."""
+        return bisect_left(self._runs, offset, key=_last)
+
+    def _split(self, first: int, last: int) -> list[Run]:
+        """The runs of exactly these offsets, as far as they are in flight."""
+        at = self._at(first)
+        found = []
+        while at < len(self._runs) and self._runs[at].first <= last:
+            run = self._runs[at]
+            if run.first < first:
+                self._runs.insert(at + 1, run.cut_at(first))
+                at += 1
+                continue
+            if run.last > last:
+                self._runs.insert(at + 1, run.cut_at(last + 1))
+            found.append(run)
+            at += 1
+        return found
+
+    def _settle(self) -> None:
+        """Join equal neighbours, and move the start behind what is acknowledged or archived."""
+        joined: list[Run] = []
+        for run in self._runs:
+            if not joined and run.state in TERMINAL:
+                self.start = run.last + 1
+            elif not joined or not joined[-1].takes(run):
+                joined.append(run)
+        self._runs = joined
+
+
+def _last(run: Run) -> int:
+    return run.last
+
+
+def _state_after(kind: int, deliveries: int, limits: Limits) -> DeliveryState:
+    if kind == AcknowledgeType.ACCEPT:
+        return ACKNOWLEDGED
+    if kind == AcknowledgeType.RELEASE and deliveries < limits.max_deliveries:
+        return AVAILABLE
+    return ARCHIVED

@@ -1,0 +1,278 @@
+"""Asks the coordinators of share partitions, on whichever broker they are: for their leaders, and for the group
+coordinator.
+
+A coordinator on this broker is called directly. Errors that may pass are tried again for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from kpybroker.client.broker_connections import LOST, BrokerConnections
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.image import Image
+from kpybroker.shares.batches import StateBatch
+from kpybroker.shares.commands import Delete, Initialize, Read, ReadSummary, Write
+from kpybroker.shares.coordinator import ShareCoordinator
+from kpybroker.shares.keys import ShareKey
+from kpybroker.shares.state import NO_COUNT, UNINITIALIZED
+from kpybroker.topics import SHARE_STATE_TOPIC
+from kpybroker.wire.rpc import (
+    delete_share_group_state,
+    initialize_share_group_state,
+    read_share_group_state,
+    read_share_group_state_summary,
+    write_share_group_state,
+)
+
+T = TypeVar("T")
+
+TRIES = 5
+FIRST_PAUSE_S = 0.05
+PASSING = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+"""Errors after which the coordinator is looked for again."""
+AT_ONCE = 100
+"""The most share partitions that one call asks about at a time."""
+
+
+class LoadedState(NamedTuple):
+    """What a leader begins with. start: UNINITIALIZED if it has to find the start itself."""
+
+    state_epoch: int
+    start: int
+    batches: tuple[StateBatch, ...]
+
+
+class Summary(NamedTuple):
+    """Where a share partition stands; start: UNINITIALIZED if nobody knows."""
+
+    start: int = UNINITIALIZED
+    leader_epoch: int = 0
+    complete_count: int = NO_COUNT
+
+
+class Persister:
+    """Finds the coordinator of each share partition in the metadata.
+
+    - create_topic: creates `__share_group_state` unless it exists. Raises KafkaError.
+    - timeout_ms: returns how long a coordinator has time for an answer.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        image: Callable[[], Image],
+        coordinator: ShareCoordinator,
+        connections: BrokerConnections,
+        create_topic: Callable[[], Awaitable[None]],
+        timeout_ms: Callable[[], int],
+    ) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._coordinator = coordinator
+        self._connections = connections
+        self._create_topic = create_topic
+        self._timeout_ms = timeout_ms
+
+    # ---- for the group coordinator; all of these raise KafkaError
+
+    async def initialize(
+        self, group_id: str, topic_id: bytes, state_epoch: int, starts: Sequence[tuple[int, int]]
+    ) -> None:
+        """Begin the state of share partitions of a topic; starts: (partition, start offset)."""
+        commands = [Initialize(ShareKey(group_id, topic_id, index), state_epoch, start) for index, start in starts]
+        await _all(commands, self._initialize)
+
+    async def delete(self, group_id: str, topic_id: bytes, partitions: Sequence[int]) -> None:
+        """Forget the state of share partitions of a topic. A topic that is gone has none."""
+        try:
+            await _all([Delete(ShareKey(group_id, topic_id, index)) for index in partitions], self._delete)
+        except KafkaError as refusal:
+            if refusal.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or self._image().topic_by_id(topic_id):
+                raise
+
+    async def summaries(self, keys: Sequence[ShareKey]) -> list[Summary | KafkaError]:
+        """Where each share partition stands, or why that is not known."""
+
+        async def ask(key: ShareKey) -> Summary | KafkaError:
+            try:
+                return await self._summary(key)
+            except KafkaError as refusal:
+                return refusal
+
+        found: list[Summary | KafkaError] = []
+        for begin in range(0, len(keys), AT_ONCE):
+            found += await asyncio.gather(*(ask(key) for key in keys[begin : begin + AT_ONCE]))
+        return found
+
+    # ---- for the leaders of share partitions
+
+    async def read(self, key: ShareKey, leader_epoch: int) -> LoadedState:
+        """The state to begin with. Raises KafkaError: as `commands.Read` says, or if nobody answers."""
+
+        async def here() -> LoadedState:
+            state = await self._coordinator.read(Read(key, leader_epoch), self._timeout_ms())
+            return LoadedState(state.state_epoch, state.start, state.batches)
+
+        rpc = read_share_group_state
+        row = rpc.PartitionData(partition=key.partition, leader_epoch=leader_epoch)
+        request = rpc.Request(
+            group_id=key.group_id, topics=[rpc.ReadStateData(topic_id=key.topic_id, partitions=[row])]
+        )
+        return await self._ask(
+            key,
+            here,
+            "ReadShareGroupState",
+            request,
+            lambda told: LoadedState(
+                told.state_epoch,
+                told.start_offset,
+                tuple(
+                    StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+                    for each in told.state_batches
+                ),
+            ),
+        )
+
+    async def write(self, command: Write) -> None:
+        """Return when the change is durable. Raises KafkaError as `commands.Write` says, or if nobody answers."""
+        key, rpc = command.key, write_share_group_state
+        row = rpc.PartitionData(
+            partition=key.partition,
+            state_epoch=command.state_epoch,
+            leader_epoch=command.leader_epoch,
+            start_offset=command.start,
+            delivery_complete_count=command.complete_count,
+            state_batches=[
+                rpc.StateBatch(
+                    first_offset=each.first,
+                    last_offset=each.last,
+                    delivery_state=each.state,
+                    delivery_count=each.deliveries,
+                )
+                for each in command.batches
+            ],
+        )
+        request = rpc.Request(
+            group_id=key.group_id, topics=[rpc.WriteStateData(topic_id=key.topic_id, partitions=[row])]
+        )
+        await self._ask(
+            key,
+            lambda: self._coordinator.write(command, self._timeout_ms()),
+            "WriteShareGroupState",
+            request,
+            _nothing,
+        )
+
+    # ---- one share partition
+
+    async def _initialize(self, command: Initialize) -> None:
+        key, rpc = command.key, initialize_share_group_state
+        row = rpc.PartitionData(partition=key.partition, state_epoch=command.state_epoch, start_offset=command.start)
+        request = rpc.Request(
+            group_id=key.group_id, topics=[rpc.InitializeStateData(topic_id=key.topic_id, partitions=[row])]
+        )
+        await self._ask(
+            key,
+            lambda: self._coordinator.initialize(command, self._timeout_ms()),
+            "InitializeShareGroupState",
+            request,
+            _nothing,
+        )
+
+    async def _delete(self, command: Delete) -> None:
+        key, rpc = command.key, delete_share_group_state
+        row = rpc.PartitionData(partition=key.partition)
+        request = rpc.Request(
+            group_id=key.group_id, topics=[rpc.DeleteStateData(topic_id=key.topic_id, partitions=[row])]
+        )
+        await self._ask(
+            key,
+            lambda: self._coordinator.delete(command, self._timeout_ms()),
+            "DeleteShareGroupState",
+            request,
+            _nothing,
+        )
+
+    async def _summary(self, key: ShareKey) -> Summary:
+        async def here() -> Summary:
+            state = await self._coordinator.read_summary(ReadSummary(key), self._timeout_ms())
+            return Summary() if state is None else Summary(state.start, state.leader_epoch, state.complete_count)
+
+        rpc = read_share_group_state_summary
+        row = rpc.PartitionData(partition=key.partition, leader_epoch=-1)
+        request = rpc.Request(
+            group_id=key.group_id, topics=[rpc.ReadStateSummaryData(topic_id=key.topic_id, partitions=[row])]
+        )
+        return await self._ask(
+            key,
+            here,
+            "ReadShareGroupStateSummary",
+            request,
+            lambda told: Summary(told.start_offset, told.leader_epoch, told.delivery_complete_count),
+        )
+
+    async def _ask(
+        self,
+        key: ShareKey,
+        here: Callable[[], Awaitable[T]],
+        api: str,
+        request: Any,
+        read: Callable[[Any], T],
+    ) -> T:
+        """The answer of the coordinator: by `here`, or by the API's row for the share partition, as `read` reads it."""
+        pause_s = FIRST_PAUSE_S
+        for left in reversed(range(TRIES)):
+            try:
+                if await self._coordinator_of(key) == self._node_id:
+                    return await here()
+                return await self._ask_there(key, api, request, read)
+            except KafkaError as refusal:
+                if refusal.code not in PASSING or not left:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+        raise AssertionError("the last try returns or raises")
+
+    async def _coordinator_of(self, key: ShareKey) -> int:
+        if self._image().topic(SHARE_STATE_TOPIC) is None:
+            await self._create_topic()
+            await self._coordinator.loaded()
+        topic = self._image().topic(SHARE_STATE_TOPIC)
+        leader = -1 if topic is None else topic.partitions[self._coordinator.partition_for(key.text)].leader
+        if leader < 0:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the partition that keeps the state has no leader")
+        return leader
+
+    async def _ask_there(self, key: ShareKey, api: str, request: Any, read: Callable[[Any], T]) -> T:
+        node_id = await self._coordinator_of(key)
+        try:
+            told = await self._connections.ask(node_id, api, request, self._timeout_ms())
+        except LOST as lost:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"broker {node_id} did not answer: {lost}") from lost
+        for topic in told.results:
+            for row in topic.partitions:
+                if (bytes(topic.topic_id), row.partition) == (key.topic_id, key.partition):
+                    if row.error_code:
+                        raise KafkaError(ErrorCode(row.error_code), row.error_message)
+                    return read(row)
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"broker {node_id} did not name the share partition")
+
+
+def _nothing(_row: Any) -> None:
+    """The row says only that it was done."""
+
+
+async def _all(commands: Sequence[Any], do: Callable[[Any], Awaitable[None]]) -> None:
+    """Do all of them, some at a time. Raises the first refusal."""
+    for begin in range(0, len(commands), AT_ONCE):
+        await asyncio.gather(*(do(command) for command in commands[begin : begin + AT_ONCE]))

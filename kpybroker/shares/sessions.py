@@ -1,0 +1,119 @@
+"""Share sessions (KIP-932): which partitions each member fetches. They are memory of one broker.
+
+A session belongs to the connection that opened it, and ends with it. Fetches and acknowledgements count the same epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.topics import TopicIdPartition
+
+OPENING, CLOSING = 0, -1
+LAST_EPOCH = (1 << 31) - 1
+
+
+class SessionKey(NamedTuple):
+    """A member of a share group."""
+
+    group_id: str
+    member_id: str
+
+
+class ShareSession:
+    """The partitions that one member fetches, in the order in which it named them."""
+
+    __slots__ = ("connection", "epoch", "key", "places", "unanswered")
+
+    def __init__(self, key: SessionKey, connection: int) -> None:
+        self.key = key
+        self.connection = connection
+        self.epoch = 1
+        """The epoch of the next request."""
+        self.places: dict[TopicIdPartition, None] = {}
+        self.unanswered: set[TopicIdPartition] = set()
+        """Partitions that no response has named yet."""
+
+    def add(self, places: Iterable[TopicIdPartition]) -> None:
+        """Fetch these, too."""
+        for place in places:
+            if place not in self.places:
+                self.places[place] = None
+                self.unanswered.add(place)
+
+    def forget(self, places: Iterable[TopicIdPartition]) -> None:
+        """Do not fetch these any more."""
+        for place in places:
+            self.places.pop(place, None)
+            self.unanswered.discard(place)
+
+    def advance(self) -> None:
+        """A request has been taken."""
+        self.epoch = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
+
+    def in_turn(self) -> list[TopicIdPartition]:
+        """The partitions in the order of this fetch: each is first in its turn."""
+        places = list(self.places)
+        if not places:
+            return places
+        at = self.epoch % len(places)
+        return places[at:] + places[:at]
+
+
+class ShareSessions:
+    """The sessions of a broker."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[SessionKey, ShareSession] = {}
+        self._by_connection: dict[int, ShareSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, key: SessionKey, connection: int, most: int) -> ShareSession:
+        """A new session, in place of the member's earlier one; an earlier one on the connection does not end with it
+        any more. Raises SHARE_SESSION_LIMIT_REACHED."""
+        if key not in self._sessions and len(self._sessions) >= most:
+            raise KafkaError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"this broker has {most} share sessions, which is the limit"
+            )
+        self.close(key)
+        session = self._sessions[key] = self._by_connection[connection] = ShareSession(key, connection)
+        return session
+
+    def resume(self, key: SessionKey, epoch: int) -> ShareSession:
+        """The session of a request, which counts. Raises SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH."""
+        session = self._sessions.get(key)
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
+        if epoch == CLOSING:
+            return session
+        if epoch != session.epoch:
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        session.advance()
+        return session
+
+    def close(self, key: SessionKey) -> ShareSession | None:
+        """End a session; None if there is none."""
+        session = self._sessions.pop(key, None)
+        if session is not None and self._by_connection.get(session.connection) is session:
+            del self._by_connection[session.connection]
+        return session
+
+    def closed(self, connection: int) -> ShareSession | None:
+        """A connection was closed, and its session with it; None if it had none."""
+        session = self._by_connection.get(connection)
+        return None if session is None else self.close(session.key)
+
+    def has_group(self, group_id: str) -> bool:
+        """Whether a member of the group has a session."""
+        return any(key.group_id == group_id for key in self._sessions)
+
+    def clear(self) -> list[ShareSession]:
+        """End all sessions."""
+        ended = list(self._sessions.values())
+        self._sessions.clear()
+        self._by_connection.clear()
+        return ended
