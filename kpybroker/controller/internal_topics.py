@@ -6,6 +6,9 @@ else None (docs/decisions/0020).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from kpybroker.config import BrokerConfig
 from kpybroker.controller.commands import NewTopic
 from kpybroker.errors import ErrorCode, KafkaError
@@ -25,18 +28,30 @@ def check_growth(topic: str) -> None:
         )
 
 
+KEPT_BY: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        OFFSETS_TOPIC: {POLICY: "compact"},
+        SHARE_STATE_TOPIC: {POLICY: "delete", "retention.ms": "-1"},
+        TRANSACTION_TOPIC: {POLICY: "compact"},
+    }
+)
+"""The settings by which the log of a coordinator keeps what counts, whatever its age."""
+WHY = {
+    "compact": "be compacted, and nothing else, for whatever it keeps may be old",
+    "delete": "not be compacted, for its updates of a share partition all have the same key",
+}
+
+
 def check_policy(topic: str, policy: str) -> None:
     """Raises INVALID_CONFIG where the log of a coordinator would lose what it keeps: by its age, or, if a key has more
     than one record that counts, by compaction."""
     if topic not in INTERNAL_TOPICS:
         return
-    only, why = "compact", "be compacted, and nothing else, for whatever it keeps may be old"
-    if topic == SHARE_STATE_TOPIC:
-        only, why = "delete", "not be compacted, for its updates of a share partition all have the same key"
+    only = KEPT_BY[topic][POLICY]
     if {part.strip() for part in policy.split(",")} != {only}:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"Invalid value {policy} for configuration {POLICY}: internal topic {topic} must {why}.",
+            f"Invalid value {policy} for configuration {POLICY}: internal topic {topic} must {WHY[only]}.",
         )
 
 
@@ -86,10 +101,10 @@ def share_state_topic(config: BrokerConfig, most_replicas: int | None) -> NewTop
         num_partitions=config.share_coordinator_state_topic_num_partitions,
         replication_factor=replicas,
         configs=(
-            ("cleanup.policy", "delete"),
+            ("cleanup.policy", KEPT_BY[SHARE_STATE_TOPIC][POLICY]),
             ("compression.type", "producer"),
             ("min.insync.replicas", str(min(config.share_coordinator_state_topic_min_isr, replicas))),
-            ("retention.ms", "-1"),
+            ("retention.ms", KEPT_BY[SHARE_STATE_TOPIC]["retention.ms"]),
             ("segment.bytes", str(config.share_coordinator_state_topic_segment_bytes)),
         ),
     )

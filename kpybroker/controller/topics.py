@@ -19,7 +19,7 @@ from kpybroker.controller.commands import (
     TopicResult,
 )
 from kpybroker.controller.configs import check_topic_configs
-from kpybroker.controller.internal_topics import POLICY, check_policy
+from kpybroker.controller.internal_topics import KEPT_BY, POLICY, check_policy
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
@@ -82,7 +82,7 @@ def _create(
     if settings is None:
         settings = made.settings[topic.configs] = _settings(config, topic)
     if topic.name in INTERNAL_TOPICS:
-        settings = {POLICY: "compact", **settings}
+        settings = {**KEPT_BY[topic.name], **settings}
         check_policy(topic.name, settings[POLICY])
     placed = _assign(state, config, random, topic)
     count = len(placed)

@@ -44,20 +44,25 @@ def test_the_first_question_makes_the_topic_and_a_group_can_join_at_once(with_br
     with_broker(scenario)
 
 
-@pytest.mark.parametrize(
-    ("key_type", "code"),
-    [
-        (SHARE, ErrorCode.INVALID_REQUEST),
-        (9, ErrorCode.INVALID_REQUEST),
-    ],
-)
-def test_what_is_not_served_is_refused_for_good(with_broker: WithBroker, key_type: int, code: ErrorCode) -> None:
+@pytest.mark.parametrize(("key_type", "why"), [(SHARE, "group:topicId:partition"), (9, "does not serve")])
+def test_what_is_not_served_is_refused_for_good(with_broker: WithBroker, key_type: int, why: str) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for version in range(1, API.max + 1):
             asked = rpc.Request(key="x", key_type=key_type, coordinator_keys=["x"])
             answer = found(await peer.ask("FindCoordinator", asked, version=version), version)
-            assert (answer.error_code, answer.node_id) == (code, -1)
-            assert "does not serve" in (answer.error_message or "")
+            assert (answer.error_code, answer.node_id) == (ErrorCode.INVALID_REQUEST, -1)
+            is_early = key_type == SHARE and version < API.max
+            assert ("from version 6 on" if is_early else why) in (answer.error_message or "")
+
+    with_broker(scenario)
+
+
+def test_share_partitions_have_coordinators_from_version_6_on(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        key = "a:b:jLl8YSDjSNGpc1-g2V35Rw:0"
+        reply = await peer.ask("FindCoordinator", rpc.Request(key_type=SHARE, coordinator_keys=[key]))
+        (answer,) = reply.coordinators
+        assert (answer.key, answer.error_code, answer.node_id) == (key, 0, node.broker.node_id)
 
     with_broker(scenario)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.client.peer import Peer
+from kpybroker.controller.internal_topics import KEPT_BY
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.serving.produce.validation import REPLAYED_LIMIT_BYTES
@@ -68,18 +69,21 @@ def test_their_number_of_partitions_stays(with_broker: WithBroker, name: str) ->
 
 
 @pytest.mark.parametrize("name", COORDINATORS)
-def test_they_are_compacted_and_nothing_else(with_broker: WithBroker, name: str) -> None:
+def test_they_are_kept_by_one_policy_and_nothing_else(with_broker: WithBroker, name: str) -> None:
+    only = KEPT_BY[name]["cleanup.policy"]
+    wrong = "delete" if only == "compact" else "compact"
+
     async def scenario(peer: Peer, node: Node) -> None:
-        for policy in ("delete", "compact,delete", ""):
+        for policy in (wrong, "compact,delete", ""):
             asked = create_topics.Request(topics=[topic(name, 3, **{"cleanup.policy": policy})])
             (told,) = (await peer.ask("CreateTopics", asked)).topics
             assert told.error_code == ErrorCode.INVALID_CONFIG
         await make(peer, name, partitions=3)
-        assert node.broker.metadata.image.config(TOPIC, name)["cleanup.policy"] == "compact"
-        for change in ("delete", "compact,delete", "", None):
+        assert node.broker.metadata.image.config(TOPIC, name)["cleanup.policy"] == only
+        for change in (wrong, "compact,delete", "", *([None] if only == "compact" else [])):
             code, message = await alter(peer, name, change)
             assert (code, name in message) == (ErrorCode.INVALID_CONFIG, True)
-        assert await alter(peer, name, "compact") == (0, "")
+        assert await alter(peer, name, only) == (0, "")
         assert (await cut(peer, TO_THE_END, topic=name))[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     with_broker(scenario)

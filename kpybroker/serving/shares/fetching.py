@@ -73,7 +73,8 @@ class ShareView:
         self._rules = broker.shares.rules(session.key.group_id)
         self._places = session.in_turn()
         self._watched: list[Partition] = []
-        self._awaited: list[LedSharePartition] = []
+        self._awaited: dict[TopicIdPartition, LedSharePartition] = {}
+        """The share partitions that the last look found."""
 
     # ---- looking
 
@@ -108,7 +109,11 @@ class ShareView:
     def _candidate(self, place: TopicIdPartition) -> Candidate | None:
         """Where to read; None while the share partition is loaded. Raises KafkaError, Damage."""
         topic = check_read(self.broker, self.call, place)
+        earlier = self._awaited.get(place)
+        if earlier is not None and earlier.refusal is not None:  # it would be loaded anew, and refused again
+            raise earlier.refusal
         partition, led = found(self.broker, self.session.key.group_id, topic, place)
+        self._awaited[place] = led
         if led.share is None:
             return None
         led.expire()
@@ -207,26 +212,22 @@ class ShareView:
     # ---- waiting
 
     def watch(self, reply: ShareFetchReply) -> None:
-        """Have the reply settled when records may have become available."""
+        """After a look: have the reply settled when records may have become available."""
         self.unwatch(reply)
-        for place in self._places:
-            try:
-                topic = check_read(self.broker, self.call, place)
-                partition, led = found(self.broker, self.session.key.group_id, topic, place)
-            except (KafkaError, Damage):
-                continue
-            partition.fetches[reply] = None
-            self._watched.append(partition)
+        for place, led in self._awaited.items():
             led.waiters[reply] = None
-            self._awaited.append(led)
+            partition = self.broker.replication.hosting.leads_id(*place)
+            if partition is not None:
+                partition.fetches[reply] = None
+                self._watched.append(partition)
 
     def unwatch(self, reply: ShareFetchReply) -> None:
         """The reply is complete, or nobody waits for it."""
         for partition in self._watched:
             partition.fetches.pop(reply, None)
-        for led in self._awaited:
+        for led in self._awaited.values():
             led.waiters.pop(reply, None)
-        self._watched, self._awaited = [], []
+        self._watched = []
 
 
 def _row(
