@@ -68,7 +68,7 @@ class SecureFiles(NamedTuple):
     def explained(self) -> str:
         """What to give to clients, to read and to paste."""
         return (
-            f"user {USER}, password {self.password}; other users: kafka-configs, kafka-acls\n"
+            f"user {USER}, password {self.password}; other users: kpybroker users add, kpybroker acls allow\n"
             f"command line, Java: --command-config {self.client}\n"
             f"confluent-kafka: security.protocol=SASL_SSL sasl.mechanism={MECHANISM} sasl.username={USER} "
             f"sasl.password={self.password} ssl.ca.location={self.authority}\n"
