@@ -21,6 +21,7 @@ DEPLOY = Path(__file__).parent.parent / "deploy"
 MANIFESTS = [
     manifest
     for file in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    if file.name != "kustomization.yaml"
     for manifest in yaml.safe_load_all(file.read_text())
 ]
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())

@@ -26,9 +26,10 @@ RUN_ELSEWHERE = {
     "docs/moving-to-apache-kafka.md": "compat_tests/test_takeover_page.py",
     "docs/runbook.md": "compat_tests/test_runbook.py",
     "docs/security-acls.md": "compat_tests/test_acls.py",
+    "docs/security.md": "tests/test_security_page.py",
     "docs/spark.md": "compat_tests/test_spark_page.py",
 }
-"""Pages whose blocks need Java, and the test that runs them."""
+"""Pages whose blocks need Java or several ports, and the test that runs them."""
 SCRIPTS = ("docs/moving-to-apache-kafka.md", "docs/runbook.md", "docs/security-acls.md")
 """Which `compat_tests/pages.py` runs, with Kafka's own tools."""
 SERVING = ("dev", "serve")
