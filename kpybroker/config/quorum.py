@@ -89,7 +89,7 @@ def parse_initial(
     if text is None or text == STANDALONE:
         return None
     if voters:
-        raise ConfigError(f"{said} and {VOTERS} both say who votes; set one of them")
+        raise ConfigError(f"{said} and {VOTERS} both name the voters; set one of them")
     if text == NO_CONTROLLERS:
         if not servers:
             raise ConfigError(f"{said}: name the controllers there are in {SERVERS}=host:port,...")
@@ -101,7 +101,7 @@ def parse_initial(
     if len(found) > VOTERS_MAX:
         raise ConfigError(f"{INITIAL}: {len(found)} voters, at most {VOTERS_MAX} are allowed; name 3 or 5")
     if "controller" in roles and node_id not in ids:
-        raise ConfigError(f"{INITIAL}: node.id={node_id} is not among {ids}; name it, or say {NO_CONTROLLERS}")
+        raise ConfigError(f"{INITIAL}: node.id={node_id} is not among {ids}; add it, or write {NO_CONTROLLERS}")
     return found
 
 
