@@ -190,5 +190,5 @@ READ_NO_FURTHER = {
     Codec.LZ4: {"a block of no bytes last", "a wrong checksum of the content"},
     Codec.ZSTD: {"a second frame that is not ended", "a skippable frame that is cut"},
 }
-"""Forms that it accepts, since all records come before the fault: it reads no further. kpybroker does, and refuses
-them."""
+"""Forms that it accepts, since all records come before the fault, and it reads no further. kpybroker reads to the end,
+and refuses them."""

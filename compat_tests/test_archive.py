@@ -79,7 +79,7 @@ class Workshop:
             )
             if stable == end:
                 return
-            assert time.monotonic() < deadline, f"{stable} of {end} are decided"
+            assert time.monotonic() < deadline, f"{stable} of {end} belong to completed transactions"
             time.sleep(0.02)
 
     def copy(self, **options: Any) -> None:

@@ -370,7 +370,7 @@ def test_an_abandoned_callback_is_not_called() -> None:
         assert not machine.parked[0].open
         late = runner.submit("word", 1000, told.append)
         assert late is not None
-        log.commit(log.end)  # the answer is ready when the caller goes
+        log.commit(log.end)  # the answer is ready when the caller gives up
         runner.abandon(late)
         await turn()
         assert told == []

@@ -47,7 +47,7 @@ ONE_WISH_S = 0.5
 
 
 class Lifetime(NamedTuple):
-    """The ready file, and what ends the node besides a signal."""
+    """The ready file, and what stops the node apart from a signal."""
 
     ready_file: Path | None = None
     until_stdin_closes: bool = False
@@ -179,7 +179,8 @@ def serve(
     http_port: int | None,
     lifetime: Lifetime,
 ) -> None:
-    """Run one node. Variables win over the properties file, --set over both. Raises ConfigError."""
+    """Run one node. Environment variables take precedence over the properties file, and --set over both. Raises
+    ConfigError."""
     properties: dict[str, str] = {}
     if environment is not None:
         _prepare(lifetime)  # reading the environment may log

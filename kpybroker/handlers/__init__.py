@@ -67,7 +67,7 @@ async def answer(broker: Broker, api: Api, call: Call, request: Any, *, is_own: 
 def refused(api: Api, request: Any, refusal: KafkaError) -> Any:
     """The error response: from the handler's `refuse`, or a new response with the error code.
 
-    Raises MalformedFrame if the request wants no response (Produce with acks=0).
+    Raises MalformedFrame if the request must not be answered (Produce with acks=0).
     """
     refuse = getattr(handler_of(api), "refuse", None)
     if refuse is not None:

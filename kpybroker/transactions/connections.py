@@ -36,7 +36,7 @@ class BrokerConnections:
                 answered = True
             finally:
                 if not answered:
-                    peer.close()  # the request's time is over
+                    peer.close()  # the request has timed out or was cancelled; its reply may still arrive
         return answer
 
     async def _connected(self, node_id: int) -> Peer:

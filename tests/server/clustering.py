@@ -97,12 +97,12 @@ class Cluster:
             leaders = {(quorum.epoch, quorum.leader_id) for quorum in quorums}
             return len(leaders) == 1 and sum(quorum.is_active for quorum in quorums) == 1
 
-        await self.until(agreed, "one node is active and all know it")
+        await self.until(agreed, "all nodes know the same active controller")
         return next(node_id for node_id, node in self.nodes.items() if node.broker.quorum.is_active)
 
 
 async def dialled(node: Node) -> Peer:
-    """A connection to a node's listener for clients, its versions known."""
+    """A connection to a node's listener for clients, with the API versions already negotiated."""
     host, _, port = node.bootstrap.rpartition(":")
     peer = await Peer.dial(node.broker.world.network, host, int(port))
     await peer.negotiate()

@@ -152,7 +152,7 @@ def test_an_offline_directory_is_not_watched() -> None:
     assert (changes, watch.hung) == ([["/slow"], []], {})
 
 
-def test_a_disk_that_hangs_at_the_sync_of_names_is_noticed() -> None:
+def test_a_disk_that_hangs_while_a_directory_is_synced_is_noticed() -> None:
     """The segment is on disk, but the directory with its name never is: every waiter waits for the disk."""
     world = TwoDisks(LogSettings(fsync_always=True))
     told = Told(world)

@@ -169,7 +169,7 @@ def first(files: dict[str, bytes], ending: str) -> dict[str, bytes]:
     "state", ["cleaned", "kafka: log first", "ours: log last", "swap", "old half gone", "named, log last", "log first"]
 )
 def test_every_state_of_a_swap_is_completed(state: str, tmp_path: Path) -> None:
-    """As left by kpybroker, which renames a `.log` last, and by Apache Kafka, which renames it first."""
+    """A swap interrupted in kpybroker, which renames a `.log` last, or in Apache Kafka, which renames it first."""
     directory, old, new = states(tmp_path)
     fresh = first(new, "")
     without_old = {name: content for name, content in old.items() if name not in fresh and "00002." not in name}
