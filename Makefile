@@ -53,7 +53,7 @@ pages: prerequisites                      ## every block of every page, and what
 demo: prerequisites                       ## 336,776 flights through Kafka and Spark
 	$(BIN)/python -m spark_examples.flights_demo
 
-bench: prerequisites                      ## beside Apache Kafka, in the same run
+bench: prerequisites                      ## compare with Apache Kafka, in the same run
 	$(BIN)/python -m bench --runs $(RUNS)
 
 kill: $(VENV)/ready                       ## 200 rounds of kill -9

@@ -1,4 +1,4 @@
-"""A bare socket that logs in by hand, so that each step may be wrong."""
+"""A bare socket that logs in step by step, so that each step can be invalid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_TAGS_IN_HEADER = "ApiVersions"
 
 
 class SaslSocket:
-    """One connection. A response that does not come is a ConnectionError."""
+    """One connection. A missing response is a ConnectionError."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
@@ -64,7 +64,7 @@ class SaslSocket:
         return told
 
     def log_in(self, mechanism: str, user: str, password: str, *, extensions: str = "") -> sasl_authenticate.Response:
-        """The handshake and the tokens; the last response. `extensions` are those of SCRAM's first message."""
+        """The handshake and the tokens; returns the last response. `extensions` are those of SCRAM's first message."""
         assert self.handshake(mechanism).error_code == 0
         if mechanism == "PLAIN":
             return self.token(f"\0{user}\0{password}".encode())

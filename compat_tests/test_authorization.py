@@ -1,4 +1,5 @@
-"""What a user is told who lacks one operation, for each API: as recorded on Apache Kafka (`oracle.authorization`)."""
+"""The responses to a user who lacks one operation, for each API: compared with those recorded on Apache Kafka
+(`oracle.authorization`)."""
 
 import json
 
@@ -12,7 +13,7 @@ from oracle.target import steady_port
 
 
 @pytest.mark.timeout(300)
-def test_each_refusal_is_apache_kafkas(target_name: str) -> None:
+def test_each_response_equals_apache_kafkas(target_name: str) -> None:
     broker: Running = Kafka(jvm=("-XX:TieredStopAtLevel=1",)) if target_name == "kafka" else KPyBroker()
     named = steady_port()
     shown = listeners(broker.port, named)
@@ -30,5 +31,5 @@ def test_each_refusal_is_apache_kafkas(target_name: str) -> None:
 
 
 SAME = {"DescribeCluster v2", "InitProducerId v5", ("DeleteTopics v6 by id", "DESCRIBE on TOPIC")}
-"""A denial makes no difference: anybody may describe the cluster, who may write to some topic may be idempotent, and a
-topic is deleted by its id without DESCRIBE."""
+"""Cases in which a denial makes no difference: any user may describe the cluster, a user who may write to some topic
+may be idempotent, and a topic is deleted by its id without DESCRIBE."""

@@ -1,4 +1,4 @@
-"""A short stretch of trouble over three real nodes; `make chaos` has the long one."""
+"""A short run of faults on three real nodes; `make chaos` has the long one."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ SECONDS = 20.0
 SEED = 4
 
 
-def test_a_cluster_in_trouble_keeps_its_word(tmp_path: Path, target_name: str) -> None:
+def test_a_cluster_under_faults_loses_no_acknowledged_record(tmp_path: Path, target_name: str) -> None:
     said: list[str] = []
-    # how long acks=all waits is for `make chaos` on a quiet machine: here other tests may hold up all three nodes
+    # the waiting time of acks=all is for `make chaos` on a quiet machine: here other tests may delay all three nodes
     report = Run(target_name, SEED, tmp_path, said.append, silence_max_s=None).play(SECONDS)
     assert report.violations == [], said[-100:]
     assert report.acknowledged > 0

@@ -1,9 +1,8 @@
-"""What each API tells a user who lacks one operation: recorded on Apache Kafka, and compared with kpybroker.
+"""The response of each API to a user who lacks one operation: recorded on Apache Kafka, and compared with kpybroker.
 
-`python -m oracle.authorization` records
-tests/security/authorization-4.3.1.json. The user `bob` logs in with SASL/PLAIN and may
-do everything, but for one operation on one resource, which a DENY takes from him; everybody on the PLAINTEXT listener
-is a super user, and sets the ACLs.
+`python -m oracle.authorization` records tests/security/authorization-4.3.1.json. The user `bob` logs in with SASL/PLAIN
+and may do everything except for one operation on one resource, which a DENY forbids; all clients on the PLAINTEXT
+listener are super users, and set the ACLs.
 """
 
 import asyncio
@@ -82,7 +81,7 @@ from kpybroker.world.real import real_world
 
 USER, PASSWORD = "bob", "bobs"
 OWNER = "carl"
-"""Has a delegation token, and no rights."""
+"""The owner of a delegation token, without any rights."""
 LISTENER = "NAMED"
 SETTINGS = {
     "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{LISTENER}:SASL_PLAINTEXT",
@@ -97,14 +96,14 @@ SETTINGS = {
     "delegation.token.secret.key": "a secret of the nodes",
     "connection.failed.authentication.delay.ms": "0",
 }
-"""Of the broker, besides its listeners."""
+"""Settings of the broker, besides its listeners."""
 RECORDED = Path(__file__).resolve().parent.parent / "tests/security/authorization-4.3.1.json"
 DENY, ALLOW, LITERAL = 2, 3, 3
 T, G, C, X = AclResource.TOPIC, AclResource.GROUP, AclResource.CLUSTER, AclResource.TRANSACTIONAL_ID
 D, U = AclResource.DELEGATION_TOKEN, AclResource.USER
 NAMES = {T: "t", G: "g", C: "kafka-cluster", X: "x", D: "*", U: "User:carl"}
 OTHER = "u"
-"""A topic and a group that nothing is denied on."""
+"""A topic and a group without denials."""
 KEPT = frozenset(
     {
         "token_requester_principal_name",
@@ -113,11 +112,11 @@ KEPT = frozenset(
         *("partition_index", "partition", "partition_id", "index", "is_internal", "member_id", "group"),
     }
 )
-"""The fields that are compared: who is told what, and which error."""
+"""The fields that are compared: what is revealed, and which errors."""
 
 
 class State(NamedTuple):
-    """What is there when a request is sent."""
+    """The state when a request is sent."""
 
     ids: dict[str, bytes]
     producer: tuple[int, int]
@@ -128,16 +127,16 @@ Make = Callable[[State], Any]
 
 
 class Case(NamedTuple):
-    """One request, and the operations that are taken from the user, one at a time."""
+    """One request, and the operations that are denied to the user, one at a time."""
 
     api: str
     make: Make
     denied: tuple[tuple[Operation, AclResource], ...]
     version: int | None = None
-    """The highest, if None."""
+    """The highest version if None."""
     what: str = ""
     besides: tuple[tuple[Operation, AclResource], ...] = ()
-    """Taken away together with each of these: operations that would be enough."""
+    """Denied together with each of these: operations that would be sufficient on their own."""
 
     @property
     def title(self) -> str:
@@ -805,13 +804,13 @@ CASES = (
 
 
 def told(message: Any) -> Any:
-    """The compared fields of a response; rows in the order of their text, as their order says nothing."""
+    """The compared fields of a response; rows are sorted by their text, as their order has no meaning."""
     if isinstance(message, list):
         return sorted((told(each) for each in message), key=json.dumps)
     found = {}
     for name in getattr(type(message), "__slots__", ()):
         if name == "node_endpoints":
-            continue  # where the leader is
+            continue  # the address of the leader
         value = getattr(message, name)
         if isinstance(value, list) and value and hasattr(value[0], "__slots__"):
             found[name] = told(value)
@@ -832,7 +831,7 @@ class Play:
         self._network = real_world().network
 
     async def answers(self) -> dict[str, Any]:
-        """By case and by what is denied, what the user is told."""
+        """The responses to the user, by case and by denied operation."""
         admin = await Dialer(self._network).meet("127.0.0.1", self._port, client_id="admin")
         login = Login("PLAIN", USER, PASSWORD)
         await self._create_token()
@@ -888,7 +887,7 @@ class Play:
         await self._until(admin, acls, there=True)
 
     async def _until(self, admin: Peer, acls: list[create_acls.AclCreation], *, there: bool) -> None:
-        """Wait until the broker goes by it."""
+        """Wait until the broker applies the change."""
         wanted = {(acl.resource_type, acl.resource_name, acl.operation, acl.permission_type) for acl in acls}
         every = describe_acls.Request(
             resource_type_filter=1,
@@ -932,7 +931,7 @@ class Play:
         return State(ids, (producer.producer_id, producer.producer_epoch))
 
     async def _create_token(self) -> None:
-        """A delegation token, whose owner is told of it when the broker knows it."""
+        """Create a delegation token; its owner sees it once the broker knows it."""
         login = Login("PLAIN", OWNER, PASSWORD)
         carl = await Dialer(self._network, login).meet("127.0.0.1", self._named_port, client_id=OWNER)
         try:
@@ -977,7 +976,7 @@ def _flat(found: Any) -> list[dict[str, Any]]:
 
 
 def play(port: int, named_port: int) -> dict[str, Any]:
-    """Send all requests; what the user is told."""
+    """Send all requests; returns the responses to the user."""
     answered: dict[str, Any] = json.loads(json.dumps(asyncio.run(Play(port, named_port).answers())))
     return answered
 

@@ -1,4 +1,4 @@
-"""Several nodes on this machine, kpybroker's or Kafka's, with the same interface. Voters are static, or one node starts
+"""Several nodes on this machine, kpybrokers or Kafka's, with the same interface. Voters are static, or one node starts
 as the only voter and others can be added. Each node can be killed, stopped, paused and restarted on its data.
 
     with Cluster("kafka") as cluster:

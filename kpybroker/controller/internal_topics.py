@@ -1,7 +1,7 @@
-"""Topics the broker makes for itself, with the settings Kafka gives them.
+"""Internal topics that the broker creates, with Kafka's settings for them.
 
-`most_replicas` is the number of registered brokers where the topics may have fewer replicas than the settings say, and
-else None (docs/decisions/0020).
+`most_replicas` is the number of registered brokers if the topics may have fewer replicas than the settings demand, else
+None (docs/decisions/0020).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ def check_growth(topic: str) -> None:
     if topic in INTERNAL_TOPICS:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"The number of partitions of internal topic {topic} cannot be changed: what it keeps is found by that "
-            "number. It is set before the topic is first used (offsets.topic.num.partitions, "
-            "transaction.state.log.num.partitions).",
+            f"The number of partitions of internal topic {topic} cannot be changed, since the partition of each "
+            "group or transactional id depends on it. Set it before the topic is first used "
+            "(offsets.topic.num.partitions, transaction.state.log.num.partitions).",
         )
 
 
 def check_policy(topic: str, policy: str) -> None:
-    """Raises INVALID_CONFIG where the log of a coordinator would lose what it keeps, by its age."""
+    """Raises INVALID_CONFIG if the log of a coordinator would lose records because of their age."""
     if topic in INTERNAL_TOPICS and {part.strip() for part in policy.split(",")} != {"compact"}:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"Invalid value {policy} for configuration {POLICY}: internal topic {topic} must be compacted, and nothing "
-            "else, for whatever it keeps may be old.",
+            f"Invalid value {policy} for configuration {POLICY}: internal topic {topic} must be compacted, and "
+            "must not be deleted by retention, as old records may still be in use.",
         )
 
 

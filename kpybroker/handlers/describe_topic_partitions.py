@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kpybroker.metadata.image import PartitionImage
 
 SORTED_A_TURN = 5000
-"""How many names are sorted before others have their turn."""
+"""How many names are sorted in one turn of the loop."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -43,7 +43,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         if cursor.partition_index < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's partition index is negative")
         if request.topics and all(topic.name != cursor.topic_name for topic in request.topics):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor is at a topic that is not asked for")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor is at a topic that was not requested")
     asked = [topic.name for topic in request.topics] if request.topics else list(broker.metadata.image.topics)
     response = Response(topics=[])
     async for name in _sorted(broker, asked, "" if cursor is None else cursor.topic_name):
@@ -69,7 +69,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 async def _sorted(broker: Broker, names: list[str], begin: str) -> AsyncIterator[str]:
-    """The names from `begin` on, without duplicates; sorted in parts, because a sort blocks everybody else."""
+    """The names from `begin` on, without duplicates; sorted in parts, because a long sort would block all other
+    requests."""
     turns = Turns(broker.long_work)
     parts = []
     for at in range(0, len(names), SORTED_A_TURN):
@@ -84,7 +85,7 @@ async def _sorted(broker: Broker, names: list[str], begin: str) -> AsyncIterator
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """The response has no error code of its own: every topic gets it."""
+    """The response has no error code of its own, so every topic gets the error."""
     return Response(
         topics=[
             DescribeTopicPartitionsResponseTopic(error_code=refusal.code, name=topic.name, partitions=[])

@@ -1,9 +1,10 @@
-"""What each API asks the authorizer, and what a caller that it refuses is told.
+"""The authorization rule of each API: which operations it requires, and how a refused caller is answered.
 
-A rule gets the request and the handler. It refuses the whole request, or takes out the rows that the caller may not
-have, lets the handler answer the rest, and adds the refused rows to its response. Produce and Fetch ask where they find
-their partitions (`serving/produce`, `serving/fetch`), and Metadata and DescribeTopicPartitions while they look topics
-up. Source: the operations of each API in Apache Kafka's documentation, "Operations and resources on protocols".
+A rule gets the request and the handler. It refuses the whole request, or removes the rows that the caller may not
+access, lets the handler answer the rest, and adds the refused rows to the response. Produce and Fetch call the
+authorizer where they look up their partitions (`serving/produce`, `serving/fetch`), and so do Metadata and
+DescribeTopicPartitions for topics. Source: the operations of each API in Apache Kafka's documentation, "Operations and
+resources on protocols".
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     AclResource.TRANSACTIONAL_ID,
 )
 REFUSED_A_TURN = 500
-"""How many rows are refused before the loop serves others: a millisecond or so."""
+"""How many rows are refused before the loop serves other requests: about a millisecond."""
 Refuse = Callable[[Any, KafkaError], Any]
 """Makes the response that refuses every row of a request."""
 
 
 class Asked(NamedTuple):
-    """A request, who sent it, and how its handler works."""
+    """A request, its sender, and its handler."""
 
     broker: Broker
     call: Call
@@ -53,7 +54,7 @@ class Asked(NamedTuple):
         return allows(self.broker, self.call, operation, resource, name)
 
     def shows(self, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
-        """As `allows`, for what a response leaves out without a refusal."""
+        """Like `allows`, for parts that a response leaves out without a refusal."""
         return is_shown(self.broker, self.call, operation, resource, name)
 
     def require(self, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> None:
@@ -61,12 +62,12 @@ class Asked(NamedTuple):
         require(self.broker, self.call, operation, resource, name)
 
     async def answer(self, request: Any = None) -> Any:
-        """The handler's response to the request, or to another one in its place."""
+        """The handler's response to the request, or to another request instead of it."""
         told = self.handle(self.broker, self.call, self.request if request is None else request)
         return await told if isawaitable(told) else told
 
     async def response(self, request: Any = None) -> Any:
-        """As `answer`; a response that is encoded, because the controller answered, is parsed."""
+        """Like `answer`; if the controller answered, the encoded response is parsed."""
         told = await self.answer(request)
         return parse(by_key[self.call.api_key].response, self.call.version, told) if isinstance(told, Encoded) else told
 
@@ -77,7 +78,8 @@ class Asked(NamedTuple):
     async def by_row(self, rows: str, told_rows: str, judge: Callable[[Any], ErrorCode | None]) -> Any:
         """The handler's response for the rows that `judge` lets through, with refused rows behind it.
 
-        `rows` and `told_rows` name the lists in request and response. `judge` returns a row's error code, or None.
+        `rows` and `told_rows` name the lists in the request and the response. `judge` returns a row's error code, or
+        None.
         """
         turns = self.turns()
         passed: list[Any] = []
@@ -119,7 +121,7 @@ def _name(row: Any) -> str:
 
 
 def _whole(*either: Operation, resource: AclResource = CLUSTER, name: Callable[[Any], str] | None = None) -> Rule:
-    """Any of these operations on the cluster, or on the resource that the request names."""
+    """Requires any of these operations on the cluster, or on the resource that the request names."""
 
     async def rule(asked: Asked) -> Any:
         of = CLUSTER_NAME if name is None else name(asked.request)
@@ -142,7 +144,7 @@ def _rows(
     told_rows: str = "topics",
     name: Callable[[Any], str] = _name,
 ) -> Rule:
-    """The operation on each row's resource."""
+    """Requires the operation on each row's resource."""
 
     async def rule(asked: Asked) -> Any:
         return await asked.by_row(
@@ -156,7 +158,7 @@ def _rows(
 
 
 async def _create_topics(asked: Asked) -> Any:
-    """CREATE on the cluster or on the topic; what the response tells of settings needs DESCRIBE_CONFIGS."""
+    """CREATE on the cluster or on the topic; the settings in the response require DESCRIBE_CONFIGS."""
     if asked.shows(Operation.CREATE, CLUSTER):
         told = await asked.answer()
     else:
@@ -169,8 +171,8 @@ async def _create_topics(asked: Asked) -> Any:
 
 
 async def _delete_topics(asked: Asked) -> Any:
-    """DELETE, and for topics that are named also DESCRIBE. Without DESCRIBE, a caller is not told the name that belongs
-    to an id."""
+    """DELETE, and for topics by name also DESCRIBE. Without DESCRIBE, the response does not contain the name that
+    belongs to an id."""
     if asked.shows(Operation.DELETE, CLUSTER):
         return await asked.answer()
     if asked.call.version < 6:
@@ -181,10 +183,12 @@ async def _delete_topics(asked: Asked) -> Any:
         if row.name is not None:
             return _may_delete(asked, row.name)
         if row.topic_id == ZERO_UUID:
-            return None  # the handler refuses it
+            return None  # the handler refuses such a row
         found = topics.topic_by_id(row.topic_id)
         if found is None:
-            return ErrorCode.UNKNOWN_TOPIC_ID  # the controller may know it already, but not whether it may be deleted
+            return (
+                ErrorCode.UNKNOWN_TOPIC_ID
+            )  # the controller may know the topic already, but not whether it may be deleted
         if asked.allows(Operation.DELETE, TOPIC, found.name):
             return None
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -224,13 +228,13 @@ _OF_SETTINGS: Mapping[int, AclResource] = MappingProxyType(
 
 
 def _configs(operation: Operation, told_rows: str) -> Rule:
-    """Settings of topics and groups are theirs; all others are the cluster's."""
+    """Settings of topics and groups require access to the topic or group; all others to the cluster."""
 
     async def rule(asked: Asked) -> Any:
         def judge(row: Any) -> ErrorCode | None:
             resource = _OF_SETTINGS.get(row.resource_type)
             if resource is None:
-                return None  # the handler refuses it
+                return None  # the handler refuses such a row
             name = CLUSTER_NAME if resource is CLUSTER else row.resource_name
             return None if asked.allows(operation, resource, name) else DENIED[resource]
 
@@ -259,7 +263,7 @@ async def _consumer_group_heartbeat(asked: Asked) -> Any:
 
 
 def _topic_of(asked: Asked, row: Any) -> str | None:
-    """The name of a row that has a name or, from some version on, an id; None if nothing has that id."""
+    """The name of the topic in a row, which has a name or, in later versions, an id; None if no topic has that id."""
     if row.name:
         return str(row.name)
     return asked.broker.metadata.topic_name(getattr(row, "topic_id", ZERO_UUID))
@@ -305,7 +309,7 @@ async def _offset_delete(asked: Asked) -> Any:
 
 
 async def _consumer_group_describe(asked: Asked) -> Any:
-    """A caller that may not describe every topic of a group is not told its members."""
+    """A caller that may not describe every topic of a group does not get its members."""
     told = await _rows(Operation.DESCRIBE, GROUP, "group_ids", "groups")(asked)
     for group in told.groups:
         topics = {
@@ -360,7 +364,7 @@ def _no_coordinators(request: find_coordinator.Request, refusal: KafkaError) -> 
 
 
 async def _offset_fetch(asked: Asked) -> Any:
-    """DESCRIBE on each group; a topic without DESCRIBE is refused if it was named, and otherwise left out."""
+    """DESCRIBE on each group; a topic without DESCRIBE is refused if the request named it, and otherwise left out."""
     if asked.call.version < 8:
         return await _offset_fetch_of_one(asked)
     refused: dict[str, list[Any]] = {}
@@ -405,7 +409,7 @@ async def _offset_fetch_of_one(asked: Asked) -> Any:
 
 
 async def _take_undescribed(asked: Asked, group: Any, turns: Turns) -> list[Any]:
-    """Take the topics that the caller may not describe out of a request; returns their rows of the response."""
+    """Remove the topics that the caller may not describe from a request; returns their rows of the response."""
     hidden: list[Any] = []
     shown: list[Any] = []
     async for topic in turns.through(group.topics):
@@ -515,7 +519,7 @@ async def _list_transactions(asked: Asked) -> Any:
 
 
 async def _describe_cluster(asked: Asked) -> Any:
-    """At a broker, anybody may ask."""
+    """On a broker, every caller may send it."""
     if asked.call.side == CONTROLLER:
         asked.require(Operation.ALTER, CLUSTER)
     return await asked.answer()
@@ -588,15 +592,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "WriteTxnMarkers": _whole(Operation.ALTER, Operation.CLUSTER_ACTION),
     }
 )
-"""By API."""
+"""The rules by API name."""
 
 
 async def authorized(
     broker: Broker, api: Api, call: Call, request: Any, handle: Callable[[Broker, Call, Any], Any], refuse: Refuse
 ) -> Any:
-    """The handler's response as far as the caller may have it. Raises KafkaError.
+    """The handler's response, restricted to what the caller is authorized for. Raises KafkaError.
 
-    An API without a rule is for those who may do everything to the cluster.
+    An API without a rule requires ALL operations on the cluster.
     """
     rule = RULES.get(api.name, _UNKNOWN)
     return await rule(Asked(broker, call, request, handle, refuse))

@@ -277,7 +277,7 @@ def test_every_kind_has_a_mutation() -> None:
     assert {kind for _, kind in MUTATIONS} == set(Kind)
 
 
-def test_logs_that_differ_are_told() -> None:
+def test_logs_that_differ_are_reported() -> None:
     place = Place("t", 0)
     assert list(agree(place, {1: b"abc", 2: b"abc", 3: b"abc"})) == []
     assert list(agree(place, {1: b"abc", 2: b"abd"})) == ["the logs of t-0 on nodes 1 and 2 differ from byte 2 on"]

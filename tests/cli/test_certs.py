@@ -1,4 +1,4 @@
-"""`kpybroker certs dev`: what it prints is what a broker and a client take."""
+"""`kpybroker certs dev`: a broker and a client accept what it prints."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.serving import serving
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """No broker is asked."""
+    """Runs commands without a broker."""
     return Shell("127.0.0.1:1", monkeypatch)
 
 
-def test_a_broker_and_a_client_take_what_is_printed(tmp_path: Path, offline: Shell) -> None:
+def test_a_broker_and_a_client_accept_the_printed_settings(tmp_path: Path, offline: Shell) -> None:
     at = tmp_path / "certs"
     code, out, err = offline("certs", "dev", str(at))
     assert (code, err) == (0, "")
@@ -41,7 +41,7 @@ def test_a_broker_and_a_client_take_what_is_printed(tmp_path: Path, offline: She
     asyncio.run(asyncio.wait_for(play(), 60))
 
 
-def test_files_are_not_written_over(tmp_path: Path, offline: Shell) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path, offline: Shell) -> None:
     (tmp_path / "ca.pem").write_text("mine")
     code, _, err = offline("certs", "dev", str(tmp_path))
     assert code == 1

@@ -1,4 +1,5 @@
-"""Every API asks the authorizer. What each tells a user who lacks one operation: compat_tests/test_authorization.py."""
+"""Every API calls the authorizer. compat_tests/test_authorization.py compares the responses to a user who lacks one
+operation."""
 
 from __future__ import annotations
 
@@ -38,9 +39,9 @@ REFUSALS = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 LEAVE_OUT = {"ListGroups", "ListTransactions"}
-"""Without any right, their lists are empty."""
+"""Their lists are empty for a caller without any right."""
 OF_TOKENS = {"CreateDelegationToken", "DescribeDelegationToken"}
-"""Refused without a login, before the authorizer is asked (tests/handlers/test_create_delegation_token.py).
+"""Refused without a login, before the authorizer is called (tests/handlers/test_create_delegation_token.py).
 """
 EVERYBODYS = {*ASK_NOBODY, "DescribeCluster", *OF_TOKENS}
 FOR_NODES = {api.name for api in API if "broker" not in api.listens.value}
@@ -64,8 +65,8 @@ def test_every_api_has_a_rule_and_a_case() -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.api not in EVERYBODYS], ids=lambda case: case.title)
-def test_without_any_right_nothing_is_told(with_broker: WithBroker, case: Case) -> None:
-    """The response has refusals only, or leaves everything out; and nothing has changed."""
+def test_without_any_right_nothing_is_revealed(with_broker: WithBroker, case: Case) -> None:
+    """The response contains only refusals, or leaves everything out; and nothing has changed."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         state = State({name: await make(peer, name) for name in ("t", "u")}, (1, 0))
@@ -87,7 +88,7 @@ def test_without_any_right_nothing_is_told(with_broker: WithBroker, case: Case) 
 
 
 @pytest.mark.parametrize("name", sorted(FOR_NODES | {"Fetch", "DescribeCluster"}))
-def test_without_any_right_no_controller_answers(with_broker: WithBroker, name: str) -> None:
+def test_without_any_right_a_controller_refuses_everything(with_broker: WithBroker, name: str) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as at_controller:
             node.broker.metadata.authorizer = Closed()
@@ -104,8 +105,9 @@ def test_without_any_right_no_controller_answers(with_broker: WithBroker, name: 
     with_broker(scenario)
 
 
-def test_the_nodes_own_requests_need_no_right(with_broker: WithBroker) -> None:
-    """A broker is its own controller here: it must go on heartbeating, and create internal topics for its clients."""
+def test_the_nodes_own_requests_need_no_authorization(with_broker: WithBroker) -> None:
+    """The broker is its own controller here: it must continue to send heartbeats, and create internal topics for its
+    clients."""
 
     async def scenario(_: Peer, node: Node) -> None:
         node.broker.metadata.authorizer = Closed()
@@ -138,10 +140,10 @@ FETCHED = offset_fetch.Request(
     [(ASKED, 1, None), (FETCHED, 9, AclResource.GROUP)],
     ids=["IncrementalAlterConfigs", "OffsetFetch"],
 )
-def test_others_are_served_while_many_rows_are_refused(
+def test_other_requests_are_served_while_many_rows_are_refused(
     with_broker: WithBroker, request_: Any, version: int, but: AclResource | None
 ) -> None:
-    """While the rows are asked about, and while the refused ones are answered."""
+    """While the rows are checked, and while the refused ones are added to the response."""
     api = next(api for api in API if api.request is type(request_))
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -167,10 +169,10 @@ def test_others_are_served_while_many_rows_are_refused(
     with_broker(scenario)
 
 
-def test_a_change_of_acls_holds_for_the_next_request_of_a_connection(
+def test_a_change_of_acls_applies_to_the_next_request_of_a_connection(
     with_broker: WithBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A grant is remembered between requests; not longer than the ACLs and the log's level allow."""
+    """A grant is cached between requests, but no longer than the ACLs and the log level allow."""
     user = Principal("User", "ANONYMOUS")
     only = {
         operation: {
