@@ -19,6 +19,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
 from kpybroker.serving.authorization import DENIED, allows, allows_any, is_shown, require
 from kpybroker.serving.fair_loop import Turns
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.api import Api, by_key
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.primitives import ZERO_UUID
@@ -160,12 +161,19 @@ async def _create_topics(asked: Asked) -> Any:
     if asked.shows(Operation.CREATE, CLUSTER):
         told = await asked.answer()
     else:
-        told = await _rows(Operation.CREATE, TOPIC)(asked)
+        told = await asked.by_row("topics", "topics", lambda topic: _may_create(asked, topic.name))
     for row in told.topics:
         if not row.error_code and not asked.shows(Operation.DESCRIBE_CONFIGS, TOPIC, row.name):
             row.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             row.num_partitions, row.replication_factor, row.configs = -1, -1, None
     return told
+
+
+def _may_create(asked: Asked, name: str) -> ErrorCode | None:
+    """The controller refuses the metadata log, whoever asks."""
+    if name == METADATA_TOPIC or asked.allows(Operation.CREATE, TOPIC, name):
+        return None
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 async def _delete_topics(asked: Asked) -> Any:
@@ -223,8 +231,9 @@ _OF_SETTINGS: Mapping[int, AclResource] = MappingProxyType(
 )
 
 
-def _configs(operation: Operation, told_rows: str) -> Rule:
-    """Settings of topics and groups are theirs; all others are the cluster's."""
+def _configs(operation: Operation, told_rows: str, *, loggers_at_controller: Operation | None = None) -> Rule:
+    """Settings of topics and groups are theirs; all others are the cluster's. A controller may ask for another
+    operation where its own loggers are concerned."""
 
     async def rule(asked: Asked) -> Any:
         def judge(row: Any) -> ErrorCode | None:
@@ -232,7 +241,10 @@ def _configs(operation: Operation, told_rows: str) -> Rule:
             if resource is None:
                 return None  # the handler refuses it
             name = CLUSTER_NAME if resource is CLUSTER else row.resource_name
-            return None if asked.allows(operation, resource, name) else DENIED[resource]
+            wanted = operation
+            if row.resource_type == ResourceType.BROKER_LOGGER and asked.call.side == CONTROLLER:
+                wanted = loggers_at_controller or operation
+            return None if asked.allows(wanted, resource, name) else DENIED[resource]
 
         return await asked.by_row("resources", told_rows, judge)
 
@@ -565,7 +577,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "FetchSnapshot": _CLUSTER_ACTION,
         "FindCoordinator": _find_coordinator,
         "Heartbeat": _whole(Operation.READ, resource=GROUP, name=_group),
-        "IncrementalAlterConfigs": _configs(Operation.ALTER_CONFIGS, "responses"),
+        "IncrementalAlterConfigs": _configs(
+            Operation.ALTER_CONFIGS, "responses", loggers_at_controller=Operation.CLUSTER_ACTION
+        ),
         "InitProducerId": _init_producer_id,
         "JoinGroup": _join_group,
         "LeaveGroup": _whole(Operation.READ, resource=GROUP, name=_group),
