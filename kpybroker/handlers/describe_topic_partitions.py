@@ -46,25 +46,29 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor is at a topic that was not requested")
     asked = [topic.name for topic in request.topics] if request.topics else list(broker.metadata.image.topics)
     response = Response(topics=[])
+    hidden = []
     async for name in _sorted(broker, asked, "" if cursor is None else cursor.topic_name):
         judge = allows if request.topics else is_shown
         if not judge(broker, call, Operation.DESCRIBE, AclResource.TOPIC, name):
-            if request.topics:
-                response.topics.append(_hidden(name))
+            hidden.append(name)
             continue
+        if response.next_cursor is not None:
+            continue  # each page has all that is hidden
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
-        if limit <= 0:
-            response.next_cursor = Cursor(topic_name=name, partition_index=first)
-            return response
-        topic = _topic(broker, name, first, limit)
-        topic.topic_authorized_operations = operations_of(broker, call, AclResource.TOPIC, name)
-        response.topics.append(topic)
-        limit -= len(topic.partitions)
-        image = broker.metadata.image.topic(name)
-        reached = first + len(topic.partitions)
-        if image is not None and reached < len(image.partitions):
-            response.next_cursor = Cursor(topic_name=name, partition_index=reached)
-            return response
+        if limit > 0:
+            topic = _topic(broker, name, first, limit)
+            topic.topic_authorized_operations = operations_of(broker, call, AclResource.TOPIC, name)
+            response.topics.append(topic)
+            limit -= len(topic.partitions)
+            first += len(topic.partitions)
+            image = broker.metadata.image.topic(name)
+            if image is None or first >= len(image.partitions):
+                continue
+        response.next_cursor = Cursor(topic_name=name, partition_index=first)
+        if not request.topics:
+            break
+    if request.topics:
+        response.topics += map(_hidden, hidden)
     return response
 
 
@@ -98,7 +102,6 @@ def _hidden(name: str) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         name=name,
-        is_internal=name in INTERNAL_TOPICS,
         partitions=[],
     )
 

@@ -42,10 +42,11 @@ def handle(broker: Broker, call: Call, request: Request) -> Result:
         require(broker, call, Operation.CLUSTER_ACTION, AclResource.CLUSTER)
         return fetch_metadata(broker, call, request, replica_id)
     if replica_id >= 0:
+        from kpybroker.serving.fetch.replica import check_size, fetch_replica
+
+        check_size(call, request)
         if not allows(broker, call, Operation.CLUSTER_ACTION, AclResource.CLUSTER):
             return _refuse_rows(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        from kpybroker.serving.fetch.replica import fetch_replica
-
         return fetch_replica(broker, call, request, replica_id)
     if call.is_long:
         from kpybroker.serving.fetch.many import fetch_in_turns

@@ -176,7 +176,6 @@ def _hidden(name: str | None, topic_id: bytes, version: int) -> MetadataResponse
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         name=name if name is not None or version >= 12 else "",
         topic_id=topic_id if name is None else ZERO_UUID,
-        is_internal=name in INTERNAL_TOPICS,
         partitions=[],
     )
 

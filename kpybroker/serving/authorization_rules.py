@@ -9,7 +9,7 @@ resources on protocols".
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from inspect import isawaitable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +20,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
 from kpybroker.serving.authorization import DENIED, allows, allows_any, is_shown, require
 from kpybroker.serving.fair_loop import Turns
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.api import Api, by_key
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.primitives import ZERO_UUID
@@ -35,7 +36,36 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     AclResource.TRANSACTIONAL_ID,
 )
 REFUSED_A_TURN = 500
-"""How many rows are refused before the loop serves other requests: about a millisecond."""
+"""How many rows are refused before the loop serves others: a millisecond or so."""
+_INNER: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "AddPartitionsToTxn": ("partitions", "results_by_partition"),
+        "AlterPartitionReassignments": ("partitions", "partitions"),
+        "AlterReplicaLogDirs": ("topics", ""),
+        "DeleteRecords": ("partitions", "partitions"),
+        "DescribeProducers": ("partition_indexes", "partitions"),
+        "ElectLeaders": ("partitions", "partition_result"),
+        "ListOffsets": ("partitions", "partitions"),
+        "OffsetCommit": ("partitions", "partitions"),
+        "OffsetDelete": ("partitions", "partitions"),
+        "OffsetForLeaderEpoch": ("partitions", "partitions"),
+        "TxnOffsetCommit": ("partitions", "partitions"),
+    }
+)
+"""The list in each row of a request that its response repeats, and its name there; without a name, each element of it
+is a row of the response."""
+_WHOLE: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "AddPartitionsToTxn": ("v3_and_below_topics", "results_by_topic_v3_and_below"),
+        "AlterClientQuotas": ("entries", "entries"),
+        "AlterPartitionReassignments": ("topics", "responses"),
+        "AlterReplicaLogDirs": ("dirs", "results"),
+        "ElectLeaders": ("topic_partitions", "replica_election_results"),
+        "OffsetCommit": ("topics", "topics"),
+        "TxnOffsetCommit": ("topics", "topics"),
+    }
+)
+"""APIs whose response repeats the rows of the request when it is refused as a whole: the lists of both."""
 Refuse = Callable[[Any, KafkaError], Any]
 """Makes the response that refuses every row of a request."""
 
@@ -92,16 +122,30 @@ class Asked(NamedTuple):
                 refused.setdefault(code, []).append(row)
         if not refused:
             return await self.answer()
-        responses = []
-        for code, every in refused.items():
-            for begin in range(0, len(every), REFUSED_A_TURN):
-                some = _with_rows(self.request, rows, every[begin : begin + REFUSED_A_TURN])
-                responses.append(self.refuse(some, KafkaError(code)))
-                await turns.turn()
+        responses = [await self.refuse_rows(rows, told_rows, every, code) for code, every in refused.items()]
         first = await self.response(_with_rows(self.request, rows, passed)) if passed else responses.pop(0)
         for response in responses:
             getattr(first, told_rows).extend(getattr(response, told_rows))
         return first
+
+    async def refuse_rows(self, rows: str, told_rows: str, every: list[Any], code: ErrorCode) -> Any:
+        """The response that refuses some rows of the request, made in turns."""
+        turns = self.turns()
+        inner, told_inner = _INNER.get(by_key[self.call.api_key].name, ("", ""))
+        whole: Any = None
+        for some, goes_on in _pieces(every, inner):
+            if whole is not None:
+                await turns.turn()
+            told = self.refuse(_with_rows(self.request, rows, some), KafkaError(code))
+            if whole is None:
+                whole = told
+                continue
+            there, more = getattr(whole, told_rows), getattr(told, told_rows)
+            if goes_on and told_inner:
+                getattr(there[-1], told_inner).extend(getattr(more[0], told_inner))
+            else:
+                there.extend(more)
+        return whole
 
 
 Rule = Callable[[Asked], Awaitable[Any]]
@@ -110,6 +154,26 @@ Rule = Callable[[Asked], Awaitable[Any]]
 def _with_rows(request: Any, rows: str, some: list[Any]) -> Any:
     fields = {name: getattr(request, name) for name in type(request).__slots__}
     return type(request)(**{**fields, rows: some})
+
+
+def _pieces(every: list[Any], inner: str) -> Iterator[tuple[list[Any], bool]]:
+    """The rows, some REFUSED_A_TURN of them and of what their list `inner` contains at a time; and whether the piece is
+    one row, that of the piece before with further elements of its list."""
+    some: list[Any] = []
+    weight = 0
+    for row in every:
+        elements: list[Any] = getattr(row, inner) if inner else []
+        if len(elements) <= REFUSED_A_TURN:
+            some.append(row)
+            weight += 1 + len(elements)
+        if some and (weight >= REFUSED_A_TURN or some[-1] is not row):
+            yield some, False
+            some, weight = [], 0
+        if len(elements) > REFUSED_A_TURN:
+            for begin in range(0, len(elements), REFUSED_A_TURN):
+                yield [_with_rows(row, inner, elements[begin : begin + REFUSED_A_TURN])], begin > 0
+    if some:
+        yield some, False
 
 
 def _name(row: Any) -> str:
@@ -162,12 +226,19 @@ async def _create_topics(asked: Asked) -> Any:
     if asked.shows(Operation.CREATE, CLUSTER):
         told = await asked.answer()
     else:
-        told = await _rows(Operation.CREATE, TOPIC)(asked)
-    for row in told.topics:
+        told = await asked.by_row("topics", "topics", lambda topic: _may_create(asked, topic.name))
+    async for row in asked.turns().through(told.topics):
         if not row.error_code and not asked.shows(Operation.DESCRIBE_CONFIGS, TOPIC, row.name):
             row.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             row.num_partitions, row.replication_factor, row.configs = -1, -1, None
     return told
+
+
+def _may_create(asked: Asked, name: str) -> ErrorCode | None:
+    """The controller refuses the metadata log, whoever asks."""
+    if name == METADATA_TOPIC or asked.allows(Operation.CREATE, TOPIC, name):
+        return None
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 async def _delete_topics(asked: Asked) -> Any:
@@ -194,7 +265,7 @@ async def _delete_topics(asked: Asked) -> Any:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     told = await asked.by_row("topics", "responses", judge)
-    for row in told.responses:
+    async for row in asked.turns().through(told.responses):
         if row.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and row.topic_id != ZERO_UUID:
             found = topics.topic_by_id(row.topic_id)
             if found is not None and asked.allows(Operation.DESCRIBE, TOPIC, found.name):
@@ -227,8 +298,9 @@ _OF_SETTINGS: Mapping[int, AclResource] = MappingProxyType(
 )
 
 
-def _configs(operation: Operation, told_rows: str) -> Rule:
-    """Settings of topics and groups require access to the topic or group; all others to the cluster."""
+def _configs(operation: Operation, told_rows: str, *, loggers_at_controller: Operation | None = None) -> Rule:
+    """Settings of topics and groups are theirs; all others are the cluster's. A controller may ask for another
+    operation where its own loggers are concerned."""
 
     async def rule(asked: Asked) -> Any:
         def judge(row: Any) -> ErrorCode | None:
@@ -236,7 +308,10 @@ def _configs(operation: Operation, told_rows: str) -> Rule:
             if resource is None:
                 return None  # the handler refuses such a row
             name = CLUSTER_NAME if resource is CLUSTER else row.resource_name
-            return None if asked.allows(operation, resource, name) else DENIED[resource]
+            wanted = operation
+            if row.resource_type == ResourceType.BROKER_LOGGER and asked.call.side == CONTROLLER:
+                wanted = loggers_at_controller or operation
+            return None if asked.allows(wanted, resource, name) else DENIED[resource]
 
         return await asked.by_row("resources", told_rows, judge)
 
@@ -311,7 +386,9 @@ async def _offset_delete(asked: Asked) -> Any:
 async def _consumer_group_describe(asked: Asked) -> Any:
     """A caller that may not describe every topic of a group does not get its members."""
     told = await _rows(Operation.DESCRIBE, GROUP, "group_ids", "groups")(asked)
-    for group in told.groups:
+    turns = asked.turns()
+    async for group in turns.through(told.groups):
+        turns.add(len(group.members))
         topics = {
             topic.topic_name
             for member in group.members
@@ -474,15 +551,24 @@ async def _add_partitions_to_txn(asked: Asked) -> Any:
         return await asked.answer()
     request = asked.request
     asked.require(Operation.WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
+    turns = asked.turns()
     refused = {
-        topic.name for topic in request.v3_and_below_topics if not asked.allows(Operation.WRITE, TOPIC, topic.name)
+        topic.name
+        async for topic in turns.through(request.v3_and_below_topics)
+        if not asked.allows(Operation.WRITE, TOPIC, topic.name)
     }
     if not refused:
         return await asked.answer()
-    told = asked.refuse(request, KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    told = await asked.refuse_rows(
+        "v3_and_below_topics",
+        "results_by_topic_v3_and_below",
+        request.v3_and_below_topics,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    )
     image = asked.broker.metadata.image
-    for topic in told.results_by_topic_v3_and_below:
+    async for topic in turns.through(told.results_by_topic_v3_and_below):
         if topic.name not in refused:
+            turns.add(len(topic.results_by_partition))
             known = image.topic(topic.name)
             for row in topic.results_by_partition:
                 there = known is not None and 0 <= row.partition_index < len(known.partitions)
@@ -500,7 +586,9 @@ async def _add_offsets_to_txn(asked: Asked) -> Any:
 
 async def _describe_transactions(asked: Asked) -> Any:
     told = await _rows(Operation.DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", "transaction_states")(asked)
-    for state in told.transaction_states:
+    turns = asked.turns()
+    async for state in turns.through(told.transaction_states):
+        turns.add(len(state.topics))
         state.topics = [topic for topic in state.topics if asked.shows(Operation.DESCRIBE, TOPIC, topic.topic)]
     return told
 
@@ -569,7 +657,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "FetchSnapshot": _CLUSTER_ACTION,
         "FindCoordinator": _find_coordinator,
         "Heartbeat": _whole(Operation.READ, resource=GROUP, name=_group),
-        "IncrementalAlterConfigs": _configs(Operation.ALTER_CONFIGS, "responses"),
+        "IncrementalAlterConfigs": _configs(
+            Operation.ALTER_CONFIGS, "responses", loggers_at_controller=Operation.CLUSTER_ACTION
+        ),
         "InitProducerId": _init_producer_id,
         "JoinGroup": _join_group,
         "LeaveGroup": _whole(Operation.READ, resource=GROUP, name=_group),
@@ -602,5 +692,12 @@ async def authorized(
 
     An API without a rule requires ALL operations on the cluster.
     """
-    rule = RULES.get(api.name, _UNKNOWN)
-    return await rule(Asked(broker, call, request, handle, refuse))
+    asked = Asked(broker, call, request, handle, refuse)
+    try:
+        return await RULES.get(api.name, _UNKNOWN)(asked)
+    except KafkaError as refusal:
+        if api.name in _WHOLE and refusal.code in DENIED.values():
+            rows, told_rows = _WHOLE[api.name]
+            if every := getattr(request, rows):
+                return await asked.refuse_rows(rows, told_rows, every, refusal.code)
+        raise

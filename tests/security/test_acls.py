@@ -268,3 +268,13 @@ def test_a_decision_examines_at_most_one_pattern_per_length() -> None:
     looked_at = list(rules.meeting(TOPIC, "prefix-00077-x"))
     assert [name for _, name, _ in looked_at] == ["prefix-00077-"]
     assert rules.verdict("User:77", "1.1.1.1", READ, TOPIC, "prefix-00077-x").allowed
+
+
+def test_whether_any_topic_is_allowed_looks_at_ones_own_acls_alone() -> None:
+    rules = AclRules()
+    for number in range(5000):
+        rules.add(acl(f"prefix-{number:05d}-", pattern=PREFIXED, principal=f"User:{number}"))
+    for who, patterns in (("User:77", [(PREFIXED, "prefix-00077-")]), ("User:nobody", [])):
+        looked_at = rules.patterns_of([(who, "*"), ("User:*", "*")], TOPIC)
+        assert [(pattern, name) for _, pattern, name in looked_at] == patterns
+        assert rules.allows_some(who, "1.1.1.1", READ, TOPIC) == bool(patterns)

@@ -215,13 +215,14 @@ def parted(partition: Partition, want: ReplicaWant) -> EpochEndOffset | None:
     return None
 
 
-def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
-    """Count what the follower has, then answer at once, or park.
-
-    Raises KafkaError as `session.resume`, and MalformedFrame for more partitions than a follower names.
-    """
-    if call.is_long and sum(len(topic.partitions) for topic in request.topics) > NAMED_LIMIT:
+def check_size(call: Call, request: Request) -> None:
+    """Raises MalformedFrame for more partitions than a follower names."""
+    if call.is_long and sum(max(len(topic.partitions), 1) for topic in request.topics) > NAMED_LIMIT:
         raise MalformedFrame(f"the Fetch of a replica names more than {NAMED_LIMIT} partitions")
+
+
+def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
+    """Count what the follower has, then answer at once, or park. Raises KafkaError as `session.resume`."""
     session, named = resume(broker, request, call.version >= 13, ReplicaWant)
     news = News() if session is None else session.news
     assert news is not None, "the session is a replica's"
