@@ -8,117 +8,28 @@ mark knows the change.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from chaos.history import History
 from chaos.registers import Register
-from kpybroker.security.authorizer import AclResource, Operation
-from kpybroker.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
-from kpybroker.wire.rpc import alter_user_scram_credentials as alter_users
-from kpybroker.wire.rpc import create_acls, delete_acls
+from kpybroker.security.scram import ITERATIONS_MAX, ITERATIONS_MIN
 from kpybroker.wire.rpc import describe_user_scram_credentials as describe_users
+from oracle.administration import Acl, Refused, create, set_password
 from oracle.asking import Conversation
 from oracle.cluster import Cluster
 from oracle.secured import Secured
 
-SALT = b"a salt for everybody"
 MARKS = ("mark-of-rights", "mark-of-passwords")
 CHANGES_MAX = ITERATIONS_MAX - ITERATIONS_MIN
-ALLOW, DENY = 3, 2
-LITERAL, PREFIXED = 3, 4
-ANY = 1
 TIMEOUT_S = 5.0
 AGAIN_S = 0.2
 POLL_S = 0.1
 LATE_S = 40.0
 """A request without an answer may still be executed until then: a link is silent, or a node stopped, for 8 s."""
-NONE = 0
-NOT_THERE = 91
-"""RESOURCE_NOT_FOUND."""
-
-
-class Refused(Exception):
-    """A change was answered with an error; it may be tried again."""
-
-
-class Acl(NamedTuple):
-    """An ACL for any host."""
-
-    principal: str
-    operation: Operation
-    kind: AclResource
-    name: str
-    pattern: int = LITERAL
-    permission: int = ALLOW
-
-    def creation(self) -> create_acls.AclCreation:
-        return create_acls.AclCreation(
-            resource_type=self.kind,
-            resource_name=self.name,
-            resource_pattern_type=self.pattern,
-            principal=f"User:{self.principal}",
-            host="*",
-            operation=self.operation,
-            permission_type=self.permission,
-        )
-
-    def filter(self) -> delete_acls.DeleteAclsFilter:
-        return delete_acls.DeleteAclsFilter(
-            resource_type_filter=self.kind,
-            resource_name_filter=self.name,
-            pattern_type_filter=self.pattern,
-            principal_filter=f"User:{self.principal}",
-            host_filter="*",
-            operation=self.operation,
-            permission_type=self.permission,
-        )
-
-
-def create(node: Conversation, acls: Iterable[Acl]) -> None:
-    """Raises OSError, Refused."""
-    request = create_acls.Request(creations=[acl.creation() for acl in acls])
-    _check(row.error_code for row in node.ask("CreateAcls", 3, request, create_acls.Response).results)
-
-
-def delete(node: Conversation, acls: Iterable[Acl]) -> None:
-    """Raises OSError, Refused."""
-    request = delete_acls.Request(filters=[acl.filter() for acl in acls])
-    _check(row.error_code for row in node.ask("DeleteAcls", 3, request, delete_acls.Response).filter_results)
-
-
-def set_password(node: Conversation, user: str, password: str, iterations: int = ITERATIONS_MIN) -> None:
-    """With SCRAM-SHA-256. Raises OSError, Refused."""
-    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), SALT, iterations)
-    row = alter_users.ScramCredentialUpsertion(
-        name=user,
-        mechanism=ScramMechanism.SCRAM_SHA_256,
-        iterations=iterations,
-        salt=SALT,
-        salted_password=salted,
-    )
-    _alter(node, alter_users.Request(upsertions=[row]))
-
-
-def remove_password(node: Conversation, user: str) -> None:
-    """Raises OSError, Refused."""
-    row = alter_users.ScramCredentialDeletion(name=user, mechanism=ScramMechanism.SCRAM_SHA_256)
-    _alter(node, alter_users.Request(deletions=[row]), {NONE, NOT_THERE})
-
-
-def _alter(node: Conversation, request: alter_users.Request, accepted: Iterable[int] = (NONE,)) -> None:
-    response = node.ask("AlterUserScramCredentials", 0, request, alter_users.Response)
-    _check((row.error_code for row in response.results), accepted)
-
-
-def _check(codes: Iterable[int], accepted: Iterable[int] = (NONE,)) -> None:
-    wrong = sorted(set(codes) - set(accepted))
-    if wrong:
-        raise Refused(f"errors {wrong}")
 
 
 Work = Callable[[Conversation], None]
@@ -158,6 +69,10 @@ class Changes(threading.Thread):
         """Do what belongs to no register."""
         self._put(lambda: self._until_made(work) and None)
 
+    def hold(self, for_s: float) -> None:
+        """Let things be as they are for so long."""
+        self._put(lambda: self._wait_until(time.monotonic() + for_s))
+
     def _put(self, job: Callable[[], None]) -> None:
         self._unfinished += 1
         self._told.put(job)
@@ -178,7 +93,10 @@ class Changes(threading.Thread):
         settled_s = self._until_made(work)
         self._until_made(lambda node: set_password(node, mark, mark, ITERATIONS_MIN + number))
         self.made += 1
-        while self._wanted and time.monotonic() < settled_s:
+        self._wait_until(settled_s)
+
+    def _wait_until(self, end_s: float) -> None:
+        while self._wanted and time.monotonic() < end_s:
             self._look()
             time.sleep(POLL_S)
 
@@ -190,7 +108,11 @@ class Changes(threading.Thread):
             candidates = self._cluster.brokers if controller not in self._cluster.brokers else [controller]
             for broker in candidates:
                 try:
-                    with contextlib.closing(Conversation(broker.address, TIMEOUT_S, self._secured.door())) as node:
+                    node = Conversation(broker.address, TIMEOUT_S, self._secured.door())
+                except OSError:
+                    continue
+                try:
+                    with contextlib.closing(node):
                         work(node)
                         return settled_s
                 except (OSError, Refused):

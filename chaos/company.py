@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
-from chaos.changes import DENY, LITERAL, PREFIXED, Acl, Changes, create, delete, remove_password, set_password
+from chaos.changes import Changes
 from chaos.history import History
 from chaos.hostile import TIMEOUT_S, Hostile
 from chaos.nemesis import Nemesis, Trouble
@@ -17,6 +16,7 @@ from chaos.trials import ALLOWED, DENIED, GUEST, NOBODY, SPARE, Trials
 from kpybroker.config.login import Login
 from kpybroker.security.authorizer import AclResource, Operation
 from kpybroker.wire.rpc import incremental_alter_configs
+from oracle.administration import DENY, LITERAL, PREFIXED, Acl, create, delete, remove_password, set_password
 from oracle.asking import Conversation, Door
 from oracle.cluster import Cluster, ClusterNode
 from oracle.secured import NODE, ROOT, Secured
@@ -125,14 +125,9 @@ class Company:
         self._nemesis.told(f"deny {SPARE}: {acls[0].name}")
         self._nemesis.counted["denials"] += 1
         self.changes.tell(self._history.rights, DENIED, lambda node: create(node, acls))
-        yield from self._made()
-        yield self._nemesis.random.choice(FOR_S)
-        self._nemesis.told(f"deny {SPARE} no longer")
+        self.changes.hold(self._nemesis.random.choice(FOR_S))
         self.changes.tell(self._history.rights, ALLOWED, lambda node: delete(node, acls))
-
-    def _made(self) -> Iterator[float]:
-        while not self.changes.is_idle:
-            yield 0.1
+        yield 0.0
 
     def _change_password(self) -> Trouble | None:
         return self._changed() if self.changes.is_idle else None
@@ -140,16 +135,17 @@ class Company:
     def _changed(self) -> Trouble:
         for _ in range(2):
             password = f"{GUEST}-{next(self._passwords)}"
-            self._nemesis.told(f"the password of {GUEST} is {password}")
+            self._nemesis.told(f"the password of {GUEST} becomes {password}")
             self._nemesis.counted["passwords changed"] += 1
             self.changes.tell(
                 self._history.passwords, password, lambda node, now=password: set_password(node, GUEST, now)
             )
-            yield from self._made()
-            yield self._nemesis.random.choice(FOR_S)
-        self._nemesis.told(f"{GUEST} has no password")
+            self.changes.hold(self._nemesis.random.choice(FOR_S))
+        self._nemesis.told(f"{GUEST} then has no password")
         self._nemesis.counted["passwords removed"] += 1
         self.changes.tell(self._history.passwords, NOBODY, lambda node: remove_password(node, GUEST))
+        self.changes.hold(self._nemesis.random.choice(FOR_S))
+        yield 0.0
 
     def _add_acls(self) -> Trouble | None:
         return self._added() if self.changes.is_idle else None
@@ -161,8 +157,9 @@ class Company:
         self._nemesis.told(f"add and remove {count} ACLs")
         self._nemesis.counted["ACLs added and removed"] += count
         self.changes.do(lambda node: create(node, acls))
-        yield self._nemesis.random.choice(FOR_S)
+        self.changes.hold(self._nemesis.random.choice(FOR_S))
         self.changes.do(lambda node: delete(node, acls))
+        yield 0.0
 
     # ---- certificates
 
