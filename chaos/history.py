@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -151,6 +151,11 @@ class History:
         with self.lock:
             self.incidents.append(text)
         self.on_incident(text)
+
+    def has_acknowledged(self, wanted: Iterable[tuple[Place, int]]) -> bool:
+        """Whether each of these producers has an acknowledged record in that place."""
+        with self.lock:
+            return all(any(offset != UNKNOWN for offset in self.acked.get(one, ())) for one in wanted)
 
     @property
     def acknowledged(self) -> int:

@@ -167,6 +167,10 @@ class Run:
             node.node_id: ("127.0.0.1", self.cluster.told[node.node_id, CLIENTS]) for node in self.cluster.brokers
         }
         self._probe.watch()
+        # A leader takes any sequence as the first of a producer that it does not know, as Apache Kafka does. If it
+        # refused earlier batches in flight, because it was not elected yet, the Java client repeats them for ever.
+        everything = [(place, number) for place in self.places for number in (1, 2, 3)]
+        self._until(lambda: self.history.has_acknowledged(everything), "not every producer has written")
         self._watch = Watch(self.history, addresses, self.places, self._door(company.OBSERVER))
 
     def _admin(self, user: str | None = None) -> AdminClient:
