@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from pathlib import Path
 
 from chaos.changes import Changes
@@ -84,10 +85,14 @@ class Company:
         )
 
     def start(self, acls: list[Acl], seed: int) -> None:
-        """Once the topic SPARE exists."""
+        """Once the topic SPARE exists. Returns after a first change of each kind, so that no run is without."""
         self.changes.prepare(acls, [GUEST])
         self.changes.start()
         self._trials = Trials(self._history, self._cluster, self._secured, seed)
+        self._tell_denial([Acl(SPARE, Operation.ALL, AclResource.TOPIC, SPARE, permission=DENY)], 1.0)
+        self._tell_password(1.0)
+        while not self.changes.is_idle:
+            time.sleep(0.1)
 
     def finish(self) -> None:
         self._trials.finish()
@@ -124,28 +129,32 @@ class Company:
         """DENY of WRITE alone would leave DESCRIBE, so both are denied, and count from the moment both are there."""
         self._nemesis.told(f"deny {SPARE}: {acls[0].name}")
         self._nemesis.counted["denials"] += 1
-        self.changes.tell(self._history.rights, DENIED, lambda node: create(node, acls))
-        self.changes.hold(self._nemesis.random.choice(FOR_S))
-        self.changes.tell(self._history.rights, ALLOWED, lambda node: delete(node, acls))
+        self._tell_denial(acls, self._nemesis.random.choice(FOR_S))
         yield 0.0
+
+    def _tell_denial(self, acls: list[Acl], for_s: float) -> None:
+        self.changes.tell(self._history.rights, DENIED, lambda node: create(node, acls))
+        self.changes.hold(for_s)
+        self.changes.tell(self._history.rights, ALLOWED, lambda node: delete(node, acls))
 
     def _change_password(self) -> Trouble | None:
         return self._changed() if self.changes.is_idle else None
 
     def _changed(self) -> Trouble:
         for _ in range(2):
-            password = f"{GUEST}-{next(self._passwords)}"
-            self._nemesis.told(f"the password of {GUEST} becomes {password}")
+            self._nemesis.told(f"change the password of {GUEST}")
             self._nemesis.counted["passwords changed"] += 1
-            self.changes.tell(
-                self._history.passwords, password, lambda node, now=password: set_password(node, GUEST, now)
-            )
-            self.changes.hold(self._nemesis.random.choice(FOR_S))
+            self._tell_password(self._nemesis.random.choice(FOR_S))
         self._nemesis.told(f"{GUEST} then has no password")
         self._nemesis.counted["passwords removed"] += 1
         self.changes.tell(self._history.passwords, NOBODY, lambda node: remove_password(node, GUEST))
         self.changes.hold(self._nemesis.random.choice(FOR_S))
         yield 0.0
+
+    def _tell_password(self, for_s: float) -> None:
+        password = f"{GUEST}-{next(self._passwords)}"
+        self.changes.tell(self._history.passwords, password, lambda node: set_password(node, GUEST, password))
+        self.changes.hold(for_s)
 
     def _add_acls(self) -> Trouble | None:
         return self._added() if self.changes.is_idle else None
