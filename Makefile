@@ -59,8 +59,8 @@ bench: prerequisites                      ## compare with Apache Kafka, in the s
 kill: $(VENV)/ready                       ## 200 rounds of kill -9
 	$(BIN)/python -m compat_tests.kill_rounds --rounds 200
 
-chaos: prerequisites                      ## three real nodes in trouble: make chaos MINUTES=20 TARGET=kpybroker
-	$(BIN)/python -m chaos --minutes $(MINUTES) --target $(TARGET)
+chaos: prerequisites                      ## three real nodes in trouble: make chaos MINUTES=20 TARGET=kpybroker SECURE=--secure
+	$(BIN)/python -m chaos --minutes $(MINUTES) --target $(TARGET) $(SECURE)
 
 sim: $(VENV)/ready                        ## seeds of simulated faults: make sim SEEDS=1000 FIRST=0
 	$(BIN)/python -m kpybroker.sim --seeds $(SEEDS) --first $(FIRST) --brokers $(BROKERS) --replicas $(REPLICAS) --jobs $(JOBS)

@@ -40,6 +40,13 @@ class Program:
     def running(self) -> bool:
         return self._process.poll() is None
 
+    def await_end(self) -> int:
+        """Its exit code, once it has ended by itself. AssertionError, with the end of the log, where it goes on."""
+        try:
+            return self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {PATIENCE_S:.0f} s:\n{self.tail()}") from None
+
     def kill9(self) -> None:
         """SIGKILL; returns when the process is gone."""
         self._process.kill()
