@@ -53,14 +53,14 @@ pages: prerequisites                      ## every block of every page, and what
 demo: prerequisites                       ## 336,776 flights through Kafka and Spark
 	$(BIN)/python -m spark_examples.flights_demo
 
-bench: prerequisites                      ## beside Apache Kafka, in the same run
+bench: prerequisites                      ## compare with Apache Kafka, in the same run
 	$(BIN)/python -m bench --runs $(RUNS)
 
 kill: $(VENV)/ready                       ## 200 rounds of kill -9
 	$(BIN)/python -m compat_tests.kill_rounds --rounds 200
 
-chaos: prerequisites                      ## three real nodes in trouble: make chaos MINUTES=20 TARGET=kpybroker
-	$(BIN)/python -m chaos --minutes $(MINUTES) --target $(TARGET)
+chaos: prerequisites                      ## three real nodes in trouble: make chaos MINUTES=20 TARGET=kpybroker SECURE=--secure
+	$(BIN)/python -m chaos --minutes $(MINUTES) --target $(TARGET) $(SECURE)
 
 sim: $(VENV)/ready                        ## seeds of simulated faults: make sim SEEDS=1000 FIRST=0
 	$(BIN)/python -m kpybroker.sim --seeds $(SEEDS) --first $(FIRST) --brokers $(BROKERS) --replicas $(REPLICAS) --jobs $(JOBS)

@@ -3,8 +3,8 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 
 /**
- * A producer with default settings that sends 100 records per second to one partition and tells of each that is
- * acknowledged: a line on stdout. Arguments: bootstrap, topic, partition. Ends with stdin.
+ * A producer with default settings that sends 100 records per second to one partition and prints a line for each
+ * acknowledgement. Arguments: bootstrap, topic, partition. Ends when stdin is closed.
  */
 public class Acks {
     public static void main(String[] args) throws Exception {

@@ -71,7 +71,7 @@ def _processor() -> str:
 
 
 def terminal(results: Iterable[Result]) -> Table:
-    table = Table(*HEADINGS, title="kpybroker beside Apache Kafka: median [smallest-largest]")
+    table = Table(*HEADINGS, title="kpybroker compared with Apache Kafka: median [smallest-largest]")
     for column in table.columns[2:7]:
         column.justify = "right"
     styles = {"goal": "bold green", "held": "green", "SHORT": "bold red", "": ""}

@@ -84,7 +84,7 @@ class Logs(Case):
 
     def _fill(self, target: Target, topic: str) -> None:
         records = batch(RECORDS, 1 << 10)
-        control.end_offsets(target, topic, PARTITIONS)  # each leader knows that it is one, by then
+        control.end_offsets(target, topic, PARTITIONS)  # by then, each leader knows that it leads
         with Connection(target) as connection:
             for number in range(BATCHES * PARTITIONS):
                 connection.socket.sendall(produce_frame(topic, number % PARTITIONS, records))
@@ -183,8 +183,8 @@ def _commit(connection: Connection, topic: str, group: int, turn: int) -> None:
 
 
 def _all_known(topic: str) -> Callable[[Connection], bool]:
-    """Whether every group has got an answer. Refused groups are retried one at a time, so that the broker loads and
-    does not spend its time on refusals."""
+    """Whether every group has got a response. Refused groups are retried one at a time, so that the broker loads
+    instead of answering with refusals."""
     left = list(range(GROUPS))
 
     def all_known(connection: Connection) -> bool:

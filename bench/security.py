@@ -1,4 +1,4 @@
-"""TLS, logins and ACLs: what they cost beside Apache Kafka with the same settings, and beside the plain load."""
+"""The cost of TLS, logins and ACLs, compared with Apache Kafka with the same settings, and with the unsecured load."""
 
 import contextlib
 import functools
@@ -48,7 +48,7 @@ RULES = 10_000
 ACLS_AT_ONCE = 500
 
 hashlib.pbkdf2_hmac = functools.lru_cache(hashlib.pbkdf2_hmac)  # type: ignore[assignment]
-"""Clients derive a key once: the load is the broker's work."""
+"""Clients derive a key only once: the benchmark measures the broker's work."""
 
 
 class Secured:
@@ -87,7 +87,7 @@ class Secured:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def context(self) -> ssl.SSLContext:
-        """A client's."""
+        """A client's TLS context."""
         return ssl.create_default_context(cafile=self.authority)
 
     def connect(self, listener: str) -> socket.socket:
@@ -97,7 +97,7 @@ class Secured:
         return opened
 
     def librdkafka(self) -> dict[str, Any]:
-        """Settings for the listener with TLS."""
+        """librdkafka's settings for the listener with TLS."""
         at = f"127.0.0.1:{self.ports[TLS]}"
         return {"bootstrap.servers": at, "security.protocol": "SSL", "ssl.ca.location": str(self.authority)}
 
@@ -189,7 +189,7 @@ class Consume(SecureCase):
 
 
 def together(work: Callable[[int], int], threads: int) -> int:
-    """Run it on so many threads; returns the sum. Raises the first failure."""
+    """Run it on this many threads; returns the sum. Raises the first failure."""
     done: list[int] = []
     failures: list[Exception] = []
 
@@ -335,7 +335,7 @@ class Handshakes(SecureCase):
 
 
 class Logins(SecureCase):
-    """SCRAM-SHA-256 with 4096 iterations, four at a time; another connection asks for ApiVersions all the while."""
+    """SCRAM-SHA-256 with 4096 iterations, four at a time; another connection sends ApiVersions all the time."""
 
     name = "scram-logins"
     count = 2000
@@ -386,7 +386,7 @@ class Logins(SecureCase):
 
 
 def log_in(opened: socket.socket, nonce: str | None, password: str = PASSWORD) -> None:
-    """With SCRAM-SHA-256; without a nonce, with PLAIN. Raises LoadError."""
+    """Log in with SCRAM-SHA-256; without a nonce, with PLAIN. Raises LoadError."""
     mechanism = "PLAIN" if nonce is None else "SCRAM-SHA-256"
     _ask(opened, 17, 1, sasl_handshake.Request(mechanism=mechanism), sasl_handshake.Response, mechanism)
     if nonce is None:
@@ -416,7 +416,7 @@ def _ask(opened: socket.socket, key: int, version: int, request: Any, response: 
 
 
 class Acls(SecureCase):
-    """Small Produce of one user, of whom an ACL allows it: among 10,000 rules, and without an authorizer."""
+    """Small Produce of one user, whom an ACL allows it: among 10,000 rules, and without an authorizer."""
 
     name = "acls"
     measures = (
@@ -456,7 +456,7 @@ class Acls(SecureCase):
 
 
 def _bindings() -> Iterator[list[AclBinding]]:
-    """Rules about other topics, hosts and users, and the one that allows the load."""
+    """ACLs about other topics, hosts and users, and the one that allows the load."""
 
     def rule(name: str, pattern: ResourcePatternType, user: str, host: str) -> AclBinding:
         operation, permission = AclOperation.WRITE, AclPermissionType.ALLOW

@@ -59,7 +59,7 @@ class Throughput(Case):
     measures = (
         Measure(
             "transactions-librdkafka.rate",
-            "transactions, librdkafka 1 KiB, commit each 100 ms",
+            "transactions, librdkafka 1 KiB, commit every 100 ms",
             "k/s",
             Better.HIGHER,
             0.9,
@@ -95,7 +95,7 @@ class JavaThroughput(Case):
     warm_up_slices = 2
     measures = (
         Measure(
-            "transactions-java.rate", "transactions, Java 1 KiB, commit each 100 ms", "k/s", Better.HIGHER, 1.1, 1.2
+            "transactions-java.rate", "transactions, Java 1 KiB, commit every 100 ms", "k/s", Better.HIGHER, 1.1, 1.2
         ),
     )
 

@@ -1,4 +1,6 @@
 import java.io.BufferedOutputStream;
+import java.io.FileReader;
+import java.io.IOException;
 import java.io.PrintStream;
 import java.time.Duration;
 import java.util.Collection;
@@ -20,7 +22,8 @@ import org.apache.kafka.common.errors.WakeupException;
 /**
  * Kafka's own client as a load: a producer with numbered records, and a member of a group that commits.
  *
- * Arguments: bootstrap, topic, partitions, producer's number, records per second, group. Tells on stdout, a line each:
+ * Arguments: bootstrap, topic, partitions, producer's number, records per second, group, and perhaps a file with further
+ * settings of both clients. Tells on stdout, a line each:
  * "A partition number offset" acknowledged, "F partition number error" given up, "R partition offset value" read,
  * "T" it tries to commit what follows, "C partition offset" committed, "U partition offset error" perhaps committed.
  * A line on stdin ends the production, a second one the consumption; "P" and "E" say that it has ended.
@@ -29,6 +32,16 @@ public class JavaLoad {
     static final int IN_FLIGHT = 5000;
     static final int VALUE_BYTES = 100;
     static final PrintStream OUT = new PrintStream(new BufferedOutputStream(System.out, 1 << 16), false);
+
+    static Properties settings(String[] args) throws IOException {
+        Properties settings = new Properties();
+        if (args.length > 6) {
+            try (FileReader file = new FileReader(args[6])) {
+                settings.load(file);
+            }
+        }
+        return settings;
+    }
 
     static synchronized void tell(String line) {
         OUT.println(line);
@@ -59,13 +72,14 @@ public class JavaLoad {
     static class Producing extends Thread {
         volatile boolean wanted = true;
         final String[] args;
+        final Properties settings;
 
-        Producing(String[] args) {
+        Producing(String[] args) throws IOException {
             this.args = args;
+            settings = settings(args);
         }
 
         public void run() {
-            Properties settings = new Properties();
             settings.put("bootstrap.servers", args[0]);
             settings.put("acks", "all");
             settings.put("enable.idempotence", "true");
@@ -114,13 +128,14 @@ public class JavaLoad {
     static class Consuming extends Thread {
         volatile boolean wanted = true;
         final String[] args;
+        final Properties settings;
 
-        Consuming(String[] args) {
+        Consuming(String[] args) throws IOException {
             this.args = args;
+            settings = settings(args);
         }
 
         public void run() {
-            Properties settings = new Properties();
             settings.put("bootstrap.servers", args[0]);
             settings.put("group.id", args[5]);
             settings.put("auto.offset.reset", "earliest");

@@ -29,12 +29,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--descriptors", type=int, default=None, help="limit of open files of each node (256; 0: no limit)"
     )
+    parser.add_argument("--secure", action="store_true", help="TLS, logins and ACLs, and faults of them")
     parser.add_argument("--keep", action="store_true", help="always keep the nodes' directories and logs")
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else int(time.time())
     directory = Path(tempfile.mkdtemp(prefix=f"chaos-{given.target}-"))
     console = Console(highlight=False)
-    console.print(f"{given.target}, seed {seed}, {given.minutes:g} minutes, in {directory}")
+    kind = f"{given.target}, secured" if given.secure else given.target
+    console.print(f"{kind}, seed {seed}, {given.minutes:g} minutes, in {directory}")
     began_s = time.monotonic()
     with (directory / "chaos.log").open("w", buffering=1) as log, console.status("starting") as status:
 
@@ -50,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         descriptors = given.descriptors
         if descriptors is None:
             descriptors = DESCRIPTORS if given.target == "kpybroker" else 0  # a JVM needs more
-        run = Run(given.target, seed, directory, told, given.controllers, descriptors)
+        run = Run(given.target, seed, directory, told, given.controllers, descriptors, secure=given.secure)
         report = run.play(given.minutes * 60)
     missing = not_done(report, FULL) if given.minutes >= FULL_MINUTES else []
     show(console, report, missing)
@@ -71,6 +73,11 @@ def show(console: Console, report: Report, missing: list[str]) -> None:
         f"acks=all waited for at most {report.longest_silence_s:.2f} s while a majority was healthy, and for "
         f"{report.longest_in_trouble_s:.2f} s under faults"
     )
+    if report.changes:
+        console.print(
+            f"{report.changes} changes of rights and passwords; {report.decisions:,} answers to a user who was denied "
+            f"now and then, {report.guesses:,} to passwords that were right now and then"
+        )
     if report.repeated:
         console.print(f"{report.repeated} records repeated in a new producer epoch, as clients may do (KIP-360)")
     for what in missing:

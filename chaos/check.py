@@ -27,6 +27,8 @@ class Kind(Enum):
     TORN_TRANSACTION = "only part of a committed transaction is visible"
     LATEST_RECEDED = "the latest offset went back"
     COMMIT_RECEDED = "a committed offset went back"
+    WRONG_RIGHT = "a node served a principal that it knew to be denied, or refused one that it knew to be allowed"
+    WRONG_PASSWORD = "a password logged in that a node knew to be wrong, or did not although it knew it to be right"
     INCIDENT = "a client or a node failed in a way that it must not"
 
 
@@ -44,6 +46,8 @@ def violations(history: History) -> list[Violation]:
         _of_transactions,
         _of_latest_offsets,
         _of_commits,
+        _of_rights,
+        _of_passwords,
     )
     found = [Violation(Kind.INCIDENT, text) for text in history.incidents]
     for rule in rules:
@@ -183,6 +187,20 @@ def _going_back(group_place: tuple[str, Place], commits: list[Commit], fetches: 
                 f"{group} in {place.topic}-{place.partition}: {highest} was acknowledged, then {fetched.offset} fetched"
             )
             yield Violation(Kind.COMMIT_RECEDED, text)
+
+
+def _of_rights(history: History) -> Iterator[Violation]:
+    """A node that knows a DENY holds to it, and so after its end."""
+    for decision, values in history.rights.wrong():
+        text = f"node {decision.node_id} decided {decision.is_it} on {decision.value}, which was {values}"
+        yield Violation(Kind.WRONG_RIGHT, text)
+
+
+def _of_passwords(history: History) -> Iterator[Violation]:
+    """A node that knows a password lets in no other one."""
+    for decision, values in history.passwords.wrong():
+        done = "let in" if decision.is_it else "refused"
+        yield Violation(Kind.WRONG_PASSWORD, f"node {decision.node_id} {done} {decision.value}, right were {values}")
 
 
 def agree(place: Place, replicas: dict[int, bytes]) -> Iterator[str]:

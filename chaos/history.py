@@ -7,12 +7,14 @@ key. Arrays save memory: a run of twenty minutes has millions of records.
 from __future__ import annotations
 
 import threading
+import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from chaos.incarnations import Incarnations
+from chaos.registers import Decision, Register
 
 PRODUCER_SHIFT = 40
 UNKNOWN = -1
@@ -112,6 +114,10 @@ class History:
     commits: dict[tuple[str, Place], list[Commit]] = field(default_factory=dict)
     fetched: dict[tuple[str, Place], list[Fetched]] = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
+    rights: Register = field(default_factory=Register)
+    """Whether one user is denied."""
+    passwords: Register = field(default_factory=Register)
+    """The password of one user."""
     incidents: list[str] = field(default_factory=list)
     """Failures of clients or nodes that no fault excuses: each is a violation."""
     on_incident: Callable[[str], None] = lambda text: None
@@ -133,10 +139,23 @@ class History:
         with self.lock:
             self.commits.setdefault((group, place), []).append(commit)
 
+    def decided_right(self, node_id: int, began_s: float, value: str, is_it: bool) -> None:
+        """A node has just answered as if the user had this right, or not."""
+        self.rights.decisions.append(Decision(node_id, began_s, time.monotonic(), value, is_it))
+
+    def decided_password(self, node_id: int, began_s: float, password: str, is_in: bool) -> None:
+        """A node has just let a password in, or not."""
+        self.passwords.decisions.append(Decision(node_id, began_s, time.monotonic(), password, is_in))
+
     def incident(self, text: str) -> None:
         with self.lock:
             self.incidents.append(text)
         self.on_incident(text)
+
+    def has_acknowledged(self, wanted: Iterable[tuple[Place, int]]) -> bool:
+        """Whether each of these producers has an acknowledged record in that place."""
+        with self.lock:
+            return all(any(offset != UNKNOWN for offset in self.acked.get(one, ())) for one in wanted)
 
     @property
     def acknowledged(self) -> int:

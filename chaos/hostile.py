@@ -5,9 +5,10 @@ Each is a set of connections to one node. `step` is called a few times a second 
 
 from __future__ import annotations
 
-import contextlib
 import socket
+import ssl
 import struct
+from collections.abc import Callable
 from typing import Protocol
 
 from kpybroker.wire.api import by_name
@@ -26,6 +27,8 @@ FLOODERS = 12
 FLOOD_BYTES = 1 << 20
 """The size of the frame that each flooder sends in every step."""
 TIMEOUT_S = 0.5
+Dial = Callable[[tuple[str, int]], socket.socket]
+"""Opens a connection to a node. Raises OSError."""
 
 
 class Hostile(Protocol):
@@ -36,12 +39,19 @@ class Hostile(Protocol):
     def close(self) -> None: ...
 
 
-def _connected(address: tuple[str, int], count: int) -> list[socket.socket]:
-    """Up to `count` connections, as many as the node accepts."""
-    made = []
-    for _ in range(count):
-        with contextlib.suppress(OSError):
-            made.append(socket.create_connection(address, timeout=TIMEOUT_S))
+def dial(address: tuple[str, int]) -> socket.socket:
+    """A connection without TLS. Raises OSError."""
+    return socket.create_connection(address, timeout=TIMEOUT_S)
+
+
+def _connected(address: tuple[str, int], count: int, dial: Dial) -> list[socket.socket]:
+    """Up to `count` connections, until the node does not accept one in time."""
+    made: list[socket.socket] = []
+    try:
+        while len(made) < count:
+            made.append(dial(address))
+    except OSError:
+        pass
     for one in made:
         one.setblocking(False)
     return made
@@ -50,16 +60,23 @@ def _connected(address: tuple[str, int], count: int) -> list[socket.socket]:
 class Connections:
     """Open connections to a node, without those that the node has closed."""
 
-    def __init__(self, address: tuple[str, int], count: int) -> None:
+    def __init__(self, address: tuple[str, int], count: int, dial: Dial) -> None:
         self._address = address
-        self._sockets = _connected(address, count)
+        self._dial = dial
+        self._count = count
+        self._sockets = _connected(address, count, dial)
+
+    def connect_again(self) -> None:
+        """Close all, and open as many anew."""
+        self.close()
+        self._sockets = _connected(self._address, self._count, self._dial)
 
     def send(self, data: bytes) -> None:
         """Send to each connection as much as its socket accepts now."""
         for one in list(self._sockets):
             try:
                 one.send(data)
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 continue
             except OSError:
                 one.close()
@@ -74,8 +91,8 @@ class Connections:
 class Dribblers(Connections):
     """They announce large frames and send one byte per step."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        super().__init__(address, DRIBBLERS)
+    def __init__(self, address: tuple[str, int], dial: Dial = dial) -> None:
+        super().__init__(address, DRIBBLERS, dial)
         self.send(struct.pack(">ihhi", DRIBBLED_BYTES, by_name["Produce"].key, 9, 1))
 
     def step(self) -> None:
@@ -85,8 +102,8 @@ class Dribblers(Connections):
 class Deaf(Connections):
     """They send large fetches again and again, and read no replies."""
 
-    def __init__(self, address: tuple[str, int], topic: str, partitions: int) -> None:
-        super().__init__(address, DEAF)
+    def __init__(self, address: tuple[str, int], topic: str, partitions: int, dial: Dial = dial) -> None:
+        super().__init__(address, DEAF, dial)
         rows = [
             fetch.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=DEAF_BYTES)
             for index in range(partitions)
@@ -112,11 +129,10 @@ class Deaf(Connections):
 class Flooders(Connections):
     """They reconnect in each step, and send large frames that no handler accepts."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        super().__init__(address, FLOODERS)
+    def __init__(self, address: tuple[str, int], dial: Dial = dial) -> None:
+        super().__init__(address, FLOODERS, dial)
         self._frame = struct.pack(">ihhih", FLOOD_BYTES, by_name["Produce"].key, 9, 1, -1).ljust(FLOOD_BYTES + 4, b"\0")
 
     def step(self) -> None:
         self.send(self._frame)
-        self.close()
-        self._sockets = _connected(self._address, FLOODERS)
+        self.connect_again()

@@ -29,7 +29,9 @@ class JavaLoad:
         per_second: float,
         group: str,
         log: Path,
+        settings: Path | None = None,
     ) -> None:
+        """settings: a file with further settings of its clients."""
         self._history = history
         self._topic = places[0].topic
         self._number = number
@@ -40,6 +42,7 @@ class JavaLoad:
         flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dkpybroker.log.level=warn"]
         flags += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"]
         load = [bootstrap, self._topic, str(len(places)), str(number), str(per_second), group]
+        load += [] if settings is None else [str(settings)]
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [java(), *flags, "-cp", f"{compiled(SOURCE)}:{jars()}/*", "JavaLoad", *load],

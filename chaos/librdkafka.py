@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -17,6 +17,7 @@ VALUE_BYTES = 100
 TICK_S = 0.01
 COMMIT_EVERY_S = 0.3
 FOR_EVER_MS = "900000"
+Settings = Mapping[str, str]
 QUICK = {"reconnect.backoff.max.ms": "500", "socket.timeout.ms": "5000", "log_level": "2"}
 
 
@@ -31,9 +32,17 @@ def key_in(value: bytes) -> int:
 
 
 class Production(threading.Thread):
-    """Sends `per_second` records to all partitions in turn until `finish`."""
+    """Sends `per_second` records to all partitions in turn until `finish`. settings: TLS and the login."""
 
-    def __init__(self, history: History, bootstrap: str, places: list[Place], number: int, per_second: float) -> None:
+    def __init__(
+        self,
+        history: History,
+        bootstrap: str,
+        places: list[Place],
+        number: int,
+        per_second: float,
+        settings: Settings,
+    ) -> None:
         super().__init__(daemon=True)
         self._history = history
         self._places = places
@@ -53,6 +62,7 @@ class Production(threading.Thread):
                 "linger.ms": "5",
                 "error_cb": self._on_error,
                 **QUICK,
+                **settings,
             }
         )
         self.start()
@@ -119,9 +129,9 @@ class Production(threading.Thread):
 
 
 class Member(threading.Thread):
-    """A group member that reads records and commits their offsets."""
+    """A group member that reads records and commits their offsets. settings: TLS and the login."""
 
-    def __init__(self, history: History, bootstrap: str, topic: str, group: str, name: str) -> None:
+    def __init__(self, history: History, bootstrap: str, topic: str, group: str, name: str, settings: Settings) -> None:
         super().__init__(daemon=True)
         self._history = history
         self._group = group
@@ -137,6 +147,7 @@ class Member(threading.Thread):
                 "isolation.level": "read_committed",
                 "session.timeout.ms": "10000",
                 **QUICK,
+                **settings,
             }
         )
         self._consumer.subscribe([topic], on_assign=self._forget, on_revoke=self._forget, on_lost=self._forget)
@@ -184,11 +195,13 @@ class Member(threading.Thread):
         self.join(30)
 
 
-def read_all(bootstrap: str, place: Place, start: int, end: int, patience_s: float) -> list[tuple[int, bytes]]:
-    """(offset, value) of all committed records from `start` to `end`. Raises TimeoutError."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
-    settings |= {"isolation.level": "read_committed", "enable.partition.eof": True, **QUICK}
-    consumer = Consumer(settings)
+def read_all(
+    bootstrap: str, place: Place, start: int, end: int, patience_s: float, group: str, settings: Settings
+) -> list[tuple[int, bytes]]:
+    """(offset, value) of all committed records from `start` to `end`. group: only named. Raises TimeoutError."""
+    wanted = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
+    wanted |= {"isolation.level": "read_committed", "enable.partition.eof": True, **QUICK, **settings}
+    consumer = Consumer(wanted)
     consumer.assign([TopicPartition(place.topic, place.partition, start)])
     found: list[tuple[int, bytes]] = []
     deadline = time.monotonic() + patience_s

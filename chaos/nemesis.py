@@ -15,7 +15,7 @@ from random import Random
 
 from chaos.connection_owner import CLIENTS
 from chaos.history import History, Place
-from chaos.hostile import Deaf, Dribblers, Flooders, Hostile
+from chaos.hostile import Deaf, Dial, Dribblers, Flooders, Hostile, dial
 from chaos.links import Flow, Links
 from chaos.slow_disks import SlowDisks
 from chaos.tearing import tear
@@ -23,6 +23,8 @@ from oracle import cluster as names
 from oracle.cluster import Cluster, ClusterNode
 
 Trouble = Generator[float, None, None]
+Kinds = list[tuple[int, Callable[[], Trouble | None]]]
+"""Weights, and what begins a fault, or returns None where it is impossible now."""
 AT_ONCE_MAX = 3
 PAUSE_S = (0.2, 2.5)
 TORN_SHARE = 0.5
@@ -49,15 +51,17 @@ class Nemesis:
         seed: int,
         told: Callable[[str], None],
         disks: SlowDisks | None = None,
+        dial: Dial = dial,
     ) -> None:
-        """disks: the disks of the nodes, if they can be slowed down."""
+        """disks: the disks of the nodes, if they can be slowed down. dial: how hostile clients connect."""
+        self._dial = dial
         self._disks = disks if disks is not None and disks.is_available else None
         self._cluster = cluster
         self._links = links
         self._history = history
         self._places = places
-        self._random = Random(seed)
-        self._told = told
+        self.random = Random(seed)
+        self.told = told
         self._busy: set[int] = set()
         self._down: set[int] = set()
         self._torn: int | None = None
@@ -66,7 +70,7 @@ class Nemesis:
         self._look_again_s = 0.0
         self._order = itertools.count()
         self.counted: Counter[str] = Counter()
-        self._kinds: list[tuple[int, Callable[[], Trouble | None]]] = [
+        self._kinds: Kinds = [
             (6, self._kill_any),
             (4, self._kill_leader),
             (4, self._kill_controller),
@@ -82,7 +86,7 @@ class Nemesis:
             (2, self._reset),
             (2, self._slow),
         ]
-        self._mild: list[tuple[int, Callable[[], Trouble | None]]] = [
+        self._mild: Kinds = [
             (4, self._slow_disk),
             (2, self._dribble),
             (2, self._deafen),
@@ -91,6 +95,10 @@ class Nemesis:
         """Faults that must not delay acknowledgements for long: every node is up and reachable."""
         self._is_slowed: int | None = None
         """The node with a slow disk; one at a time, so that a majority is healthy."""
+
+    def add_mild(self, kinds: Kinds) -> None:
+        """Draw from these, too."""
+        self._mild += kinds
 
     # ---- a period of faults
 
@@ -108,7 +116,7 @@ class Nemesis:
                 begun = self._draw(kinds)
                 if begun is not None:
                     heapq.heappush(running, (now, next(self._order), begun))
-                next_s = now + self._random.uniform(*PAUSE_S)
+                next_s = now + self.random.uniform(*PAUSE_S)
             while running and running[0][0] <= now:
                 _, _, trouble = heapq.heappop(running)
                 wait_s = next(trouble, None)
@@ -144,8 +152,8 @@ class Nemesis:
             self._torn = None if self.is_whole() else self._torn
             self._look_again_s = time.monotonic() + LOOK_AGAIN_S
 
-    def _draw(self, kinds: list[tuple[int, Callable[[], Trouble | None]]]) -> Trouble | None:
-        _, make = self._random.choices(kinds, [weight for weight, _ in kinds])[0]
+    def _draw(self, kinds: Kinds) -> Trouble | None:
+        _, make = self.random.choices(kinds, [weight for weight, _ in kinds])[0]
         return make()
 
     # ---- processes
@@ -170,10 +178,10 @@ class Nemesis:
 
     def _kill_any(self) -> Trouble | None:
         mortal = self._mortal()
-        return self._killed(self._random.choice(mortal), "a node") if mortal else None
+        return self._killed(self.random.choice(mortal), "a node") if mortal else None
 
     def _kill_leader(self) -> Trouble | None:
-        place = self._random.choice(self._places)
+        place = self.random.choice(self._places)
         return self._kill_known(self._cluster.leader_of(*place), f"the leader of {place.topic}-{place.partition}")
 
     def _kill_controller(self) -> Trouble | None:
@@ -188,15 +196,15 @@ class Nemesis:
 
     def _killed(self, node: ClusterNode, what: str) -> Trouble:
         self._busy.add(node.node_id)
-        torn = self._random.random() < TORN_SHARE and self._torn is None and self.is_whole()
+        torn = self.random.random() < TORN_SHARE and self._torn is None and self.is_whole()
         self._kill(node)
-        self._told(f"kill {what}, node {node.node_id}{', torn' if torn else ''}")
+        self.told(f"kill {what}, node {node.node_id}{', torn' if torn else ''}")
         if torn:
             self._torn = node.node_id
             self.counted["torn"] += 1
-            for line in tear(node.data, self._random):
-                self._told(f"  {line}")
-        yield self._random.choice((0.0, 0.5, 2.0, 5.0))
+            for line in tear(node.data, self.random):
+                self.told(f"  {line}")
+        yield self.random.choice((0.0, 0.5, 2.0, 5.0))
         self._start(node)
         yield 1.0
         self._busy.discard(node.node_id)
@@ -205,39 +213,39 @@ class Nemesis:
         if self._busy or self._torn is not None:
             return None
         nodes = list(self._cluster.nodes.values())
-        return self._all_killed(self._random.sample(nodes, self._random.randint(2, len(nodes))))
+        return self._all_killed(self.random.sample(nodes, self.random.randint(2, len(nodes))))
 
     def _all_killed(self, nodes: list[ClusterNode]) -> Trouble:
-        self._told(f"kill nodes {[node.node_id for node in nodes]} at once")
+        self.told(f"kill nodes {[node.node_id for node in nodes]} at once")
         for node in nodes:
             self._busy.add(node.node_id)
             self._kill(node)
-        yield self._random.choice((0.0, 1.0, 3.0))
-        for node in self._random.sample(nodes, len(nodes)):
+        yield self.random.choice((0.0, 1.0, 3.0))
+        for node in self.random.sample(nodes, len(nodes)):
             self._start(node)
-            yield self._random.choice((0.0, 0.3))
+            yield self.random.choice((0.0, 0.3))
         yield 1.0
         self._busy -= {node.node_id for node in nodes}
 
     def _restart_quickly(self) -> Trouble | None:
         mortal = self._mortal()
-        return self._restarted_quickly(self._random.choice(mortal)) if mortal else None
+        return self._restarted_quickly(self.random.choice(mortal)) if mortal else None
 
     def _restarted_quickly(self, node: ClusterNode) -> Trouble:
-        self._told(f"kill node {node.node_id} three times in a row")
+        self.told(f"kill node {node.node_id} three times in a row")
         self._busy.add(node.node_id)
         for _ in range(3):
             self._kill(node)
             self._start(node)
-            yield self._random.uniform(0.05, 1.2)
+            yield self.random.uniform(0.05, 1.2)
         self._busy.discard(node.node_id)
 
     def _stop_cleanly(self) -> Trouble | None:
         idle = self._idle()
-        return self._stopped(self._random.choice(idle)) if idle and not self._down else None
+        return self._stopped(self.random.choice(idle)) if idle and not self._down else None
 
     def _stopped(self, node: ClusterNode) -> Trouble:
-        self._told(f"stop node {node.node_id}")
+        self.told(f"stop node {node.node_id}")
         self._busy.add(node.node_id)
         self._down.add(node.node_id)
         self.counted["clean stops"] += 1
@@ -249,19 +257,19 @@ class Nemesis:
             self._history.incident(f"node {node.node_id} did not stop within {STOP_PATIENCE_S} s")
         node.kill9()
         self._links.down(node.node_id)
-        yield self._random.choice((0.0, 1.0))
+        yield self.random.choice((0.0, 1.0))
         self._start(node)
         yield 1.0
         self._busy.discard(node.node_id)
 
     def _pause(self) -> Trouble | None:
         idle = self._idle()
-        return self._paused(self._random.choice(idle)) if idle and not self._down else None
+        return self._paused(self.random.choice(idle)) if idle and not self._down else None
 
     def _paused(self, node: ClusterNode) -> Trouble:
         self._busy.add(node.node_id)
-        for_s = self._random.choice((0.3, 1.0, 2.0, 5.0, 8.0))
-        self._told(f"pause node {node.node_id} for {for_s} s")
+        for_s = self.random.choice((0.3, 1.0, 2.0, 5.0, 8.0))
+        self.told(f"pause node {node.node_id} for {for_s} s")
         self.counted["pauses"] += 1
         node.pause()
         yield for_s
@@ -279,25 +287,25 @@ class Nemesis:
         return [other for other in self._cluster.nodes if other != node_id]
 
     def _any(self) -> int:
-        return self._random.choice(list(self._cluster.nodes))
+        return self.random.choice(list(self._cluster.nodes))
 
     def _isolate(self) -> Trouble:
         node_id = self._any()
-        others = self._others(node_id) + ([CLIENTS] if self._random.random() < 0.5 else [])
+        others = self._others(node_id) + ([CLIENTS] if self.random.random() < 0.5 else [])
         return self._parted(
             [flow for other in others for flow in self._between(node_id, other)], f"{node_id} | {others}"
         )
 
     def _one_way(self) -> Trouble:
         node_id = self._any()
-        inwards = self._random.random() < 0.5
+        inwards = self.random.random() < 0.5
         others = self._others(node_id)
         pairs = [(other, node_id) if inwards else (node_id, other) for other in others]
         flows = [flow for pair in pairs for flow in self._between(*pair, both=False)]
         return self._parted(flows, f"{node_id} {'hears' if inwards else 'reaches'} nobody", hang=True)
 
     def _part_two(self) -> Trouble:
-        one, other = self._random.sample(list(self._cluster.nodes), 2)
+        one, other = self.random.sample(list(self._cluster.nodes), 2)
         return self._parted(self._between(one, other), f"{one} | {other}")
 
     def _part_controllers(self) -> Trouble:
@@ -311,9 +319,9 @@ class Nemesis:
         return self._parted(self._between(CLIENTS, node_id), f"{node_id} | clients")
 
     def _parted(self, flows: list[Flow], what: str, *, hang: bool = False) -> Trouble:
-        hang = hang or self._random.random() < 0.5
-        for_s = self._random.choice((0.5, 2.0, 4.0, 8.0))
-        self._told(f"part {what} for {for_s} s, {'silent' if hang else 'refused'}")
+        hang = hang or self.random.random() < 0.5
+        for_s = self.random.choice((0.5, 2.0, 4.0, 8.0))
+        self.told(f"part {what} for {for_s} s, {'silent' if hang else 'refused'}")
         self.counted["partitions"] += 1
         (self._links.hang if hang else self._links.cut)(flows)
         yield for_s
@@ -326,19 +334,19 @@ class Nemesis:
 
     def _reset(self) -> Trouble:
         flows = list(self._every_flow())
-        chosen = self._random.sample(flows, self._random.choice((3, 10, len(flows))))
-        self._told(f"reset {self._links.reset(chosen)} connections")
+        chosen = self.random.sample(flows, self.random.choice((3, 10, len(flows))))
+        self.told(f"reset {self._links.reset(chosen)} connections")
         self.counted["resets"] += 1
         yield 0.0
 
     def _slow(self) -> Trouble:
         flows = list(self._every_flow())
-        chosen = self._random.sample(flows, self._random.choice((3, 10)))
-        delay_s = self._random.choice((0.02, 0.1, 0.4))
-        self._told(f"slow {len(chosen)} links by {delay_s} s")
+        chosen = self.random.sample(flows, self.random.choice((3, 10)))
+        delay_s = self.random.choice((0.02, 0.1, 0.4))
+        self.told(f"slow {len(chosen)} links by {delay_s} s")
         self.counted["slow links"] += 1
         self._links.delay(chosen, delay_s)
-        yield self._random.choice((2.0, 6.0))
+        yield self.random.choice((2.0, 6.0))
         self._links.heal(chosen)
 
     # ---- slow disks, hostile clients
@@ -346,11 +354,11 @@ class Nemesis:
     def _slow_disk(self) -> Trouble | None:
         if self._disks is None or self._is_slowed is not None:
             return None
-        return self._slowed(self._disks, self._any(), self._random.choice(SLOW_WRITES_MS))
+        return self._slowed(self._disks, self._any(), self.random.choice(SLOW_WRITES_MS))
 
     def _slowed(self, disks: SlowDisks, node_id: int, ms: int) -> Trouble:
-        for_s = self._random.choice((2.0, 5.0, 10.0))
-        self._told(f"each write of node {node_id} takes {ms} ms for {for_s} s")
+        for_s = self.random.choice((2.0, 5.0, 10.0))
+        self.told(f"each write of node {node_id} takes {ms} ms for {for_s} s")
         self.counted["slow disks"] += 1
         self._is_slowed = node_id
         disks.slow_down(node_id, ms)
@@ -359,20 +367,20 @@ class Nemesis:
         self._is_slowed = None
 
     def _dribble(self) -> Trouble:
-        return self._visited("send half frames", Dribblers)
+        return self.visited("send half frames", lambda address: Dribblers(address, self._dial))
 
     def _deafen(self) -> Trouble:
         topic = self._places[0].topic
-        return self._visited("do not read", lambda address: Deaf(address, topic, len(self._places)))
+        return self.visited("do not read", lambda address: Deaf(address, topic, len(self._places), self._dial))
 
     def _flood(self) -> Trouble:
-        return self._visited("flood", Flooders)
+        return self.visited("flood", lambda address: Flooders(address, self._dial))
 
-    def _visited(self, what: str, come: Callable[[tuple[str, int]], Hostile]) -> Trouble:
+    def visited(self, what: str, come: Callable[[tuple[str, int]], Hostile]) -> Trouble:
         """Run hostile clients against a node. They bypass the proxy, which would read what they do not."""
-        node = self._random.choice(self._cluster.brokers)
-        for_s = self._random.choice((2.0, 5.0, 10.0))
-        self._told(f"clients of node {node.node_id} {what} for {for_s} s")
+        node = self.random.choice(self._cluster.brokers)
+        for_s = self.random.choice((2.0, 5.0, 10.0))
+        self.told(f"clients of node {node.node_id} {what} for {for_s} s")
         self.counted[f"clients that {what}"] += 1
         end = time.monotonic() + for_s
         clients = come(node.address)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from chaos.history import History
-from chaos.librdkafka import FOR_EVER_MS, QUICK
+from chaos.librdkafka import FOR_EVER_MS, QUICK, Settings
 
 TOPIC, PARTITIONS = "probe", 3
 """One partition per broker, so that each leads one."""
@@ -22,9 +22,10 @@ LATE_S = 0.5
 
 class Probe(threading.Thread):
     """Sends a record to each partition every EVERY_S. Between `watch` and `rest` a silence above `silence_max_s` is an
-    incident, reported once until the next acknowledgement. With None silences are only measured."""
+    incident, reported once until the next acknowledgement. With None silences are only measured. settings: TLS and the
+    login."""
 
-    def __init__(self, history: History, bootstrap: str, silence_max_s: float | None) -> None:
+    def __init__(self, history: History, bootstrap: str, silence_max_s: float | None, settings: Settings) -> None:
         super().__init__(daemon=True)
         self._silence_max_s = math.inf if silence_max_s is None else silence_max_s
         self._history = history
@@ -36,9 +37,9 @@ class Probe(threading.Thread):
         self._wanted = True
         self.longest_s = self.longest_in_trouble_s = 0.0
         """The longest wait of a record while watched, and otherwise."""
-        settings = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 0}
-        settings |= {"message.timeout.ms": FOR_EVER_MS, "request.timeout.ms": "5000", **QUICK}
-        self._producer = Producer(settings)
+        wanted = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 0}
+        wanted |= {"message.timeout.ms": FOR_EVER_MS, "request.timeout.ms": "5000", **QUICK, **settings}
+        self._producer = Producer(wanted)
         self.start()
 
     def watch(self) -> None:

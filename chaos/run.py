@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,22 +11,27 @@ from pathlib import Path
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from chaos import company
 from chaos.check import Kind, Violation, agree, repeated, violations
+from chaos.company import Company, rights
 from chaos.history import Fetched, Found, History, Place
+from chaos.hostile import TIMEOUT_S, dial
 from chaos.incarnations import Incarnations
 from chaos.java import JavaLoad
-from chaos.librdkafka import QUICK, Member, Production, key_in, read_all
+from chaos.librdkafka import QUICK, Member, Production, Settings, key_in, read_all
 from chaos.links import Links
 from chaos.nemesis import Nemesis
 from chaos.probe import PARTITIONS as PROBED
 from chaos.probe import SILENCE_S, Probe
 from chaos.probe import TOPIC as PROBE
 from chaos.slow_disks import SlowDisks
+from chaos.trials import SPARE
 from chaos.watch import Watch
+from oracle.asking import Conversation, Door
 from oracle.cluster import CLIENTS, Cluster
 
 TOPIC, PARTITIONS = "chaos", 6
-GROUP, JAVA_GROUP = "librdkafka", "java"
+GROUP, JAVA_GROUP, READER_GROUP = "librdkafka", "java", "reader"
 PER_SECOND = 500.0
 SHORT_S = 25.0
 """The length of one period of faults."""
@@ -56,6 +62,12 @@ class Report:
     """The same while nodes were killed, stopped or cut off."""
     latest_answers: int = 0
     repeated: int = 0
+    decisions: int = 0
+    """Answers to a user who is denied now and then."""
+    guesses: int = 0
+    """Answers to passwords that are right now and then."""
+    changes: int = 0
+    """Changes of rights and passwords that were made."""
     violations: list[Violation] = field(default_factory=list)
 
 
@@ -71,10 +83,13 @@ class Run:
         controllers: int = 0,
         descriptors: int = 0,
         silence_max_s: float | None = SILENCE_S,
+        secure: bool = False,
     ) -> None:
         """descriptors: the limit of open files of each node; 0 for that of this process. silence_max_s: how long
-        acks=all may wait while a majority is healthy; None for no limit."""
+        acks=all may wait while a majority is healthy; None for no limit. secure: with TLS, logins and ACLs."""
         self._told = told
+        self._seed = seed
+        self._secured = company.secured(directory / "secured") if secure else None
         self._silence_max_s = silence_max_s
         self.history = History(on_incident=lambda text: told(f"INCIDENT {text}"))
         self.links = Links()
@@ -85,6 +100,7 @@ class Run:
             directory=directory,
             properties=SETTINGS | (FEW_FILES if descriptors else {}),
             told=self.links.told,
+            secured=self._secured,
             jvm=jvm,
         )
         self.disks = SlowDisks(directory)
@@ -94,7 +110,12 @@ class Run:
             node.added_environment = self.disks.environment(node.node_id, node.data)
             node.descriptors = descriptors
         self.places = [Place(TOPIC, partition) for partition in range(PARTITIONS)]
-        self.nemesis = Nemesis(self.cluster, self.links, self.history, self.places, seed, told, self.disks)
+        self.nemesis = Nemesis(
+            self.cluster, self.links, self.history, self.places, seed, told, self.disks, self._dial_as_hostile
+        )
+        self._company = None
+        if self._secured is not None:
+            self._company = Company(self.cluster, self._secured, self.history, self.nemesis)
         self.report = Report()
 
     def play(self, for_s: float) -> Report:
@@ -129,20 +150,44 @@ class Run:
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=30)[TOPIC].result(60)
         admin.create_topics([NewTopic(PROBE, PROBED, 3)], operation_timeout=30)[PROBE].result(60)
         self.cluster.await_in_sync(TOPIC, PROBE)
-        self._producers = [Production(self.history, bootstrap, self.places, number, PER_SECOND) for number in (1, 2)]
-        self._java = JavaLoad(
-            self.history, bootstrap, self.places, 3, PER_SECOND, JAVA_GROUP, self.cluster.directory / "java.log"
-        )
-        self._probe = Probe(self.history, bootstrap, self._silence_max_s)
-        self._members = [Member(self.history, bootstrap, TOPIC, GROUP, f"librdkafka {n}") for n in (1, 2)]
+        if self._company is not None:
+            admin.create_topics([NewTopic(SPARE, 1, 3)], operation_timeout=30)[SPARE].result(60)
+            groups = {GROUP: company.READER, READER_GROUP: company.READER, JAVA_GROUP: company.JAVA}
+            self._company.start(rights(TOPIC, PROBE, groups), self._seed)
+        writer, reader = self._client(company.WRITER), self._client(company.READER)
+        self._producers = [
+            Production(self.history, bootstrap, self.places, number, PER_SECOND, writer) for number in (1, 2)
+        ]
+        log = self.cluster.directory / "java.log"
+        java = None if self._secured is None else self._secured.java(company.JAVA)
+        self._java = JavaLoad(self.history, bootstrap, self.places, 3, PER_SECOND, JAVA_GROUP, log, java)
+        self._probe = Probe(self.history, bootstrap, self._silence_max_s, writer)
+        self._members = [Member(self.history, bootstrap, TOPIC, GROUP, f"librdkafka {n}", reader) for n in (1, 2)]
         addresses = {
             node.node_id: ("127.0.0.1", self.cluster.told[node.node_id, CLIENTS]) for node in self.cluster.brokers
         }
         self._probe.watch()
-        self._watch = Watch(self.history, addresses, self.places)
+        # A leader takes any sequence as the first of a producer that it does not know, as Apache Kafka does. If it
+        # refused earlier batches in flight, because it was not elected yet, the Java client repeats them for ever.
+        everything = [(place, number) for place in self.places for number in (1, 2, 3)]
+        self._until(lambda: self.history.has_acknowledged(everything), "not every producer has written")
+        self._watch = Watch(self.history, addresses, self.places, self._door(company.OBSERVER))
 
-    def _admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.cluster.bootstrap, **QUICK})
+    def _admin(self, user: str | None = None) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.cluster.bootstrap, **QUICK, **self._client(user)})
+
+    def _client(self, user: str | None) -> Settings:
+        """How a client logs in, as ROOT without a user, if the cluster is secured."""
+        if self._secured is None:
+            return {}
+        return self._secured.librdkafka() if user is None else self._secured.librdkafka(user)
+
+    def _door(self, user: str) -> Door | None:
+        return None if self._secured is None else self._secured.door(user)
+
+    def _dial_as_hostile(self, address: tuple[str, int]) -> socket.socket:
+        door = self._door(company.HOSTILE)
+        return dial(address) if door is None else Conversation(address, TIMEOUT_S, door).socket
 
     # ---- calm
 
@@ -151,6 +196,8 @@ class Run:
         began_s = time.monotonic()
         if not self._until(self.nemesis.is_whole, "not all replicas got in sync"):
             return
+        if self._company is not None:
+            self._until(self._company.shows_new_certificates, "not all nodes show their new certificate")
         recovered_s = time.monotonic() - began_s
         self.report.longest_recovery_s = max(self.report.longest_recovery_s, recovered_s)
         producers: list[Production | JavaLoad] = [*self._producers, self._java]
@@ -175,7 +222,7 @@ class Run:
     def _fetch_commits(self) -> None:
         """Use a new client: librdkafka 2.10 and later drop brokers that are missing in Metadata for a while, and
         requests to them then wait forever."""
-        admin = self._admin()
+        admin = self._admin(company.OBSERVER)
         for group in (GROUP, JAVA_GROUP):
             asked = [TopicPartition(*place) for place in self.places]
             deadline = time.monotonic() + PATIENCE_S
@@ -207,6 +254,9 @@ class Run:
         self._java.close()
         self._watch.finish()
         self._probe.finish()
+        if self._company is not None:
+            self._company.finish()
+            self.report.changes = self._company.changes.made
         self._until(self.nemesis.is_whole, "not all replicas got in sync")
         self._fetch_commits()
         self._told("reading all records")
@@ -219,6 +269,8 @@ class Run:
         self.report.longest_silence_s = self._probe.longest_s
         self.report.longest_in_trouble_s = self._probe.longest_in_trouble_s
         self.report.counted = dict(self.nemesis.counted)
+        self.report.decisions = len(self.history.rights.decisions)
+        self.report.guesses = len(self.history.passwords.decisions)
 
     def _read_everything(self) -> list[Violation]:
         for place in self.places:
@@ -226,7 +278,8 @@ class Run:
             acked = [max(offsets) for (at, _), offsets in self.history.acked.items() if at == place and len(offsets)]
             end = max([*latest, *(offset + 1 for offset in acked)], default=0)
             try:
-                rows = read_all(self.cluster.bootstrap, place, 0, end, PATIENCE_S)
+                settings = self._client(company.READER)
+                rows = read_all(self.cluster.bootstrap, place, 0, end, PATIENCE_S, READER_GROUP, settings)
             except TimeoutError as late:
                 return [Violation(Kind.LOST, str(late))]
             final = self.history.final[place] = Found()

@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos.history import History, Latest, Place
 from kpybroker.wire.rpc import list_offsets
-from oracle.asking import Conversation
+from oracle.asking import Conversation, Door
 
 LATEST = -1
 PAUSE_S = 0.1
@@ -16,10 +16,13 @@ TIMEOUT_S = 1.0
 
 
 class Watch(threading.Thread):
-    """A thread that asks for latest offsets. addresses: node id -> advertised address."""
+    """A thread that asks for latest offsets. addresses: node id -> advertised address. door: TLS and the login."""
 
-    def __init__(self, history: History, addresses: dict[int, tuple[str, int]], places: list[Place]) -> None:
+    def __init__(
+        self, history: History, addresses: dict[int, tuple[str, int]], places: list[Place], door: Door | None
+    ) -> None:
         super().__init__(daemon=True)
+        self._door = door
         self._history = history
         self._addresses = addresses
         self._places = places
@@ -42,7 +45,7 @@ class Watch(threading.Thread):
     def _asking(self, node_id: int) -> Conversation:
         """Raises OSError."""
         if node_id not in self._conversations:
-            self._conversations[node_id] = Conversation(self._addresses[node_id], TIMEOUT_S)
+            self._conversations[node_id] = Conversation(self._addresses[node_id], TIMEOUT_S, self._door)
         return self._conversations[node_id]
 
     def _hang_up(self, node_id: int) -> None:

@@ -1,3 +1,4 @@
+import java.io.FileReader;
 import java.util.Arrays;
 import java.util.Properties;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
@@ -14,11 +15,17 @@ import org.apache.kafka.streams.kstream.Produced;
  * Kafka Streams counts, in two ways. Words: the lines of a topic, a count for each word. Keys: the records of a topic by their
  * values, which sends them through a repartition topic; without a cache each record gives a new count.
  *
- * Arguments: bootstrap, application, instance, state directory, guarantee, words or keys, source, sink.
+ * Arguments: bootstrap, application, instance, state directory, guarantee, words or keys, source, sink, and perhaps a file with
+ * further settings.
  */
 public class Counting {
     public static void main(String[] args) throws Exception {
         Properties settings = new Properties();
+        if (args.length > 8) {
+            try (FileReader file = new FileReader(args[8])) {
+                settings.load(file);
+            }
+        }
         settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, args[0]);
         settings.put(StreamsConfig.APPLICATION_ID_CONFIG, args[1]);
         settings.put(StreamsConfig.STATE_DIR_CONFIG, args[3]);

@@ -1,4 +1,4 @@
-"""Requests that change something, each sent again while the broker is busy, and what they are made of."""
+"""Requests that change something, repeated while the broker is busy, and the records and producer ids that they use."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from kpybroker.wire.rpc import create_topics, incremental_alter_configs, init_pr
 PATIENCE_S = 60.0
 NO_LEADER, CONCURRENT_TRANSACTIONS = 3, 51
 BUSY = {NO_LEADER, 6, 14, 15, 16, 41, CONCURRENT_TRANSACTIONS, 100}
-"""Of a broker that does not know, lead or serve the partition yet, or is still writing markers."""
+"""Error codes of a broker that does not know, lead or serve the partition yet, or that is still writing markers."""
 LONG_MS = 600_000
 SET = 0
 
 
 def until(holds: Callable[[], Any], what: str) -> Any:
-    """Wait until something holds; what it said then."""
+    """Wait until a condition holds, and return its value."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := holds()):
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        assert time.monotonic() < deadline, f"timed out waiting until {what}"
         time.sleep(0.05)
     return found
 
 
 def patiently(ask: Callable[[], int], *allowed: int) -> int:
-    """Ask again while the broker is busy; the error code, which is one of those allowed (0 where none is named)."""
+    """Repeat a request while the broker is busy. Returns the error code, which must be one of `allowed` (only 0 if
+    empty)."""
     deadline = time.monotonic() + PATIENCE_S
     while (code := ask()) in BUSY and code not in allowed:
         assert time.monotonic() < deadline, f"busy for too long: error {code}"
@@ -38,14 +39,15 @@ def patiently(ask: Callable[[], int], *allowed: int) -> int:
 
 
 class Source:
-    """Records of which none is like another, in the order of their times; and the producer ids that were given."""
+    """Makes distinct records with ascending timestamps, and remembers the producer ids that brokers have assigned."""
 
     def __init__(self, first_ms: int) -> None:
         self.now_ms = first_ms
         self._owners: dict[int, str | None] = {}
 
     def records(self, count: int, value: bytes = b"value", keys: int = 1 << 30) -> list[Record]:
-        """So many, each a millisecond later than the one before; every fifth has no key, every fifth no value."""
+        """`count` records, each a millisecond later than the one before; every fifth has no key, every fifth no
+        value."""
         made = []
         for number in range(count):
             self.now_ms += 1
@@ -56,13 +58,14 @@ class Source:
         return made
 
     def check_new(self, producer_id: int, owner: str | None) -> None:
-        """A producer id belongs to one transactional id, or to one producer without any, for ever."""
+        """Check that a producer id belongs to one transactional id for ever, or to one producer without a transactional
+        id."""
         assert producer_id not in self._owners or self._owners[producer_id] == owner is not None, "given twice"
         self._owners[producer_id] = owner
 
 
 def send(eyes: Eyes, place: Place, batch: bytes | bytearray, transactional_id: str | None = None, *allowed: int) -> int:
-    """Produce with acks=all; the offset, or the error that is allowed, negative."""
+    """Produce with acks=all. Returns the offset, or an allowed error code as a negative number."""
     offset = -1
 
     def ask() -> int:
@@ -85,7 +88,7 @@ def send(eyes: Eyes, place: Place, batch: bytes | bytearray, transactional_id: s
 def commit(
     eyes: Eyes, group: str, place: Place, offset: int, note: str = "", generation: int = -1, member: str = ""
 ) -> None:
-    """Commit one offset, by a member or without any."""
+    """Commit one offset, as a member of the group or as a simple consumer."""
     row = offset_commit.OffsetCommitRequestPartition(
         partition_index=place[1], committed_offset=offset, committed_leader_epoch=0, committed_metadata=note
     )
@@ -102,7 +105,7 @@ def commit(
 
 
 def coordinator(eyes: Eyes, key: str, kind: int = GROUP) -> int:
-    """The coordinator, once there is one; the topic behind it is made by the first who asks."""
+    """The coordinator, once there is one; the first request makes the broker create the internal topic."""
 
     def ask() -> tuple[int] | None:
         try:
@@ -114,7 +117,7 @@ def coordinator(eyes: Eyes, key: str, kind: int = GROUP) -> int:
 
 
 def create(eyes: Eyes, name: str, partitions: int, replicas: int, configs: dict[str, str]) -> None:
-    """CreateTopics; returns when it is known."""
+    """CreateTopics; returns when the topic is known."""
     settings = [create_topics.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]
     topic = create_topics.CreatableTopic(
         name=name, num_partitions=partitions, replication_factor=replicas, configs=settings
@@ -126,7 +129,7 @@ def create(eyes: Eyes, name: str, partitions: int, replicas: int, configs: dict[
 
 
 def alter(eyes: Eyes, kind: int, name: str, values: dict[str, str]) -> None:
-    """IncrementalAlterConfigs that sets."""
+    """Set values with IncrementalAlterConfigs."""
     configs = [
         incremental_alter_configs.AlterableConfig(name=key, config_operation=SET, value=value)
         for key, value in values.items()

@@ -1,4 +1,4 @@
-"""aiokafka. It wants an event loop; one runs in a thread of its own, and the adapters wait for it."""
+"""aiokafka. It needs an event loop, which runs in a thread of its own; the adapters block until it has finished."""
 
 import asyncio
 import contextlib
@@ -66,7 +66,7 @@ class AiokafkaProducer:
         _loop().call_soon_threadsafe(self._queue.put_nowait, (topic, message, done))
 
     async def _send_in_order(self) -> None:
-        """One task sends: two that wait for room in a batch may overtake one another."""
+        """A single task sends: two tasks that wait for room in a batch could overtake one another."""
         while (job := await self._queue.get()) is not None:
             topic, message, done = job
             try:
@@ -90,7 +90,7 @@ class AiokafkaProducer:
         elif (error := sent.exception()) is not None:
             done(Refused(repr(error)))
         else:
-            # Without an answer (acks=0) there is no place.
+            # without an answer (acks=0) the offset is unknown
             at = sent.result()
             done(Placed(message.partition or 0, -1) if at is None else Placed(at.partition, at.offset))
         self._pending.release()
@@ -135,7 +135,7 @@ class AiokafkaConsumer:
         self.assignments = 0
 
     async def _now(self, name: str, *args: Any) -> Any:
-        """Plain methods of aiokafka's must be called in its loop too."""
+        """Synchronous methods of aiokafka must be called in its loop too."""
         return getattr(self._consumer, name)(*args)
 
     def subscribe(self, topics: Sequence[str]) -> None:
@@ -205,7 +205,8 @@ class AiokafkaConsumer:
 
 
 class AiokafkaTransactional:
-    """aiokafka's transactional producer. It names the group alone, so that nobody checks who is a member."""
+    """aiokafka's transactional producer. It sends only the group's name, so the broker does not check the
+    membership."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         async def start() -> Any:
@@ -242,7 +243,7 @@ class AiokafkaTransactional:
         self._wait(self._producer.send_offsets_to_transaction(places, group))
 
     def commit(self) -> None:
-        self.flush()  # once it was fenced, its own commit fails by an assertion
+        self.flush()  # once the producer is fenced, its own commit fails with an AssertionError
         self._wait(self._producer.commit_transaction())
 
     def abort(self) -> None:

@@ -32,7 +32,7 @@ def _headers(found: Any) -> tuple[Header, ...]:
 
 
 class ConfluentProducer:
-    """librdkafka's producer; delivery reports are taken whenever something is sent or flushed."""
+    """librdkafka's producer; delivery reports are processed whenever something is sent or flushed."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._producer = confluent_kafka.Producer(settings)
@@ -157,7 +157,7 @@ class ConfluentConsumer:
 
     @property
     def membership(self) -> Any:
-        """What a transaction wants to know of the group this consumer is in."""
+        """The group metadata that a transaction needs."""
         return self._consumer.consumer_group_metadata()
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class ConfluentConsumer:
 
 
 class ConfluentTransactional:
-    """librdkafka's transactional producer. What it calls retriable is asked for again, as its manual wants."""
+    """librdkafka's transactional producer. Retriable errors are retried, as its manual demands."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._producer = confluent_kafka.Producer(settings)

@@ -79,7 +79,7 @@ class KafkaPythonConsumer:
         self.assignments = 0
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        # A leader of this version that assigns before it knows a topic may never assign again, on any broker.
+        # in this version, a leader that assigns before it knows a topic may never assign again, on any broker
         for topic in topics:
             self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe(list(topics), listener=_Listener(self))
@@ -144,7 +144,7 @@ class KafkaPythonConsumer:
 
     @property
     def membership(self) -> Any:
-        """What a transaction wants to know of the group this consumer is in."""
+        """The group metadata that a transaction needs."""
         return self._consumer.group_metadata()
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ class KafkaPythonTransactional:
 
 
 class KafkaPython:
-    """Pure Python, with its own reading of the protocol."""
+    """Pure Python, with an independent implementation of the protocol."""
 
     name = "kafka-python"
     version = str(kafka.__version__)

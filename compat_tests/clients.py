@@ -1,4 +1,4 @@
-"""The clients under test, and which scenarios each gets: all combinations, or each pair of choices once."""
+"""The clients under test, and the scenarios that each client runs: all combinations, or a pairwise selection."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
@@ -16,7 +16,8 @@ FULL = ("confluent-kafka",)
 
 
 def pairwise(choices: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Few rows in which each pair of values of two different choices occurs: greedy, always the same."""
+    """A small set of rows that contains every pair of values of two different choices. The greedy search is
+    deterministic."""
     if len(choices) < 2:
         return list(product(*choices))
     rows = list(product(*(range(len(choice)) for choice in choices)))
@@ -41,5 +42,6 @@ def _rows(choices: Sequence[Sequence[Any]]) -> Iterator[Any]:
 
 
 def each_client(**choices: Sequence[Any]) -> pytest.MarkDecorator:
-    """Parametrise a test by `client` and the named choices, as many combinations as the client is due."""
+    """Parametrise a test by `client` and the named choices: all combinations for clients in FULL, pairwise for the
+    others."""
     return pytest.mark.parametrize(("client", *choices), list(_rows(list(choices.values()))))

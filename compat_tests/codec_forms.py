@@ -1,4 +1,5 @@
-"""Streams of the codecs that no client writes, of the same good records: not ended, with lies, with bytes behind."""
+"""Compressed streams that no client writes, of the same valid records: unterminated, with wrong fields, with trailing
+bytes."""
 
 import gzip
 import struct
@@ -11,12 +12,12 @@ from compat_tests.crafted import records
 from kpybroker.wire.records.compression import Codec, compress
 
 LZ4_HEADER = bytes.fromhex("04224d18604082")
-"""Of independent blocks of at most 64 KB, without checksums."""
+"""A frame header: independent blocks of at most 64 KB, without checksums."""
 LZ4_END = bytes(4)
 LZ4_NOTHING = b"\0\0\0\x80"
-"""A block of no bytes that are not compressed."""
+"""An empty uncompressed block."""
 LZ4_EMPTY = b"\1\0\0\0\0"
-"""A compressed block of one byte that says nothing."""
+"""A compressed block of one byte without content."""
 XERIAL = b"\x82SNAPPY\0"
 ZSTD_SKIPPABLE = struct.pack("<II", 0x184D2A50, 4) + b"skip"
 
@@ -86,7 +87,7 @@ def zstd_forms() -> dict[str, bytes]:
         "a skippable frame last": whole + ZSTD_SKIPPABLE,
         "a skippable frame that is cut": whole + ZSTD_SKIPPABLE[:-1],
         "bytes behind": whole + b"more",
-        "a byte behind": whole + b"x",
+        "a trailing byte": whole + b"x",
         "a dictionary": whole[:4] + bytes([whole[4] | 1]) + b"\7" + whole[5:],
     }
 
@@ -103,7 +104,7 @@ def snappy_forms() -> dict[str, bytes]:
     first, second = bytes(cramjam.snappy.compress_raw(plain[:half])), bytes(cramjam.snappy.compress_raw(plain[half:]))
     return {
         "raw": raw,
-        "raw, a byte behind": raw + b"\0",
+        "raw, a trailing byte": raw + b"\0",
         "two blocks": _xerial(first, second),
         "version 0": _xerial(raw, versions=(0, 0)),
         "version 2 that needs 2": _xerial(raw, versions=(2, 2)),
@@ -149,11 +150,11 @@ FORMS = {
     Codec.LZ4: lz4_forms,
     Codec.ZSTD: zstd_forms,
 }
-"""By codec, what makes its forms by name."""
+"""By codec, the function that makes its forms by name."""
 REFUSED = {
     Codec.GZIP: {"a wrong checksum", "a wrong length", "cut in its trailer", "not ended"},
     Codec.SNAPPY: {
-        "raw, a byte behind",
+        "raw, a trailing byte",
         "a block of no bytes between",
         "a block of no bytes last",
         "a block of a negative length",
@@ -176,17 +177,18 @@ REFUSED = {
         "a wrong content size",
         "a reserved bit",
         "bytes behind",
-        "a byte behind",
+        "a trailing byte",
         "a dictionary",
     },
 }
-"""What Apache Kafka 4.3.1 answers with UNKNOWN_SERVER_ERROR."""
+"""Forms that Apache Kafka 4.3.1 answers with UNKNOWN_SERVER_ERROR."""
 INVALID = {Codec.LZ4: {"a block of no bytes first", "a block of no bytes between"}}
-"""What it answers with INVALID_RECORD: its reader ends there, and the records are fewer than promised."""
+"""Forms that it answers with INVALID_RECORD: its reader stops there, and there are fewer records than promised."""
 READ_NO_FURTHER = {
     Codec.GZIP: {"bytes behind", "zeros behind"},
     Codec.SNAPPY: {"half a block length behind", "a second header between"},
     Codec.LZ4: {"a block of no bytes last", "a wrong checksum of the content"},
     Codec.ZSTD: {"a second frame that is not ended", "a skippable frame that is cut"},
 }
-"""What it takes, since all records are there before it: it looks no further. kpybroker does, and refuses."""
+"""Forms that it accepts, since all records come before the fault, and it reads no further. kpybroker reads to the end,
+and refuses them."""

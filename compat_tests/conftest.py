@@ -1,4 +1,4 @@
-"""The broker under test, started once; topics and groups are the tests' own by their names."""
+"""The broker under test, started once; unique names separate the topics and groups of the tests."""
 
 import contextlib
 import itertools
@@ -19,7 +19,8 @@ from oracle.jars import KAFKA_VERSION, MissingPrerequisite, jars, java
 from oracle.kafka import Kafka
 
 os.environ.setdefault("PYTEST_TIMEOUT", "300")
-"""Seconds for a test, for pytest-timeout. Not in pyproject.toml, which speaks also to those who have no such plugin."""
+"""The time limit of a test in seconds, for pytest-timeout. Not in pyproject.toml, as other users may not have that
+plugin."""
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +31,7 @@ MakeTopic = Callable[..., str]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--target", choices=tuple(EXIT_CODES), default="kpybroker", help="the broker the clients meet")
+    parser.addoption("--target", choices=tuple(EXIT_CODES), default="kpybroker", help="the broker under test")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -39,7 +40,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def start_target(name: str, properties: Mapping[str, str] | None = None) -> Running:
-    """A started broker of that name. The oracle's JVM is told to be quick rather than fast."""
+    """A started broker with that name. The oracle's JVM is tuned for a quick start rather than for throughput."""
     if name == "kafka":
         quick = {"offsets.topic.num.partitions": "5", "log.initial.task.delay.ms": "500"}
         quick["transaction.state.log.num.partitions"] = "5"
@@ -67,7 +68,7 @@ def target(request: pytest.FixtureRequest, target_name: str) -> Iterator[Running
     yield broker
     code = broker.stop()
     if request.session.testsfailed:
-        print(f"\nkept for a look: {broker.directory}")
+        print(f"\nkept for inspection: {broker.directory}")
     else:
         broker.remove()
     assert code == EXIT_CODES[target_name], f"{target_name} stopped with {code}"
@@ -83,7 +84,7 @@ def spark_session(target: Running, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def spark(spark_session: "SparkSession") -> Iterator["SparkSession"]:
-    """The session; no query outlives its test."""
+    """The session; no query survives its test."""
     yield spark_session
     for query in spark_session.streams.active:
         query.stop()
@@ -91,7 +92,7 @@ def spark(spark_session: "SparkSession") -> Iterator["SparkSession"]:
 
 @pytest.fixture
 def broker(target: Running) -> Running:
-    """The broker, running: a test that killed it and failed does not take the others with it."""
+    """The running broker: a test that killed it and then failed must not affect the others."""
     if not target.running:
         target.restart()
     return target
@@ -112,7 +113,8 @@ def wait_until_led(admin: AdminClient, topic: str, partitions: int) -> None:
 
 
 class Settled:
-    """settled(condition): true at once on kpybroker; Apache Kafka's brokers learn some moments after they answered."""
+    """settled(condition): the condition must hold at once on kpybroker; Apache Kafka's brokers apply changes some
+    moments after their response."""
 
     def __init__(self, at_once: bool) -> None:
         self.at_once = at_once
@@ -134,7 +136,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def unique(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Names of topics and groups that nobody else has; they tell which test they are of."""
+    """Unique names of topics and groups, which contain the name of their test."""
     test = request.node.originalname.removeprefix("test_")[:40]
     return lambda: f"{test}-{os.getpid()}-{next(_numbers)}"
 
@@ -150,7 +152,9 @@ def make_topic(admin: AdminClient, unique: Callable[[], str], target_name: str) 
 
     def make(partitions: int = 1, **configs: object) -> str:
         name = unique()
-        settings = {"retention.ms": "-1"}  # tests write records of long ago; the first check would take them away
+        settings = {
+            "retention.ms": "-1"
+        }  # tests write records with old timestamps, which the first retention check would delete
         settings |= {key.replace("_", "."): str(value) for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
         if target_name == "kafka":
@@ -162,7 +166,7 @@ def make_topic(admin: AdminClient, unique: Callable[[], str], target_name: str) 
 
 @pytest.fixture(scope="module")
 def conversation(target: Running) -> Iterator[Conversation]:
-    """Requests and answers as they are, on one connection."""
+    """Raw requests and responses on one connection."""
     host, _, port = target.bootstrap.rpartition(":")
     with contextlib.closing(Conversation((host, int(port)), 20)) as conversation:
         yield conversation

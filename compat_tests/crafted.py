@@ -1,4 +1,4 @@
-"""Batches that no client writes: a sound CRC over records that are not what the header promises."""
+"""Batches that no client writes: a valid CRC over records that contradict the header."""
 
 import struct
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ NOW_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Crafted:
-    """What is written into the header of a good batch, and what stands behind it."""
+    """Changes to the header of a valid batch, and the bytes after it."""
 
     body: bytes
     count: int = 2
     max_timestamp: int = NOW_MS
 
     def batch(self, codec: int, *, packed: bytes | None = None) -> bytes:
-        """With `body` compressed; or `packed` in its place."""
+        """The batch with `body` compressed; or with `packed` instead."""
         content = bytearray(encode_batch([(b"k", b"v")], timestamp_ms=NOW_MS, codec=Codec.NONE)[:HEADER_BYTES])
         content += compress(codec, self.body) if packed is None else packed
         struct.pack_into(">i", content, 8, len(content) - 12)
@@ -33,18 +33,18 @@ class Crafted:
 
 
 def records() -> bytes:
-    """Two good records of nine bytes each."""
+    """Two valid records of nine bytes each."""
     both = [Record(0, NOW_MS, b"k", b"v"), Record(0, NOW_MS, b"k", b"w")]
     return bytes(Batch(memoryview(encode_batch(both))).view[HEADER_BYTES:])
 
 
 def linked_lz4() -> bytes:
-    """`records` in an LZ4 frame whose blocks may depend on those before them: the default of LZ4's own libraries."""
+    """`records` in an LZ4 frame with linked blocks, the default of LZ4's own libraries."""
     return bytes(cramjam.lz4.compress(records()))
 
 
 def crafted() -> dict[str, Crafted]:
-    """By what is wrong with them."""
+    """The batches by their fault."""
     body = records()
     first, second = body[:9], body[9:]
     return {
@@ -55,7 +55,7 @@ def crafted() -> dict[str, Crafted]:
         "one record too many": Crafted(body + second),
         "no records": Crafted(b"", count=0),
         "two thousand million records": Crafted(bytes(9), count=(1 << 31) - 1),
-        "a byte behind": Crafted(body + b"\0"),
+        "a trailing byte": Crafted(body + b"\0"),
         "a record too short": Crafted(first + b"\x0e" + second[1:]),
         "a record too long": Crafted(first + b"\x12" + second[1:]),
         "a negative length": Crafted(first + b"\x0f" + second[1:]),

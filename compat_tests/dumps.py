@@ -10,20 +10,20 @@ INTERNAL = {"__consumer_offsets": "--offsets-decoder", "__transaction_state": "-
 METADATA = "__cluster_metadata-0"
 AT_ONCE = 50
 ABANDONED = ("-delete", "-stray")
-"""Directories whose partition is gone; Apache Kafka leaves a stray one's index as long as it was allocated."""
+"""Directories whose partition is gone; Apache Kafka leaves a stray one's index at its allocated size."""
 
 COMPLAINTS = re.compile(
     r"isvalid: false|Mismatches in|Found timestamp mismatch|Found out of order|Index timestamp|"
     r"Indexed offset|is corrupt|Exception|Failed to|does not match|Could not|unparseable|isn't|Ignoring|Non-zero"
 )
 OF_NOTHING = re.compile(r"Found timestamp mismatch in :.*\n(?:  Index timestamp: \d+, log timestamp: -1\n)+")
-"""A cleaned batch that stays for its producer's sake: it has a timestamp, which the time index may name, and no record
-that has it. The tool complains of Apache Kafka's own files so."""
+"""A cleaned batch that stays because of its producer: it has a timestamp, which may be in the time index, but no record
+with it. The tool reports such batches in Apache Kafka's own files too."""
 READABLE = {".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint"}
 
 
 def dump(files: list[Path], *options: str) -> str:
-    """What the tool says of the files; AssertionError if it complains about one."""
+    """The tool's output for the files; AssertionError if it reports a fault."""
     names = ",".join(str(file) for file in files)
     said = tool("kafka-dump-log", *options, "--files", names)
     text = said.ok()
@@ -34,13 +34,13 @@ def dump(files: list[Path], *options: str) -> str:
 
 
 def dump_in_turn(files: list[Path], *options: str) -> None:
-    """Dump many files, some at a time: what the tool says of each is held in memory."""
+    """Dump many files, some at a time, since the output of each is held in memory."""
     for start in range(0, len(files), AT_ONCE):
         dump(files[start : start + AT_ONCE], *options)
 
 
 def dump_everything(data: Path) -> Counter[str]:
-    """Dump every log, index and snapshot with the decoder it needs; how many files of each kind there were."""
+    """Dump every log, index and snapshot with its decoder; returns how many files of each kind there were."""
     kinds: Counter[str] = Counter()
     for directory in sorted(path for path in data.iterdir() if path.is_dir()):
         if directory.name.endswith(ABANDONED):

@@ -1,6 +1,6 @@
 """Clients that copy a topic in transactions are killed, and so are brokers: each record arrives once, in order.
 
-`python -m compat_tests.exactly_once --rounds 50 --nodes 3` plays for long; the test suite plays a few rounds.
+`python -m compat_tests.exactly_once --rounds 50 --nodes 3` runs for long; the test suite runs a few rounds.
 """
 
 import argparse
@@ -24,15 +24,15 @@ from oracle.kafka import Kafka
 SOURCE, SINK, GROUP = "source", "sink", "copiers"
 PARTITIONS = 6
 IN_A_GROUP = ("confluent-kafka", JAVA, "kafka-python")
-"""Whose transactions say which generation of the group they belong to, so that partitions may wander."""
+"""Clients whose transactions name their generation of the group, so that partitions may move between them."""
 BY_PARTITION = ("aiokafka",) * 3
-"""Who says only the group's name: one of them for each partition, so that its successor fences it."""
+"""Clients that name only the group: one of them for each partition, so that its successor fences it."""
 PER_S = 500
 PROGRESS = 3
-"""So many transactions of each member, at least, between two troubles."""
+"""The least number of transactions of each member between two faults."""
 PATIENCE_S = 120.0
 BROKER = "a broker"
-WANDERER = "a member that comes and goes"
+WANDERER = "a member that joins and leaves"
 
 
 class Broken(AssertionError):
@@ -40,7 +40,7 @@ class Broken(AssertionError):
 
 
 class Feed:
-    """Numbers for each partition of the source, until it is told to end."""
+    """Sends numbers to each partition of the source, until it is told to end."""
 
     def __init__(self, bootstrap: str, partitions: int) -> None:
         self.sent = 0
@@ -69,7 +69,8 @@ class Feed:
         self._producer.poll(0)
 
     def finish(self) -> int:
-        """END to every partition, all acknowledged; how many came before it in each."""
+        """Send END to every partition and wait for all acknowledgements; returns how many records came before it in
+        each."""
         self._stop.set()
         self._thread.join()
         self._each(END)
@@ -79,7 +80,7 @@ class Feed:
 
 
 class Copier:
-    """One place among the copiers: a process, and after its end the next one with the same transactional id."""
+    """One of the copiers: a process, and after its end the next one with the same transactional id."""
 
     def __init__(self, kind: str, bootstrap: str, name: str, partition: int | None) -> None:
         self.kind = kind
@@ -95,7 +96,7 @@ class Copier:
         self._transactor.tell("transform", self.name, GROUP, SOURCE, SINK, self._partition)
 
     def look(self) -> None:
-        """Take what it said; who gave up gets a successor."""
+        """Read its output; a copier that gave up gets a successor."""
         while not self._transactor.lines.empty():
             line = self._transactor.lines.get()
             if line is None:
@@ -111,7 +112,7 @@ class Copier:
 
 
 class Copying:
-    """A feed, the copiers, and trouble. `nodes` are those that may be killed; each is started again."""
+    """A feed, the copiers, and faults. `nodes` are those that may be killed; each is restarted."""
 
     def __init__(
         self, bootstrap: str, kinds: Sequence[str], nodes: Callable[[], Sequence[Kafka | KPyBroker]], seed: int
@@ -131,7 +132,7 @@ class Copying:
         ]
 
     def await_progress(self) -> None:
-        """Until every copier has copied, or in a group most of them: a member may be left without partitions."""
+        """Wait until every copier has copied, or in a group most of them: a member may be left without partitions."""
         before = {copier.name: copier.done for copier in self.copiers}
         needed = len(self.copiers) if self._alone else 1
         deadline = time.monotonic() + PATIENCE_S
@@ -146,7 +147,7 @@ class Copying:
             time.sleep(0.05)
 
     def play(self, trouble: str | Copier) -> None:
-        """One trouble, in the middle of everything."""
+        """Cause one fault, in the middle of everything."""
         self.await_progress()
         time.sleep(self.chance.uniform(0, 0.3))
         if isinstance(trouble, Copier):
@@ -162,7 +163,7 @@ class Copying:
             node.restart()
 
     def finish(self) -> int:
-        """Read what was copied, when everything was; the number of records. Raises Broken."""
+        """Read the copies when everything was copied; returns the number of records. Raises Broken."""
         count = self._feed.finish()
         wanted = [f"did-{number}" for number in range(count)] + [f"did-{END}"]
         with Transactor("confluent-kafka", self._bootstrap) as reader:
@@ -178,7 +179,8 @@ class Copying:
         return count * self.partitions
 
     def troubles(self, rounds: int) -> list[str | Copier]:
-        """Each copier, a broker, and in a group a wanderer, in turn until it is enough."""
+        """Yields the victims in turn, until there are enough: each copier, a broker, and in a group an additional
+        member."""
         kinds: list[str | Copier] = [*self.copiers, BROKER, *([] if self._alone else [WANDERER])]
         chosen = (kinds * (rounds // len(kinds) + 1))[:rounds]
         self.chance.shuffle(chosen)
@@ -190,7 +192,7 @@ class Copying:
 
 
 def difference(found: list[str], wanted: list[str]) -> str:
-    """In words, what is wrong."""
+    """A description of the difference."""
     if len(set(found)) < len(found):
         return f"copied twice: {sorted({value for value in found if found.count(value) > 1})[:10]}"
     missing = set(wanted) - set(found)
@@ -200,7 +202,7 @@ def difference(found: list[str], wanted: list[str]) -> str:
 def play(
     bootstrap: str, kinds: Sequence[str], nodes: Callable[[], Sequence[Kafka | KPyBroker]], rounds: int, seed: int
 ) -> int:
-    """So many troubles; the number of records that arrived once. Raises Broken."""
+    """Cause this many faults; returns the number of records that arrived once. Raises Broken."""
     copying = Copying(bootstrap, kinds, nodes, seed)
     try:
         for trouble in copying.troubles(rounds):

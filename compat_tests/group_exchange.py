@@ -1,7 +1,5 @@
-"""The scripts of the group machine, asked of a running broker: the same requests over sockets, each on a connection of
-its own, and its answers in the words of the scripts.
-
-The machine plays beside it, on its own clock, and says what is due at each step. Member ids are matched as they appear.
+"""Runs the scripts of the group machine on a running broker: the same requests over sockets, each on a connection of
+its own, with the responses in the words of the scripts.
 """
 
 import asyncio
@@ -47,7 +45,8 @@ class Exchange:
         self._open: dict[asyncio.Task[Any], tuple[str, Peer]] = {}
 
     async def play(self, script: str) -> list[tuple[str, list[str], list[str]]]:
-        """Every step as (line, what was due, what was heard), up to the first that waits for time to pass."""
+        """Yields every step as (line, expected answers, received answers), up to the first that waits for time to
+        pass."""
         await self._find_coordinator()
         steps = []
         for line in script.splitlines():
@@ -91,7 +90,7 @@ class Exchange:
         return due, [f"{who}: {_sorted(self._in_script_words(reply))}" for who, reply in heard]
 
     async def _hear(self, count: int) -> list[tuple[str, Any]]:
-        """As many replies as are due, and any that come right behind them."""
+        """Receive the expected number of replies, and any that follow at once."""
         heard: list[tuple[str, Any]] = []
         while self._open:
             timeout_s = DUE_S if len(heard) < count else MORE_S
@@ -249,7 +248,7 @@ def _plain(answer: Any) -> str:
 
 
 def _sorted(said: str) -> str:
-    """Members and topics in the order of their names: brokers list them as they like."""
+    """Members and topics in the order of their names: brokers may list them in any order."""
     if ", " in said:
         return ", ".join(sorted(said.split(", ")))
     words = said.split(" ")

@@ -1,4 +1,4 @@
-"""A Java consumer as a child process: what it was given, what it read, as it says it line by line."""
+"""A Java consumer as a child process, which prints its assigned partitions and its records line by line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class JavaConsumer:
                 self.owned -= set(rest.split(","))
 
     def close(self) -> None:
-        """Let it leave its group, and end."""
+        """Make it leave its group, and end."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.close()

@@ -1,5 +1,5 @@
-"""What a broker keeps besides topics, groups and settings, as a client sees it: quotas, and the log directories of
-replicas (`visible.py` has the rest).
+"""Other state of a broker, as a client sees it: quotas, and the log directories of replicas (`visible.py` has topics,
+groups and settings).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CLIENT_ID = "client-id"
 
 
 def quotas(eyes: Eyes) -> Facts:
-    """Everybody's."""
+    """All quotas."""
     told = eyes.ask("DescribeClientQuotas", describe_client_quotas.Request(), describe_client_quotas.Response)
     assert told.error_code == 0, told.error_message
     return {
@@ -27,7 +27,7 @@ def quotas(eyes: Eyes) -> Facts:
 
 
 def set_quota(eyes: Eyes, client_id: str | None, **values: float) -> None:
-    """Of a client id; of those without a quota of their own for None."""
+    """Set the quota of a client id; None is the default for client ids without a quota of their own."""
     entity = [alter_client_quotas.EntityData(entity_type=CLIENT_ID, entity_name=client_id)]
     operations = [alter_client_quotas.OpData(key=key, value=value) for key, value in values.items()]
     request = alter_client_quotas.Request(entries=[alter_client_quotas.EntryData(entity=entity, ops=operations)])
@@ -36,14 +36,14 @@ def set_quota(eyes: Eyes, client_id: str | None, **values: float) -> None:
 
 
 class Replica(NamedTuple):
-    """Where a replica is on its node, and whether it is still on its way there."""
+    """The directory of a replica on its node, and whether it is a future replica."""
 
     path: str
     is_future: bool
 
 
 def directories(eyes: Eyes, node: int) -> dict[str, dict[Place, bool]]:
-    """By path, the replicas in each of a node's directories, and which of them are on their way."""
+    """By path, the replicas in each of a node's directories, and which of them are future replicas."""
     request = describe_log_dirs.Request(topics=None)
     told = eyes.ask("DescribeLogDirs", request, describe_log_dirs.Response, node)
     assert told.error_code == 0, told.error_code
@@ -57,7 +57,7 @@ def directories(eyes: Eyes, node: int) -> dict[str, dict[Place, bool]]:
 
 
 def replicas_of(eyes: Eyes, place: Place, node: int) -> set[Replica]:
-    """Those of one partition on a node: one, or two while it moves."""
+    """The replicas of one partition on a node: one, or two while it moves."""
     found = directories(eyes, node)
     return {Replica(path, rows[place]) for path, rows in found.items() if place in rows}
 
@@ -74,7 +74,7 @@ def places(eyes: Eyes, without: tuple[str, ...] = ()) -> Facts:
 
 
 def move(eyes: Eyes, place: Place, node: int) -> str:
-    """Let a replica move into another directory of its node; its path."""
+    """Move a replica into another directory of its node; returns the path."""
     [here] = replicas_of(eyes, place, node)
     goal = next(path for path in sorted(directories(eyes, node)) if path != here.path)
     topic = alter_replica_log_dirs.AlterReplicaLogDirTopic(name=place[0], partitions=[place[1]])
@@ -87,5 +87,5 @@ def move(eyes: Eyes, place: Place, node: int) -> str:
 
 
 def await_move(eyes: Eyes, place: Place, node: int, goal: str) -> None:
-    """Return when the replica is where it was to go, and nowhere else."""
+    """Return when the replica is only in its new directory."""
     until(lambda: replicas_of(eyes, place, node) == {Replica(goal, is_future=False)}, f"{place} is in {goal}")

@@ -1,7 +1,8 @@
-"""Kill a broker with SIGKILL again and again, under load, and check after each restart that it kept its word.
+"""Kill a broker with SIGKILL again and again, under load, and check after each restart that no acknowledged data is
+lost.
 
-`python -m compat_tests.kill_rounds --rounds 200` shows a progress bar; the test suite plays a few. The seed decides the
-moments and the torn files, not what the operating system makes of them.
+`python -m compat_tests.kill_rounds --rounds 200` shows a progress bar; the test suite runs a few rounds. The seed
+determines the moments and the torn files, but not the scheduling of the operating system.
 """
 
 import argparse
@@ -34,11 +35,12 @@ BATCH_HEADER_BYTES = 61
 
 
 class Broken(AssertionError):
-    """The broker did not keep its word; the text says in what."""
+    """The broker has lost or changed acknowledged data; the text says which."""
 
 
 def tear(data: Path, chance: random.Random) -> list[str]:
-    """Append to active segments what a write that was cut off leaves; nothing that was acknowledged is touched."""
+    """Append the kind of bytes that an interrupted write leaves to active segments; acknowledged data is not
+    changed."""
     torn = []
     for directory in sorted(
         path for path in data.iterdir() if path.is_dir() and (path / "partition.metadata").exists()
@@ -62,7 +64,7 @@ def tear(data: Path, chance: random.Random) -> list[str]:
 
 
 def unfinished(content: bytes, chance: random.Random) -> bytes:
-    """The beginning of a copy of the last batch, with the offset that would come next."""
+    """The beginning of a copy of the last batch, with the next offset."""
     at = last = 0
     while at + BATCH_HEADER_BYTES <= len(content):
         last = at
@@ -73,7 +75,7 @@ def unfinished(content: bytes, chance: random.Random) -> bytes:
 
 
 class Rounds:
-    """One broker on one directory, the load on it, and what was seen so far."""
+    """One broker on one directory, the load on it, and the observations so far."""
 
     def __init__(self, broker: KPyBroker | Kafka, seed: int) -> None:
         self.broker = broker
@@ -141,7 +143,8 @@ class Rounds:
             time.sleep(0.01)
 
     def _check_records(self, placed: dict[tuple[int, int], tuple[str, int]]) -> None:
-        """What was acknowledged is where it was said to be, and each producer's numbers rise by one, so no copies."""
+        """Acknowledged records are at their offsets, and each producer's numbers rise by one, so there are no
+        duplicates."""
         ends = dict.fromkeys(range(PARTITIONS), 0)
         for partition, offset in placed:
             ends[partition] = max(ends[partition], offset + 1)
@@ -191,7 +194,7 @@ class Rounds:
 
 
 def _patiently(ask: Callable[[], int | None]) -> int | None:
-    """A coordinator that is still loading says so; a commit it may not tell yet is asked for again."""
+    """Retry while a coordinator is loading, or while it cannot return a commit yet."""
     deadline = time.monotonic() + PROGRESS_TIMEOUT_S
     while True:
         try:
@@ -205,7 +208,8 @@ def _patiently(ask: Callable[[], int | None]) -> int | None:
 def play(
     broker: KPyBroker | Kafka, count: int, seed: int, after_each: Callable[[Rounds], None] = lambda _: None
 ) -> Rounds:
-    """Play so many rounds on a started broker; a tenth of them with torn files. Broken if the broker broke its word."""
+    """Run this many rounds on a started broker; a tenth of them with torn files. Raises Broken if acknowledged data is
+    lost."""
     rounds = Rounds(broker, seed)
     torn = set(random.Random(seed).sample(range(count), max(1, round(count * TORN_SHARE))))
     rounds.start()

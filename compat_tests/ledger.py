@@ -1,4 +1,4 @@
-"""What a broker acknowledged, kept outside of it, and the load that fills the ledger."""
+"""The acknowledged data of a broker, stored outside of it, and the load that fills this ledger."""
 
 import random
 import threading
@@ -25,7 +25,7 @@ class Ledger:
     committed: dict[int, int] = field(default_factory=dict)
     """partition -> the highest offset whose commit was acknowledged"""
     created: dict[str, int] = field(default_factory=dict)
-    """topic -> its partitions, while it was not asked to be deleted"""
+    """topic -> its partitions, unless its deletion was requested"""
     deleted: set[str] = field(default_factory=set)
     failures: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -99,7 +99,7 @@ class Production:
 
 
 class Commits:
-    """One member of a group that reads along and commits after each poll."""
+    """A group member that reads along and commits after each poll."""
 
     def __init__(self, ledger: Ledger, client: Client, bootstrap: str, topic: str, group: str) -> None:
         self._ledger = ledger
@@ -139,7 +139,7 @@ class Topics:
         try:
             self._admin.create_topics([NewTopic(name, partitions, 1)], request_timeout=5)[name].result(10)
         except KafkaException:
-            return  # perhaps there, perhaps not
+            return  # the topic may or may not exist
         with self._ledger.lock:
             self._ledger.created[name] = partitions
             old = next(iter(self._ledger.created)) if len(self._ledger.created) > KEPT_TOPICS else None

@@ -1,4 +1,4 @@
-"""Members of a consumer group, each in a thread of its own, that write down what they see."""
+"""Members of a consumer group, each in its own thread, that record what they observe."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ JOIN_TIMEOUT_S = 60.0
 
 @dataclass
 class Member:
-    """Consumes and commits until it is told to leave, or to vanish: to end without a word to the group."""
+    """Consumes and commits until it is told to leave, or to vanish: to end without notifying the group."""
 
     client: Client
     bootstrap: str
@@ -32,7 +32,7 @@ class Member:
         return self
 
     def leave(self) -> None:
-        """Close the consumer (a static member stays in the group by that) and wait for it."""
+        """Close the consumer (a static member stays in the group nevertheless) and wait for it."""
         self._leave.set()
         assert self._thread is not None
         self._thread.join(JOIN_TIMEOUT_S)
@@ -60,7 +60,7 @@ class Member:
             self.failure = failure
 
     def _commit(self, commit: Callable[[], None]) -> None:
-        """A commit during a rebalance may fail: the records are then seen again, by whoever has the partition."""
+        """A commit during a rebalance may fail: the next owner of the partition then reads the records again."""
         try:
             commit()
         except Refused:

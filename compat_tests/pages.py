@@ -1,4 +1,4 @@
-"""Pages of `docs/` whose blocks are run as they stand: the programs they name, and what is between the fences."""
+"""Runs the blocks of pages in `docs/` unchanged, with the programs that they name."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ FLAGS = "-Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def make_programs(folder: Path, more: Mapping[str, str] | None = None) -> Path:
-    """Fill a folder for the PATH: `kpybroker`, `kafka-*.sh` as Kafka's own scripts are, and `more` by their command."""
+    """Fill a folder for the PATH: `kpybroker`, `kafka-*.sh` like Kafka's own scripts, and `more` by their commands."""
     folder.mkdir()
     lines = {f"{name}.sh": f'{java()} {FLAGS} -cp "{jars()}/*" {main}' for name, main in MAINS.items()}
     for name, line in {**lines, "kpybroker": f"{sys.executable} -m kpybroker", **(more or {})}.items():
@@ -29,13 +29,14 @@ def make_programs(folder: Path, more: Mapping[str, str] | None = None) -> Path:
 
 
 def script_of(page: str) -> str:
-    """All its blocks, one after the other; the first command that fails ends them."""
+    """A script with all blocks, one after the other; the first command that fails ends it."""
     blocks = re.findall(r"^```sh\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     return "set -euo pipefail\n" + "\n".join(blocks)
 
 
 def run(page: str, folder: Path, environment: Mapping[str, str], more: Mapping[str, str] | None = None) -> str:
-    """Run a page's blocks in a folder; what they said. Raises AssertionError where one fails; nobody outlives it."""
+    """Run a page's blocks in a folder; returns their output. Raises AssertionError if one fails; no process
+    survives."""
     programs = make_programs(folder / "bin", more)
     said = folder / "said"
     with said.open("wb") as out:

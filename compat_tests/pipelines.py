@@ -1,4 +1,4 @@
-"""What works on top of Kafka, in JVMs of their own: a Streams application, Connect, MirrorMaker 2."""
+"""Software on top of Kafka, in JVMs of its own: a Streams application, Connect, MirrorMaker 2."""
 
 import signal
 import subprocess
@@ -19,7 +19,8 @@ MIRROR_MAKER = "org.apache.kafka.connect.mirror.MirrorMaker"
 
 
 class Program:
-    """A Java program, its output in a file; started again after its end, it goes on where it was."""
+    """A Java program with its output in a file; when it is started again after its end, it continues where it
+    stopped."""
 
     def __init__(self, main: str, *arguments: str, log: Path, memory: str = "256m") -> None:
         source = HERE / f"{main}.java"
@@ -39,18 +40,25 @@ class Program:
     def running(self) -> bool:
         return self._process.poll() is None
 
+    def await_end(self) -> int:
+        """Its exit code, once it has ended by itself. AssertionError, with the end of the log, where it goes on."""
+        try:
+            return self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {PATIENCE_S:.0f} s:\n{self.tail()}") from None
+
     def kill9(self) -> None:
         """SIGKILL; returns when the process is gone."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM; it may put its things in order."""
+        """SIGTERM: the program may shut down cleanly."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(60)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Return when that holds. AssertionError, with the end of the log, where it does not come."""
+        """Wait until a condition holds. AssertionError with the end of the log if it does not."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert self.running, f"ended before {what}:\n{self.tail()}"
@@ -58,7 +66,7 @@ class Program:
             time.sleep(0.1)
 
     def tail(self) -> str:
-        """The end of what it said."""
+        """The end of its output."""
         return self.log.read_text(errors="replace")[-6000:]
 
     def __enter__(self) -> Self:
@@ -71,6 +79,6 @@ class Program:
 
 
 def properties(path: Path, settings: Mapping[str, object]) -> str:
-    """Write them as Java reads them; the path."""
+    """Write a properties file; returns its path."""
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return str(path)

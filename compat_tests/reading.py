@@ -1,10 +1,10 @@
-"""A whole topic, as confluent-kafka reads it."""
+"""Reads a whole topic with confluent-kafka."""
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 
 def stored(bootstrap: str, topic: str) -> list[Message]:
-    """Everything in a topic that is committed; in order within a partition."""
+    """All committed records of a topic, in order within a partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.partition.eof": True})
     partitions = consumer.list_topics(topic, 30).topics[topic].partitions
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])

@@ -1,27 +1,35 @@
-"""A bare socket that logs in by hand, so that each step may be wrong."""
+"""A bare socket that logs in step by step, so that each step can be invalid."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 from typing import Any
 
-from kpybroker.security.sasl.scram import MECHANISMS, ScramClient
+from kpybroker.config.login import Login
 from kpybroker.wire.api import by_name
 from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.rpc import api_versions, sasl_authenticate, sasl_handshake
+from oracle.asking import Door, exchange_tokens
 
+HOST = "127.0.0.1"
 TIMEOUT_S = 20.0
 NO_TAGS_IN_HEADER = "ApiVersions"
 
 
 class SaslSocket:
-    """One connection. A response that does not come is a ConnectionError."""
+    """One connection. A missing response is a ConnectionError."""
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+    def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
+        """`context`: for a listener with TLS."""
+        self._socket: socket.socket
+        if context is None:
+            self._socket = socket.create_connection((HOST, port), timeout=TIMEOUT_S)
+        else:
+            self._socket = Door(context, None).open((HOST, port), TIMEOUT_S)
 
     def send(self, name: str, request: Any, version: int) -> None:
         api = by_name[name]
@@ -64,13 +72,9 @@ class SaslSocket:
         return told
 
     def log_in(self, mechanism: str, user: str, password: str, *, extensions: str = "") -> sasl_authenticate.Response:
-        """The handshake and the tokens; the last response. `extensions` are those of SCRAM's first message."""
+        """The handshake and the tokens; returns the last response. `extensions` are those of SCRAM's first message."""
         assert self.handshake(mechanism).error_code == 0
-        if mechanism == "PLAIN":
-            return self.token(f"\0{user}\0{password}".encode())
-        client = ScramClient(MECHANISMS[mechanism], user, password, "raw", extensions=extensions)
-        told = self.token(client.first())
-        return told if told.error_code else self.token(client.final(told.auth_bytes))
+        return exchange_tokens(self.token, Login(mechanism, user, password), extensions)
 
     def is_closed(self) -> bool:
         """Whether the broker closes the connection without another byte."""
@@ -93,6 +97,6 @@ class SaslSocket:
 
 
 @contextlib.contextmanager
-def sasl_socket(port: int) -> Iterator[SaslSocket]:
-    with contextlib.closing(SaslSocket(port)) as opened:
+def sasl_socket(port: int, context: ssl.SSLContext | None = None) -> Iterator[SaslSocket]:
+    with contextlib.closing(SaslSocket(port, context)) as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""A program for test_spark_killed.py to kill: a topic's numbers to Parquet as a stream, then what Parquet holds.
+"""A program for test_spark_killed.py to kill: streams a topic's numbers to Parquet, then prints what Parquet holds.
 
     python spark_job.py BOOTSTRAP TOPIC DIRECTORY
 

@@ -1,3 +1,3 @@
-"""How long Spark's clients try in a test, where minutes are usual."""
+"""Short timeouts for Spark's clients in tests, where the defaults are minutes."""
 
 QUICK = {"kafka.default.api.timeout.ms": "15000", "kafka.request.timeout.ms": "15000", "fetchOffset.numRetries": "1"}

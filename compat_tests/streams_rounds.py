@@ -1,6 +1,7 @@
-"""Kafka Streams with exactly_once_v2, its instances killed with SIGKILL again and again: each count is told once.
+"""Kafka Streams with exactly_once_v2, whose instances are killed with SIGKILL again and again: each count is written
+once.
 
-`python -m compat_tests.streams_rounds --rounds 50` plays for long; the test suite plays a few rounds.
+`python -m compat_tests.streams_rounds --rounds 50` runs for long; the test suite runs a few rounds.
 """
 
 import argparse
@@ -28,11 +29,11 @@ INSTANCES = 2
 
 
 class Broken(AssertionError):
-    """A count is missing, is there twice, or comes before a smaller one."""
+    """A count is missing, occurs twice, or comes before a smaller one."""
 
 
 class Counted:
-    """What the sink tells of each key, read once and in order of each partition."""
+    """The counts in the sink for each key, read once and in the order of each partition."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
@@ -44,7 +45,7 @@ class Counted:
         return sum(map(len, self.counts.values()))
 
     def await_total(self, at_least: int, programs: list[Program]) -> None:
-        """Read until so many counts came."""
+        """Read until this many counts have arrived."""
         deadline = time.monotonic() + PATIENCE_S
         while self.total < at_least:
             for one in self.consumer.poll(0.2):
@@ -54,14 +55,15 @@ class Counted:
                 raise Broken(f"{self.total} of {at_least} counts after {PATIENCE_S:.0f} s:\n{said}")
 
     def check(self, sent: dict[bytes, int]) -> None:
-        """Each key's counts are 1, 2, 3, ... up to what was sent. Raises Broken."""
+        """Check that each key's counts are 1, 2, 3, ... up to the number of its records. Raises Broken."""
         for key, count in sent.items():
             if self.counts[key] != list(range(1, count + 1)):
                 raise Broken(f"{key!r} was sent {count} times, and counted {self.counts[key]}")
 
 
 def play(broker: Running, folder: Path, rounds: int, seed: int) -> int:
-    """Two instances; in each round one of them, or in one of four the broker, is killed. The number of records."""
+    """Two instances; in each round one of them is killed, or in one of four the broker. Returns the number of
+    records."""
     chance = random.Random(seed)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     for made in admin.create_topics([NewTopic(topic, PARTITIONS) for topic in (SOURCE, SINK)]).values():
@@ -86,7 +88,7 @@ def play(broker: Running, folder: Path, rounds: int, seed: int) -> int:
         with closing(counted.consumer):
             for number in range(rounds):
                 send()
-                # in the middle of the work, of some of which nothing is known yet
+                # in the middle of the work, some of which has no known outcome yet
                 counted.await_total(counted.total + chance.randrange(1, IN_A_ROUND // 2), programs)
                 if number % 4 == 3:
                     broker.kill9()

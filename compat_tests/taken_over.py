@@ -1,7 +1,7 @@
-"""A life of topics, groups and producers that goes on while the broker below is changed for another one.
+"""The clients of topics, groups and producers, which continue while the broker below them is replaced by another kind.
 
-A `Life` makes everything there is under a name of its own (`begin`), and does, on whichever broker, what its clients
-would do next (`go_on`). It speaks in single requests, so that it says exactly what was sent again, and what must be
+A `Life` creates everything under a name of its own (`begin`), and then does, on either broker, what its clients would
+do next (`go_on`). It sends single requests, so that it controls exactly which ones are repeated, and which must be
 refused.
 """
 
@@ -20,7 +20,7 @@ EXPIRES_MS = 2_000
 
 
 class Life:
-    """Everything that `name` stands before. It is begun once, and goes on as often as one likes."""
+    """Everything whose name begins with `name`. It is begun once, and continues any number of times."""
 
     def __init__(self, name: str, source: Source, replicas: int) -> None:
         self.name = name
@@ -49,13 +49,13 @@ class Life:
         return self.topic("compacted"), 0
 
     def topic(self, name: str) -> str:
-        """One of this life's names."""
+        """The name of one of this life's topics."""
         return f"{self.name}-{name}"
 
     # ---- the beginning
 
     def begin(self, eyes: Eyes) -> None:
-        """Make all there is."""
+        """Create everything."""
         keeps = {"retention.ms": "-1"}
         self._create(eyes, "plain", 2, **keeps)
         self._create(eyes, "codecs", 1, **keeps)
@@ -127,7 +127,7 @@ class Life:
         set_quota(eyes, self.topic("client"), producer_byte_rate=123456.0, request_percentage=50.5)
 
     def _move_replicas(self, eyes: Eyes) -> None:
-        """To another directory where there are several, and to another node where there are."""
+        """To another directory if there are several, and to another node if there are several."""
         place, node = (self.topic("plain"), 0), eyes.nodes[0]
         if len(directories(eyes, node)) > 1:
             await_move(eyes, place, node, move(eyes, place, node))
@@ -155,17 +155,17 @@ class Life:
         until(lambda: eyes.see() or self.topic(name) not in eyes.ids, f"{name} is gone")
 
     def send(self, eyes: Eyes, name: str, batch: bytes | bytearray, partition: int = 0) -> int:
-        """Produce; the offset."""
+        """Produce; returns the offset."""
         return send(eyes, (self.topic(name), partition), batch)
 
     def commit(self, eyes: Eyes, group: str, place: Place, offset: int, note: str = "") -> None:
         """Commit for a group without members."""
         commit(eyes, self.topic(group), place, offset, note)
 
-    # ---- and how it goes on
+    # ---- the continuation
 
     def go_on(self, eyes: Eyes) -> None:
-        """Whatever was begun goes on on this broker, as if nothing had happened."""
+        """Everything continues on this broker, as if nothing had happened."""
         self.times += 1
         for at in (0, 1):
             self.send(eyes, "plain", encode_batch(self.source.records(10, b"time %d" % self.times)), at)
@@ -184,7 +184,7 @@ class Life:
         alter(eyes, TOPIC, self.topic("plain"), {"retention.bytes": str(10**9 + self.times)})
 
     def leave_open(self, eyes: Eyes) -> None:
-        """The last before the broker changes: transactions are under way, and files are yet to be deleted."""
+        """The last step before the broker changes: transactions are open, and files are still to be deleted."""
         for one in self.transacting:
             one.leave_open(eyes)
         self._create(eyes, "doomed", 1)
@@ -192,11 +192,11 @@ class Life:
         self._delete(eyes, "doomed")
 
     def let_expire(self, eyes: Eyes) -> None:
-        """One more, that nobody will end."""
+        """One more transaction, which no producer ends."""
         self.expiring.leave_open(eyes)
 
     def table(self, eyes: Eyes) -> dict[bytes, bytes]:
-        """What a reader of the compacted topic ends with."""
+        """The table that a reader of the compacted topic ends up with."""
         return table(eyes, self.compacted)
 
 

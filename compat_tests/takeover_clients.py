@@ -1,4 +1,5 @@
-"""Clients that outlive the broker below them, in single requests: what is sent again, and what must be refused."""
+"""Clients that outlive the broker below them, as single requests: which ones are repeated, and which must be
+refused."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ STATIC = "static"
 
 
 def subscription(*topics: str) -> bytes:
-    """What a member of the classic protocol says of itself: ConsumerProtocolSubscription 0."""
+    """The subscription of a member of the classic protocol: ConsumerProtocolSubscription 0."""
     return struct.pack(">hi", 0, len(topics)) + b"".join(_string(topic) for topic in topics) + struct.pack(">i", -1)
 
 
 def assignment(topic: str, *partitions: int) -> bytes:
-    """What it is given: ConsumerProtocolAssignment 0."""
+    """Its assignment: ConsumerProtocolAssignment 0."""
     numbers = struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)
     return struct.pack(">hi", 0, 1) + _string(topic) + numbers + struct.pack(">i", -1)
 
@@ -39,7 +40,7 @@ def _string(text: str) -> bytes:
 
 
 class Idempotent:
-    """A producer that counts. It outlives every broker."""
+    """An idempotent producer with its sequences. It outlives every broker."""
 
     def __init__(self, source: Source, topic: str) -> None:
         self._source = source
@@ -65,7 +66,8 @@ class Idempotent:
         self._sequence += count
 
     def go_on(self, eyes: Eyes) -> None:
-        """The last batch again is the same one, one that leaves a gap is refused, the next one is taken."""
+        """Repeating the last batch is a duplicate, a batch that leaves a gap is refused, and the next one is
+        accepted."""
         last, offset = self._sent[-1]
         assert send(eyes, self._place, last) == offset, "a batch that was sent again was appended again"
         gap = self._batch(1, self._sequence + 1)
@@ -76,7 +78,7 @@ class Idempotent:
 
 
 class Transacting:
-    """A transactional producer of today's protocol (KIP-890): its epoch grows with each transaction."""
+    """A transactional producer of transaction version 2 (KIP-890): its epoch is bumped with each transaction."""
 
     def __init__(
         self, source: Source, transactional_id: str, places: list[Place], offsets_of: Place, *, commits: bool = False
@@ -90,12 +92,12 @@ class Transacting:
         self._offset = 0
 
     def begin(self, eyes: Eyes, timeout_ms: int = LONG_MS) -> None:
-        """Take the id, and be somebody."""
+        """Initialize the producer id."""
         self.who = new_producer(eyes, self._source, self.id, timeout_ms)
         self._sequences = {}
 
     def leave_open(self, eyes: Eyes) -> None:
-        """Everything that a transaction can have, and no end."""
+        """Open a transaction with everything that it can contain."""
         for place in self._places:
             self.send(eyes, place)
         self._send_offset(eyes)
@@ -115,7 +117,7 @@ class Transacting:
 
     @property
     def group(self) -> str:
-        """Whose offsets it sends."""
+        """The group whose offsets it commits."""
         return f"{self.id}-group"
 
     def _send_offset(self, eyes: Eyes) -> None:
@@ -140,7 +142,7 @@ class Transacting:
         patiently(ask)
 
     def end(self, eyes: Eyes) -> None:
-        """Commit or abort, and wait for the end."""
+        """Commit or abort, and wait until the transaction is complete."""
         who = self.who
         request = end_txn.Request(
             transactional_id=self.id,
@@ -164,7 +166,7 @@ class Transacting:
         until(lambda: transaction(eyes, self.id)[0] == verdict, f"{self.id} has ended")
 
     def go_on(self, eyes: Eyes) -> None:
-        """What was open takes more records and is ended; the offset that was sent counts, or does not."""
+        """The open transaction gets more records and is ended; its offsets take effect or do not."""
         group, place = self.group, self._offsets_of
         pending = committed_at(eyes, group, place, stable=True)
         assert pending[:2] == (-1, UNSTABLE_OFFSET_COMMIT), pending
@@ -179,7 +181,8 @@ class Transacting:
             assert after == before
 
     def has_expired(self, eyes: Eyes, timeout_ms: int) -> None:
-        """Its owner never came back: the broker has aborted it, and whoever has the id next begins with a new epoch."""
+        """Its producer has not returned: the broker has aborted the transaction, and the next producer gets a new
+        epoch."""
         until(lambda: transaction(eyes, self.id)[0] == "CompleteAbort", f"{self.id} is aborted")
         before = self.who
         self.begin(eyes, timeout_ms)
@@ -188,7 +191,7 @@ class Transacting:
 
 
 class Classic:
-    """A group of the classic protocol with one static member, which leads."""
+    """A group of the classic protocol with one static member, which is its leader."""
 
     def __init__(self, group: str, topic: str) -> None:
         self._group = group
@@ -198,7 +201,7 @@ class Classic:
         self._offset = 0
 
     def join(self, eyes: Eyes) -> None:
-        """Once it has been told its id."""
+        """Join with the member id from the first response."""
         told = self._join(eyes, "")
         if told.error_code == MEMBER_ID_REQUIRED:
             told = self._join(eyes, told.member_id)
@@ -281,7 +284,7 @@ class Modern:
         self._owned: dict[str, set[int]] = {member: set() for member in self._epochs}
 
     def join(self, eyes: Eyes) -> None:
-        """Until both have their share."""
+        """Join until both have their share."""
         until(lambda: self._settle(eyes), f"{self._group} has settled")
         self._commit(eyes)
 
@@ -324,7 +327,7 @@ class Modern:
                 commit(eyes, self._group, (self._topic, at), 1 + at, "mine", self._epochs[member], member)
 
     def go_on(self, eyes: Eyes) -> None:
-        """Both still have what they had, and may commit."""
+        """Both members still have their partitions, and may commit."""
         before = {member: set(owned) for member, owned in self._owned.items()}
         until(lambda: self._settle(eyes), f"{self._group} has settled")
         assert self._owned == before, "partitions have moved"

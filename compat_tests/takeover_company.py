@@ -1,4 +1,4 @@
-"""Stock clients that stay connected while the broker below them is changed for another one, and lose nothing."""
+"""Stock clients that stay connected while the broker below them is replaced by another kind, and lose nothing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from compat_tests.transactors import Transactor
 TOPIC, PARTITIONS = "company", 3
 PROTOCOLS = ("classic", "consumer")
 NO_ADDRESS_S = 10.0
-"""A client that begins at bootstrap.servers again is without an address for a moment."""
+"""A client that rebootstraps from bootstrap.servers has no address for a moment."""
 
 
 class Reader:
-    """A member of a group, and all it has read. It reads on from where it is, whatever broker that comes from."""
+    """A group member and all records that it has read. It continues from its position, which may come from any
+    broker."""
 
     def __init__(self, common: dict[str, Any], protocol: str) -> None:
         self._settings = {
@@ -52,20 +53,21 @@ class Reader:
 
     @property
     def _forgot_all(self) -> bool:
-        """The client knows no address any more, not even that of bootstrap.servers: it will not ask anybody again.
+        """The client knows no address any more, not even that of bootstrap.servers: it will not send any more requests.
 
-        librdkafka 2.10 and later forgets the brokers that a Metadata does not name, and may fail to begin again where
-        it names none (its issue 5301): so Apache Kafka answers for some milliseconds when its last broker stops.
+        librdkafka 2.10 and later drops brokers that a Metadata response does not contain, and may fail to rebootstrap
+        if it contains none (its issue 5301): Apache Kafka sends such responses for some milliseconds when its last
+        broker stops.
         """
         return time.monotonic() > self._had_address_s + NO_ADDRESS_S
 
     def read_all(self, sent: list[bytes], *, may_forget: bool) -> None:
-        """Until it has read all that was sent, each record once; then commit.
+        """Read until it has all sent records, each once; then commit.
 
-        A client that has forgotten all brokers is started again, as its user would have to; it is a failure unless it
-        may have been told that there are none.
+        A client that has dropped all brokers is restarted, as its user would have to; this is a failure unless it may
+        have received an empty Metadata response.
         """
-        self._had_address_s = time.monotonic()  # it tells when it is polled
+        self._had_address_s = time.monotonic()  # it reports errors when it is polled
         deadline = time.monotonic() + PATIENCE_S
         while len(self._read) < len(sent):
             if self._forgot_all:
@@ -73,7 +75,7 @@ class Reader:
                 self.close()
                 self._begin()
                 self._had_address_s = time.monotonic()
-                deadline = time.monotonic() + PATIENCE_S  # it joins once the session of the one before has expired
+                deadline = time.monotonic() + PATIENCE_S  # it joins once the session of its predecessor has expired
             assert time.monotonic() < deadline, f"missing: {set(sent) - set(self._read)}; the client: {self._state}"
             message = self._consumer.poll(1.0)
             if message is not None and message.error() is None:
@@ -82,12 +84,12 @@ class Reader:
         self._consumer.commit(asynchronous=False)
 
     def close(self) -> None:
-        """Leave the group, where there is anybody to tell."""
+        """Leave the group, if its coordinator is reachable."""
         self._consumer.close()
 
 
 class Company:
-    """librdkafka: an idempotent producer, a member of a group of each protocol; and transactional producers of `kinds`.
+    """librdkafka: an idempotent producer and a group member of each protocol; and transactional producers of `kinds`.
 
     What they hold is excluded from other looks by `names`.
     """
@@ -116,7 +118,7 @@ class Company:
         self._sent.append(value.encode())
 
     def go_on(self, *, may_forget: bool) -> None:
-        """What was begun on the broker before is committed; all is read by all, once; new transactions are begun.
+        """Transactions from the previous broker are committed; all records are read, once; new transactions begin.
 
         may_forget: as of `Reader.read_all`.
         """

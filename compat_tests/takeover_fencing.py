@@ -1,4 +1,4 @@
-"""A transactional id that two producers took, one after the other: the first stays shut out, whatever the broker."""
+"""Two producers use a transactional id one after the other: the first one stays fenced, on any broker."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Fenced:
         self._second = Transacting(source, transactional_id, [place], place, commits=True)
 
     def begin(self, eyes: Eyes) -> None:
-        """The first leaves a transaction open, which the second's coming aborts."""
+        """The first producer leaves a transaction open, which the start of the second one aborts."""
         self._first.begin(eyes)
         self._first.send(eyes, self._place)
         self._second.begin(eyes)
         self.go_on(eyes)
 
     def go_on(self, eyes: Eyes) -> None:
-        """The first may not end anything; the second transacts."""
+        """The first producer may not end anything; the second one commits."""
         who = self._first.who
         request = end_txn.Request(
             transactional_id=self.id, producer_id=who.producer_id, producer_epoch=who.producer_epoch, committed=True

@@ -1,4 +1,5 @@
-"""ACLs: Kafka's tool and librdkafka set, list and remove them, and they decide. Every client is User:ANONYMOUS here."""
+"""ACLs: Kafka's tool and librdkafka set, list and remove them, and they take effect. Every client is User:ANONYMOUS
+here."""
 
 import contextlib
 from collections.abc import Iterator
@@ -39,14 +40,14 @@ ANY = AclBindingFilter(
 
 @pytest.fixture(scope="module")
 def broker(target_name: str) -> Iterator[Running]:
-    """One of its own, where clients are super users."""
+    """A broker of its own, on which clients are super users."""
     with start_target(target_name, SUPER_USER) as broker:
         yield broker
 
 
 @pytest.fixture
 def admin(broker: Running) -> Iterator[AdminClient]:
-    """Leaves no ACL behind."""
+    """An admin client; leaves no ACL behind."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     yield admin
     admin.delete_acls([ANY])[ANY].result(TIMEOUT_S)
@@ -144,7 +145,7 @@ class TestTool:
         assert "orders" not in acls("--list")
 
 
-def test_acls_outlive_a_kill(broker: Running, admin: AdminClient) -> None:
+def test_acls_survive_a_kill(broker: Running, admin: AdminClient) -> None:
     create(admin, acl(), acl("o", pattern=ResourcePatternType.PREFIXED))
     until(lambda: len(listed(admin)) == 2, "both are there")
     before = listed(admin)
@@ -154,7 +155,7 @@ def test_acls_outlive_a_kill(broker: Running, admin: AdminClient) -> None:
 
 
 @pytest.mark.parametrize("api", ["CreateAcls", "DeleteAcls", "DescribeAcls"])
-def test_an_element_of_code_0_costs_the_connection(broker: Running, api: str) -> None:
+def test_an_element_of_code_0_closes_the_connection(broker: Running, api: str) -> None:
     host, _, port = broker.bootstrap.rpartition(":")
     rpc, request = {
         "CreateAcls": (create_acls, create_acls.Request(creations=[create_acls.AclCreation()])),
@@ -186,8 +187,9 @@ def test_ten_thousand_in_one_request_and_no_more(broker: Running, admin: AdminCl
     until(lambda: len(listed(admin)) == 10_000, "all are there")
 
 
-def test_who_is_denied_is_told_so(target_name: str) -> None:
-    """Everybody may do what no ACL is about: the first ACL on the cluster shuts out all that it does not name."""
+def test_a_refused_client_gets_the_authorization_error(target_name: str) -> None:
+    """Without an ACL on a resource everything is allowed; the first ACL on the cluster denies everyone whom it does not
+    name."""
     with start_target(target_name, EVERYBODY) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("open", 1, 1)])["open"].result(TIMEOUT_S)
@@ -216,7 +218,7 @@ def test_who_is_denied_is_told_so(target_name: str) -> None:
 
 @pytest.mark.full
 def test_acls_move_to_kpybroker_and_back() -> None:
-    """What Apache Kafka has written is listed here; what is added and removed here is listed there."""
+    """ACLs written by Apache Kafka are listed here; changes made here are listed there."""
     kept, gone, added = acl("kept"), acl("gone", "User:bob"), acl("ad", pattern=ResourcePatternType.PREFIXED)
     with Home(properties=SUPER_USER) as home:
         admin = AdminClient({"bootstrap.servers": home.bootstrap})
@@ -232,7 +234,7 @@ def test_acls_move_to_kpybroker_and_back() -> None:
         assert admin.delete_acls([removed])[removed].result(TIMEOUT_S) == [gone]
         home.stop()
         home.start(KAFKA)
-        until(lambda: listed(admin) == {kept, added}, "all that was changed is changed")
+        until(lambda: listed(admin) == {kept, added}, "all changes are there")
         home.stop()
         home.start(KPYBROKER)
         assert listed(admin) == {kept, added}
@@ -241,7 +243,7 @@ def test_acls_move_to_kpybroker_and_back() -> None:
 
 @pytest.mark.full
 def test_the_page_works(tmp_path: Path) -> None:
-    """Its commands, with Kafka's own tools; the log shows what was granted."""
+    """Its commands, with Kafka's own tools; the log shows the grants."""
     said = pages.run("security-acls.md", tmp_path, {"PORT": str(steady_port())})
     assert "(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)" in said
     assert "Principal = User:ANONYMOUS is Allowed operation = DESCRIBE from host = 127.0.0.1 on resource = " in said

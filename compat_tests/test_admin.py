@@ -122,7 +122,7 @@ class TestConfluentKafka:
         admin.create_topics([NewTopic(name, 1, 1)], validate_only=True)[name].result(TIMEOUT_S)
         assert name not in admin.list_topics(timeout=TIMEOUT_S).topics
 
-    def test_a_topic_made_again_is_another(self, broker: Running, admin: AdminClient, make_topic: MakeTopic) -> None:
+    def test_a_recreated_topic_has_another_id(self, broker: Running, admin: AdminClient, make_topic: MakeTopic) -> None:
         name = make_topic()
         fill(broker, name, 10)
         first = admin.describe_topics(TopicCollection([name]))[name].result(TIMEOUT_S).topic_id
@@ -284,7 +284,7 @@ class TestConfluentKafka:
             admin.delete_consumer_groups([group])[group].result(TIMEOUT_S)
         assert code(refusal) == KafkaError.GROUP_ID_NOT_FOUND
 
-    def test_a_deleted_topic_takes_its_commits_along(
+    def test_deleting_a_topic_deletes_its_commits(
         self, broker: Running, admin: AdminClient, make_topic: MakeTopic, unique: Callable[[], str]
     ) -> None:
         topic, group = make_topic(), unique()

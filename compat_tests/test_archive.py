@@ -1,4 +1,4 @@
-"""`kpybroker.archive` on a broker: archive and topic together are the topic's history, whatever happens on the way."""
+"""`kpybroker.archive` on a broker: archive and topic together have the topic's history, whatever happens in between."""
 
 import random
 import shutil
@@ -40,7 +40,7 @@ Record = tuple[int, int, bytes | None, bytes | None, Headers]
 
 
 class Workshop:
-    """One topic, its archive, and what was sent and committed."""
+    """One topic, its archive, and the records that were sent and committed."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, topic: str, where: Path) -> None:
         self.spark = spark
@@ -68,7 +68,7 @@ class Workshop:
         self._await_the_end()
 
     def _await_the_end(self) -> None:
-        """A transaction has ended for its producer before every partition knows."""
+        """A transaction has ended for its producer before every partition knows it."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         asked = {TopicPartition(self.topic, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
         deadline = time.monotonic() + PATIENCE_S
@@ -79,7 +79,7 @@ class Workshop:
             )
             if stable == end:
                 return
-            assert time.monotonic() < deadline, f"{stable} of {end} are decided"
+            assert time.monotonic() < deadline, f"{stable} of {end} belong to completed transactions"
             time.sleep(0.02)
 
     def copy(self, **options: Any) -> None:
@@ -117,7 +117,7 @@ def _pairs(headers: list[tuple[str, bytearray | None]] | None) -> Headers:
 
 
 def stored(bootstrap: str, topic: str) -> list[Record]:
-    """What a reader of committed records finds, in order in each partition."""
+    """The records that a read_committed consumer finds, in order within each partition."""
     config = {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.partition.eof": True}
     consumer = Consumer(config | {"isolation.level": "read_committed"})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
@@ -146,7 +146,7 @@ def shop(spark: SparkSession, target: Target, make_topic: MakeTopic, tmp_path: P
 
 
 def test_archive_and_topic_are_the_topics_history(shop: Workshop, admin: AdminClient, make_topic: MakeTopic) -> None:
-    """Aborted records are gaps, retention takes what is archived, and a replay brings all of it back, once."""
+    """Aborted records are gaps, retention deletes archived records, and a replay restores all of them, once."""
     for _ in range(2):
         shop.send(90)
         shop.send(30, aborted=True)
@@ -188,7 +188,7 @@ def test_a_range_is_replayed(shop: Workshop, make_topic: MakeTopic) -> None:
     assert stored(shop.bootstrap, again) == wanted + wanted
 
 
-def test_every_kind_of_damage_is_found(shop: Workshop, tmp_path: Path) -> None:
+def test_every_kind_of_damage_is_detected(shop: Workshop, tmp_path: Path) -> None:
     shop.send(90)
     shop.copy(round_offsets=60)
     assert shop.verify().faults == []
@@ -209,12 +209,12 @@ def test_every_kind_of_damage_is_found(shop: Workshop, tmp_path: Path) -> None:
         path.write_bytes(data)
 
     def replaced() -> None:
-        """By another file of the same archive."""
+        """Replaces a file with another one of the same archive."""
         other = chance.choice([file for file in shop.files() if file != path])
         shutil.copy(other, path)
 
     def swapped() -> None:
-        """Its lines have another order: the sum of their hashes does not tell."""
+        """Changes the order of its lines: the sum of their hashes does not reveal that."""
         path.write_bytes(b"\n".join(reversed(path.read_bytes().split(b"\n"))))
 
     damages: list[tuple[Callable[[], None], str]] = [
@@ -236,8 +236,9 @@ def test_every_kind_of_damage_is_found(shop: Workshop, tmp_path: Path) -> None:
     assert shop.verify().faults == []
 
 
-def test_a_hole_is_told(shop: Workshop, admin: AdminClient) -> None:
-    """Deleted before it was archived: verify says so, and the next run goes on and says so too."""
+def test_a_gap_is_reported(shop: Workshop, admin: AdminClient) -> None:
+    """Records deleted before they were archived: verify reports them, and the next run continues and reports them
+    too."""
     shop.send(30)
     shop.copy()
     shop.send(30)
@@ -251,8 +252,8 @@ def test_a_hole_is_told(shop: Workshop, admin: AdminClient) -> None:
     assert any("offsets 11 to 14 were deleted from the topic" in remark for remark in verdict.remarks)
 
 
-def test_what_came_and_went_between_two_runs_is_told(shop: Workshop, admin: AdminClient) -> None:
-    """Also of partitions that had no records at the first."""
+def test_records_that_came_and_went_between_two_runs_are_reported(shop: Workshop, admin: AdminClient) -> None:
+    """Also in partitions that had no records at first."""
     shop.copy()
     shop.send(30)
     for future in admin.delete_records([TopicPartition(shop.topic, 0, 5)]).values():
@@ -264,7 +265,7 @@ def test_what_came_and_went_between_two_runs_is_told(shop: Workshop, admin: Admi
     assert [remark.partition(" were")[0] for remark in told] == [f"{shop.topic}-0: offsets 0 to 4"]
 
 
-def test_a_topic_made_again_amid_a_run_is_another_one(shop: Workshop, admin: AdminClient) -> None:
+def test_a_topic_recreated_during_a_run_is_another_one(shop: Workshop, admin: AdminClient) -> None:
     shop.send(30)
 
     def make_again(done: int, _total: int) -> None:
@@ -276,7 +277,7 @@ def test_a_topic_made_again_amid_a_run_is_another_one(shop: Workshop, admin: Adm
             try:
                 admin.create_topics([NewTopic(shop.topic, PARTITIONS)])[shop.topic].result(30)
                 break
-            except KafkaException as refused:  # Apache Kafka answers a deletion before its end
+            except KafkaException as refused:  # Apache Kafka answers a deletion before it has ended
                 if refused.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
                     raise
         producer = Producer({"bootstrap.servers": shop.bootstrap, "log_level": 0})
@@ -293,8 +294,8 @@ def test_a_topic_made_again_amid_a_run_is_another_one(shop: Workshop, admin: Adm
         shop.copy()
 
 
-def test_what_killed_runs_leave_is_nobodys(shop: Workshop) -> None:
-    """Files without a manifest are not read; clean takes them away, and nothing else."""
+def test_files_of_killed_runs_are_ignored(shop: Workshop) -> None:
+    """Files without a manifest are not read; clean removes them, and nothing else."""
     shop.send(30)
     shop.copy()
     kept = shop.files()

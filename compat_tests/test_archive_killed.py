@@ -1,4 +1,4 @@
-"""An archiver and a replay whose drivers die by kill -9: nothing is lost, and nothing is there twice."""
+"""An archiver and a replay whose drivers are killed with -9: nothing is lost, and nothing is duplicated."""
 
 import random
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_killed_anywhere(
 
 
 @pytest.mark.full
-def test_a_killed_replay_goes_on(
+def test_a_killed_replay_continues(
     spark: SparkSession, target: Target, admin: AdminClient, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """Each record once and in order: the n-th of partition p is number n * PARTITIONS + p."""

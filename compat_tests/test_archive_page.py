@@ -1,4 +1,4 @@
-"""docs/archive.md: its blocks in order, with a folder of the test in place of the page's."""
+"""docs/archive.md: its blocks in order, with a folder of the test instead of the page's."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +15,10 @@ TOPICS = ("orders", "payments")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.full  # test_archive.py holds what the commands do
+@pytest.mark.full  # test_archive.py tests what the commands do
 def test_the_page_works(tmp_path: Path, target_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if target_name != "kpybroker":
-        return  # it asks for topics by name, on a broker of its own
+        return  # it names topics, on a broker of its own
     with BrokerProcess.started() as broker:
         new = [NewTopic(topic, num_partitions=4, config={"retention.ms": "-1"}) for topic in TOPICS]
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -1,34 +1,66 @@
-"""What a user is told who lacks one operation, for each API: as recorded on Apache Kafka (`oracle.authorization`)."""
+"""What a user is told who lacks one operation, for each API: as recorded on Apache Kafka
+(`oracle.authorization_matrix`)."""
 
 import json
+from typing import Any
 
 import pytest
 
 from compat_tests.conftest import Running
-from oracle.authorization import RECORDED, SETTINGS, listeners, play
+from kpybroker.wire.api import by_name
+from oracle import authorization_patterns as patterns
+from oracle.authorization import LISTENER, OF_CONTROLLERS, SETTINGS, Ports
+from oracle.authorization_matrix import MATRIX, RECORDED, play, properties, some_ports
 from oracle.broker import KPyBroker
-from oracle.kafka import Kafka
+from oracle.cluster import FIRST_CONTROLLER, Cluster
+from oracle.kafka import SMALL, Kafka
 from oracle.target import steady_port
 
+FORWARDED = [case for case in MATRIX if by_name[case.api].is_forwarded and not case.at_controller]
 
-@pytest.mark.timeout(300)
-def test_each_refusal_is_apache_kafkas(target_name: str) -> None:
-    broker: Running = Kafka(jvm=("-XX:TieredStopAtLevel=1",)) if target_name == "kafka" else KPyBroker()
-    named = steady_port()
-    shown = listeners(broker.port, named)
-    controller = f",CONTROLLER://127.0.0.1:{broker.controller_port}" if isinstance(broker, Kafka) else ""
-    broker.properties |= {**SETTINGS, "listeners": shown + controller, "advertised.listeners": shown}
-    with broker:
-        answered = play(broker.port, named)
+
+def different(answered: dict[str, Any]) -> dict[str, Any]:
+    """By case, what is not told as by Apache Kafka, and what that tells."""
     recorded = json.loads(RECORDED.read_text())
-    assert answered.keys() == recorded.keys(), "python -m oracle.authorization records them anew"
-    for title, by_denial in recorded.items():
-        for denied, expected in by_denial.items():
-            assert answered[title][denied] == expected, f"{title}, denied: {denied}"
-            if denied != "nothing" and title not in SAME:
-                assert expected != by_denial["nothing"] or (title, denied) in SAME, f"{title} shows nothing"
+    return {title: (told, recorded[title]) for title, told in answered.items() if told != recorded[title]}
 
 
-SAME = {"DescribeCluster v2", "InitProducerId v5", ("DeleteTopics v6 by id", "DESCRIBE on TOPIC")}
-"""A denial makes no difference: anybody may describe the cluster, who may write to some topic may be idempotent, and a
-topic is deleted by its id without DESCRIBE."""
+def started(target_name: str, ports: Ports) -> Running:
+    """A node that is broker and controller."""
+    if target_name == "kafka":
+        kafka = Kafka(port=ports.broker, properties=properties(ports), jvm=("-XX:TieredStopAtLevel=1",))
+        kafka.controller_port = ports.controller
+        return kafka
+    return KPyBroker(port=ports.broker, properties=properties(ports))
+
+
+@pytest.mark.timeout(600)
+def test_each_refusal_is_apache_kafkas(target_name: str) -> None:
+    ports = some_ports()
+    with started(target_name, ports):
+        answered = play(ports)
+    assert len(answered) == len(json.loads(RECORDED.read_text())), "python -m oracle.authorization_matrix records them"
+    assert not different(answered)
+
+
+@pytest.mark.timeout(600)
+def test_another_node_decides_in_the_same_way(target_name: str) -> None:
+    """What a broker forwards is decided by the controller, for the principal in the Envelope."""
+    cluster = Cluster(
+        target_name, brokers=1, controllers=1, properties={**SETTINGS, **SMALL}, jvm=("-XX:TieredStopAtLevel=1",)
+    )
+    broker, controller = cluster.nodes[1], cluster.nodes[FIRST_CONTROLLER]
+    ports = Ports(broker.seat.port, steady_port(), controller.seat.controller_port, steady_port())
+    for key in ("listeners", "advertised.listeners"):
+        broker.properties[key] += f",{LISTENER}://127.0.0.1:{ports.named}"
+    controller.properties["listeners"] += f",{OF_CONTROLLERS}://127.0.0.1:{ports.steering}"
+    with cluster:
+        assert not different(play(ports, FORWARDED))
+
+
+def test_patterns_hosts_and_principals_decide_in_the_same_way(target_name: str) -> None:
+    """Random sets of ACLs: DENY against ALLOW, literal, prefixed and wildcard, of the user, of everybody, of others."""
+    ports = some_ports()
+    with started(target_name, ports):
+        found = patterns.play(ports)
+    assert found == json.loads(patterns.RECORDED.read_text())

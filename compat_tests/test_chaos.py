@@ -1,6 +1,8 @@
-"""A short stretch of trouble over three real nodes; `make chaos` has the long one."""
+"""A short run of faults on three real nodes; `make chaos` has the long one."""
 
 from pathlib import Path
+
+import pytest
 
 from chaos.run import Run
 
@@ -8,10 +10,15 @@ SECONDS = 20.0
 SEED = 4
 
 
-def test_a_cluster_in_trouble_keeps_its_word(tmp_path: Path, target_name: str) -> None:
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "secured"])
+def test_a_cluster_in_trouble_keeps_its_word(tmp_path: Path, target_name: str, secure: bool) -> None:
     said: list[str] = []
     # how long acks=all waits is for `make chaos` on a quiet machine: here other tests may hold up all three nodes
-    report = Run(target_name, SEED, tmp_path, said.append, silence_max_s=None).play(SECONDS)
+    report = Run(target_name, SEED, tmp_path, said.append, silence_max_s=None, secure=secure).play(SECONDS)
     assert report.violations == [], said[-100:]
     assert report.acknowledged > 0
     assert report.counted["kills"] > 0
+    if secure:
+        assert report.changes > 0
+        assert report.decisions > 0
+        assert report.guesses > 0

@@ -1,6 +1,6 @@
 """Kafka's own tools for a cluster, on three nodes of either kind whose quorum grows from one voter to three and back.
 
-The tests share the cluster and run in this order; each leaves it whole.
+The tests share the cluster and run in this order; each leaves it complete.
 """
 
 import json
@@ -21,7 +21,7 @@ QUICK = {
     "min.insync.replicas": "1",
     "auto.leader.rebalance.enable": "false",
     "replica.lag.time.max.ms": "3000",
-    "replica.fetch.max.bytes": "100000",  # a throttle lets the first answer through, whatever its size
+    "replica.fetch.max.bytes": "100000",  # a throttle accepts the first response, whatever its size
 }
 
 
@@ -36,7 +36,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        assert time.monotonic() < deadline, f"timed out waiting until {what}"
         time.sleep(0.1)
 
 
@@ -66,7 +66,7 @@ def quorum(cluster: Cluster, *args: str) -> Ran:
 
 
 def status(cluster: Cluster) -> dict[str, str]:
-    """What describe --status says, by its words."""
+    """The output of describe --status, by its labels."""
     return dict(re.findall(r"^(\w+):\s+(.*)$", quorum(cluster, "describe", "--status").ok(), re.MULTILINE))
 
 
@@ -83,7 +83,7 @@ def replication(cluster: Cluster) -> dict[int, tuple[str, str]]:
 
 
 def settings_of(cluster: Cluster, node_id: int) -> Path:
-    """The node's settings as a file: the tool reads id, listeners and directory of the controller there."""
+    """The node's settings as a file: the tool reads id, listeners and directory of the controller from it."""
     node = cluster.nodes[node_id]
     path = node.directory / "controller.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in node.properties.items() if "kpybroker" not in name))
@@ -197,7 +197,7 @@ def test_a_partition_is_moved(cluster: Cluster, tmp_path: Path) -> None:
     assert replicas_of(cluster, "moved") == [3, 2]
     cluster.await_in_sync("moved")
     throttles = cluster.tool("kafka-configs", "--describe", "--entity-type", "brokers", "--entity-name", "3").ok()
-    assert "replication.throttled.rate" not in throttles, "verify takes the throttles away"
+    assert "replication.throttled.rate" not in throttles, "verify removes the throttles"
 
 
 def test_a_move_that_would_take_long_is_cancelled(cluster: Cluster, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_an_unclean_election_is_made_by_hand(cluster: Cluster) -> None:
         cluster.nodes[3].start()
     try:
         until(lambda: cluster.active_controller() in (1, 3), "somebody leads")
-        until(lambda: cluster.leader_of("unclean", 0) == -1, "nobody is left who has everything")
+        until(lambda: cluster.leader_of("unclean", 0) == -1, "no complete replica is left")
         refused = elect(cluster, "unclean", "PREFERRED")
         assert refused.code == 1
         until(lambda: elect(cluster, "unclean", "UNCLEAN").code == 0, "it is elected")
@@ -265,8 +265,8 @@ def test_an_unclean_election_is_made_by_hand(cluster: Cluster) -> None:
     cluster.await_in_sync("unclean")
 
 
-def test_a_broker_that_is_gone_is_unregistered(cluster: Cluster) -> None:
-    """The last test: the broker registers anew only with its next start."""
+def test_a_stopped_broker_is_unregistered(cluster: Cluster) -> None:
+    """The last test: the broker registers again only with its next start."""
     grown = [node_id for node_id in (1, 2, 3) if node_id != cluster.active_controller()]
     gone = grown[-1]
     cluster.nodes[gone].kill9()

@@ -26,7 +26,7 @@ SETTINGS = {
 
 @pytest.fixture
 def cleaning(target_name: str) -> Iterator[Running]:
-    """A broker that looks for something to clean all the time."""
+    """A broker that constantly looks for something to clean."""
     broker = start_target(target_name, {"log.cleaner.backoff.ms": "100"})
     yield broker
     if broker.running:
@@ -35,9 +35,10 @@ def cleaning(target_name: str) -> Iterator[Running]:
 
 
 class Writer:
-    """Batches of one partition, a second apart, so that each has a segment of its own.
+    """Batches in one partition, a second apart, so that each has its own segment.
 
-    After the present: an end marker, which has the broker's time, must not begin one that later batches then belong to.
+    They are in the future: an end marker, which has the broker's time, must not begin a segment to which later batches
+    would belong.
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -62,7 +63,7 @@ class Writer:
 
 
 def read(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> list[tuple[int, bytes, bytes | None]]:
-    """Every record that is there: offset, key, value."""
+    """Every remaining record: offset, key, value."""
     reader = Reader(
         {
             "bootstrap.servers": bootstrap,
@@ -107,7 +108,7 @@ def test_the_newest_record_of_each_key_is_left(cleaning: Running, target_name: s
 
     def is_clean() -> bool:
         left = read(cleaning.bootstrap, topic)
-        assert set(left) <= set(written), "what is left is what was written, at its offset"
+        assert set(left) <= set(written), "the remaining records are unchanged, at their offsets"
         table: dict[bytes, bytes | None] = {key: value for _, key, value in left}
         assert {key: value for key, value in table.items() if value is not None} == writer.table
         keys = [key for _, key, value in left if key != b"last"]
@@ -122,8 +123,8 @@ def test_the_newest_record_of_each_key_is_left(cleaning: Running, target_name: s
     assert is_clean()
 
 
-def test_no_history_leaves_files_that_kafka_complains_of(tmp_path: Path) -> None:
-    """Those of which tests/storage/test_cleaning.py proves that a reader ends with the same table."""
+def test_no_history_leaves_files_that_kafkas_tool_rejects(tmp_path: Path) -> None:
+    """The histories are those for which tests/storage/test_cleaning.py proves that a reader gets the same table."""
     files: list[Path] = []
     for seed in range(30):
         history = KeyedHistory.of(tmp_path / str(seed), seed)

@@ -1,4 +1,4 @@
-"""Connect standalone carries the lines of a file through a topic into another file; MirrorMaker 2 carries topics."""
+"""Connect standalone copies the lines of a file through a topic into another file; MirrorMaker 2 copies topics."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ def worker(broker: Running, folder: Path, topic: str) -> list[str]:
         "value.converter": STRING,
         "offset.storage.file.filename": folder / "offsets",
         "offset.flush.interval.ms": 500,
-        "consumer.session.timeout.ms": 6000,  # who is killed stays in its group for so long
+        "consumer.session.timeout.ms": 6000,  # a killed member stays in its group for this long
         "consumer.heartbeat.interval.ms": 1000,
         "listeners": f"http://127.0.0.1:{steady_port()}",
         "plugin.discovery": "service_load",
@@ -41,8 +41,8 @@ def worker(broker: Running, folder: Path, topic: str) -> list[str]:
     ]
 
 
-def test_connect_carries_a_file_through_a_topic(broker: Running, make_topic: MakeTopic, tmp_path: Path) -> None:
-    """Stopped and started again it goes on where it was; killed, it may repeat lines and loses none."""
+def test_connect_copies_a_file_through_a_topic(broker: Running, make_topic: MakeTopic, tmp_path: Path) -> None:
+    """Stopped and restarted, it continues where it stopped; killed, it may repeat lines and loses none."""
     topic, out = make_topic(), tmp_path / "out"
     written: list[str] = []
 
@@ -114,7 +114,7 @@ def mirror(folder: Path, one: Running, two: Running, topic: str, back: str, grou
         "replication.factor": 1,
         "dedicated.mode.enable.internal.rest": "false",
         "offset.lag.max": 0,
-        "sync.topic.acls.enabled": "false",  # nobody has any here
+        "sync.topic.acls.enabled": "false",  # there are none here
         "plugin.discovery": "service_load",
     }
     settings |= {f"{what}.interval.seconds": 1 for what in often}
@@ -128,10 +128,10 @@ def mirror(folder: Path, one: Running, two: Running, topic: str, back: str, grou
     return properties(folder / "mirror.properties", settings)
 
 
-def test_mirror_maker_carries_topics_and_offsets_there_and_back(
+def test_mirror_maker_copies_topics_and_offsets_there_and_back(
     broker: Running, second: Kafka, make_topic: MakeTopic, unique: Callable[[], str], tmp_path: Path
 ) -> None:
-    """The second cluster is Apache Kafka: its copies have the prefix of where they come from."""
+    """The second cluster is Apache Kafka: its copies have the name of their source cluster as a prefix."""
     topic, group, back = make_topic(3, retention_ms=77_000_000), unique(), unique()
     fill(broker, topic, 300)
     second.tool("kafka-topics", "--create", "--topic", back, "--partitions", "3").ok()

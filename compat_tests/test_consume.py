@@ -21,7 +21,7 @@ STEP_MS = 10
 
 
 def poll_until(consumer: Consumer, enough: Callable[[list[Received]], bool], timeout_s: float = 30) -> list[Received]:
-    """Poll until that holds of what was received, or the time is over."""
+    """Poll until a condition on the received records holds, or the time is over."""
     deadline = time.monotonic() + timeout_s
     found: list[Received] = []
     while not enough(found) and time.monotonic() < deadline:
@@ -46,7 +46,7 @@ def in_large_batches(client: Client, bootstrap: str, topic: str, codec: Codec = 
 
 @pytest.fixture(scope="module")
 def filled(target: Running) -> Iterator[Callable[[MakeTopic, Codec], str]]:
-    """filled(make_topic, codec) -> a topic with COUNT records; the same for all who only read it."""
+    """filled(make_topic, codec) -> a topic with COUNT records; the same one for all tests that only read it."""
     topics: dict[Codec, str] = {}
 
     def fill(make_topic: MakeTopic, codec: Codec) -> str:
@@ -60,7 +60,7 @@ def filled(target: Running) -> Iterator[Callable[[MakeTopic, Codec], str]]:
 
 
 def give(consumer: Consumer, access: Access, place: Place, start: int | Literal["earliest"]) -> None:
-    """Let the consumer have the place from there on: assigned, or by its group and a seek."""
+    """Let the consumer read the partition from there on: assigned, or by its group and a seek."""
     if access == "assign":
         consumer.assign({place: start})
         return
@@ -72,7 +72,7 @@ def give(consumer: Consumer, access: Access, place: Place, start: int | Literal[
 
 
 @each_client(start=STARTS, codec=CODECS, access=ACCESS)
-def test_a_consumer_starts_where_it_says(
+def test_a_consumer_starts_at_the_given_position(
     client: Client,
     start: Start,
     codec: Codec,
@@ -109,7 +109,7 @@ def test_a_consumer_starts_at_the_end(
     make_topic: MakeTopic,
     unique: Callable[[], str],
 ) -> None:
-    """What was there is not seen; from the first that is seen, nothing is missing."""
+    """Existing records are not read; from the first record read on, none is missing."""
     place = (make_topic(), 0)
     in_large_batches(client, broker.bootstrap, place[0], codec)
     consumer = client.consumer(broker.bootstrap, group=unique() if access == "group" else None, start="latest")

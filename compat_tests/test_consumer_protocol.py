@@ -1,5 +1,5 @@
-"""The consumer group protocol (KIP-848) with the clients that speak it: librdkafka and Java, together and in turn with
-members of the classic protocol. Heartbeats are quick here, for everything waits for them."""
+"""The consumer group protocol (KIP-848) with the clients that support it: librdkafka and Java, together and in turn
+with members of the classic protocol. Heartbeats are frequent here, since everything waits for them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def quick(target_name: str) -> Iterator[Running]:
 
 
 class Members:
-    """Consumers of librdkafka in one group, polled in turn by one thread, and who has what."""
+    """librdkafka consumers in one group, polled in turn by one thread, and their partitions."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         self.bootstrap, self.group = bootstrap, group
@@ -71,7 +71,7 @@ class Members:
     def _given(self, name: str, places: list[TopicPartition]) -> None:
         for each in places:
             owner = self.owners.setdefault((each.topic, each.partition), name)
-            assert owner == name, f"{each.topic}-{each.partition} is with {owner} and with {name}"
+            assert owner == name, f"{each.topic}-{each.partition} is owned by {owner} and by {name}"
             self.moves += 1
 
     def _gone(self, name: str, places: list[TopicPartition]) -> None:
@@ -83,7 +83,7 @@ class Members:
         assert name not in self.owners.values()
 
     def poll(self) -> None:
-        """Everybody once; what was read is committed when partitions move, and every five seconds."""
+        """Poll each once; records are committed when partitions move, and every five seconds."""
         for consumer in list(self.live.values()):
             message = consumer.poll(0.002)
             if message is not None and message.error() is None:
@@ -126,7 +126,7 @@ def send(broker: Running, topic: str, values: list[bytes]) -> None:
     assert producer.flush(30) == 0
 
 
-def test_partitions_are_shared_and_handed_on(quick: Running, unique: Callable[[], str]) -> None:
+def test_partitions_are_shared_and_handed_over(quick: Running, unique: Callable[[], str]) -> None:
     topic, group = make(quick, unique()), unique()
     values = [b"%d" % number for number in range(120)]
     send(quick, topic, values[:60])
@@ -146,7 +146,7 @@ def test_partitions_are_shared_and_handed_on(quick: Running, unique: Callable[[]
         some.until(lambda: len(some.read) == 120, "everything is read")
 
 
-def test_expressions_find_topics_that_come(quick: Running, unique: Callable[[], str]) -> None:
+def test_expressions_find_new_topics(quick: Running, unique: Callable[[], str]) -> None:
     prefix = unique()
     make(quick, f"{prefix}-one", 2)
     make(quick, f"other-{prefix}-one", 2)
@@ -157,7 +157,7 @@ def test_expressions_find_topics_that_come(quick: Running, unique: Callable[[], 
         some.until(lambda: {topic for topic, _ in some.owners} == {f"{prefix}-one", f"{prefix}-two"}, "the next too")
 
 
-def test_a_static_member_comes_again_to_what_it_had(quick: Running, unique: Callable[[], str]) -> None:
+def test_a_static_member_gets_its_partitions_again(quick: Running, unique: Callable[[], str]) -> None:
     topic = make(quick, unique())
     with members(quick.bootstrap, unique()) as some:
         some.join("a", [topic], group_instance_id="one")
@@ -173,7 +173,8 @@ def test_a_static_member_comes_again_to_what_it_had(quick: Running, unique: Call
 
 
 def test_a_live_group_migrates_and_back(quick: Running, unique: Callable[[], str]) -> None:
-    """Classic members, then both, then none, then classic ones again: everything is read, nothing is with two."""
+    """Classic members, then both kinds, then none, then classic ones again: everything is read, and no partition has
+    two owners."""
     topic = make(quick, unique())
     values = [b"%d" % number for number in range(400)]
     with members(quick.bootstrap, unique()) as some:
@@ -200,8 +201,9 @@ def test_a_live_group_migrates_and_back(quick: Running, unique: Callable[[], str
         flows(3, "a classic member reads")
 
 
-def test_fifty_members_come_and_go(quick: Running, unique: Callable[[], str]) -> None:
-    """At random; no partition is with two, at rest each is with one, everything is read, and rest is rest."""
+def test_fifty_members_join_and_leave(quick: Running, unique: Callable[[], str]) -> None:
+    """At random; no partition has two owners, at rest each has one, everything is read, and no partition moves any
+    more."""
     chance = random.Random(848)
     topic = make(quick, unique(), 60)
     values = [b"%d" % number for number in range(10 * ROUNDS)]
@@ -223,7 +225,7 @@ def test_fifty_members_come_and_go(quick: Running, unique: Callable[[], str]) ->
         moves, until = some.moves, time.monotonic() + REST_S
         while time.monotonic() < until:
             some.poll()
-        assert some.moves == moves, "partitions move though nobody comes or goes"
+        assert some.moves == moves, "partitions move although no member joins or leaves"
         assert some.shares()[-1] <= 2
 
 
@@ -288,7 +290,7 @@ def test_the_tools_show_and_change_consumer_groups(quick: Running, unique: Calla
     assert "consumer.heartbeat.interval.ms=400" in told
 
 
-def test_a_group_goes_on_after_the_broker_was_killed(quick: Running, unique: Callable[[], str]) -> None:
+def test_a_group_continues_after_the_broker_was_killed(quick: Running, unique: Callable[[], str]) -> None:
     topic = make(quick, unique())
     with members(quick.bootstrap, unique()) as some:
         some.join("a", [topic])
@@ -299,4 +301,4 @@ def test_a_group_goes_on_after_the_broker_was_killed(quick: Running, unique: Cal
         quick.restart()
         send(quick, topic, [b"%d" % number for number in range(60)])
         some.until(lambda: len(some.read) == 60, "everything is read")
-        assert (some.owners, some.moves) == (had, moves), "nobody had to give up anything"
+        assert (some.owners, some.moves) == (had, moves), "no member had to revoke a partition"

@@ -1,4 +1,4 @@
-"""What is acknowledged can be read: batches with a sound CRC whose records are not what the header promises."""
+"""Acknowledged records can be read: batches with a valid CRC whose records contradict the header."""
 
 from itertools import product
 
@@ -17,7 +17,8 @@ OFFSETS = ("the same offset twice", "offsets with a gap")
 TAKEN_BY_KAFKA = {(what, codec) for what in LENGTHS for codec in Codec if codec} | {
     (what, Codec.NONE) for what in OFFSETS
 }
-"""Apache Kafka looks at no record's length where it decompresses, and at no offset where it does not."""
+"""Apache Kafka does not check the lengths of records when it decompresses, and does not check offsets when it does
+not."""
 MAX_TIMESTAMP = -3
 
 
@@ -38,10 +39,10 @@ def newest(conversation: Conversation, topic: str) -> tuple[int, int]:
     return told.offset, told.timestamp
 
 
-def test_what_no_consumer_can_read_is_refused(
+def test_records_that_no_consumer_can_read_are_refused(
     conversation: Conversation, make_topic: MakeTopic, target_name: str
 ) -> None:
-    """Neither code makes a client send the same bytes again."""
+    """Neither error code makes a client send the same bytes again."""
     topic = make_topic()
     for (what, each), codec in product(CRAFTED.items(), Codec):
         code = put(conversation, topic, each.batch(codec))
@@ -49,7 +50,7 @@ def test_what_no_consumer_can_read_is_refused(
         assert code in ((0,) if is_taken else (INVALID, UNKNOWN)), (what, codec.name)
 
 
-def test_what_cannot_be_decompressed_is_refused(conversation: Conversation, make_topic: MakeTopic) -> None:
+def test_records_that_cannot_be_decompressed_are_refused(conversation: Conversation, make_topic: MakeTopic) -> None:
     topic = make_topic()
     for codec in [codec for codec in Codec if codec]:
         cut = Crafted(b"").batch(codec, packed=compress(codec, records())[:-1])
@@ -58,15 +59,15 @@ def test_what_cannot_be_decompressed_is_refused(conversation: Conversation, make
         assert put(conversation, topic, noise) == UNKNOWN
 
 
-def test_lz4_that_java_does_not_read_is_refused(conversation: Conversation, make_topic: MakeTopic) -> None:
-    """Blocks that depend on those before them, and a second frame, which Java's consumer never reaches."""
+def test_lz4_that_java_cannot_read_is_refused(conversation: Conversation, make_topic: MakeTopic) -> None:
+    """Linked blocks, and a second frame, which Java's consumer never reaches."""
     topic = make_topic()
     assert put(conversation, topic, Crafted(b"").batch(Codec.LZ4, packed=linked_lz4())) == UNKNOWN
     two_frames = compress(Codec.LZ4, records()[:9]) + compress(Codec.LZ4, records()[9:])
     assert put(conversation, topic, Crafted(b"").batch(Codec.LZ4, packed=two_frames)) == INVALID
 
 
-def test_two_gzip_members_are_taken(conversation: Conversation, make_topic: MakeTopic) -> None:
+def test_two_gzip_members_are_accepted(conversation: Conversation, make_topic: MakeTopic) -> None:
     two_members = compress(Codec.GZIP, records()[:9]) + compress(Codec.GZIP, records()[9:])
     assert put(conversation, make_topic(), Crafted(b"").batch(Codec.GZIP, packed=two_members)) == 0
 

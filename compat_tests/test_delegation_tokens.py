@@ -1,4 +1,4 @@
-"""Delegation tokens: who gets one, what it is good for, and every refusal of Apache Kafka's (KIP-48, KIP-373)."""
+"""Delegation tokens: who gets one, what it permits, and every refusal of Apache Kafka (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def started(target_name: str, settings: dict[str, str]) -> Iterator[Doors]:
 
 @pytest.fixture(scope="module")
 def doors(target_name: str) -> Iterator[Doors]:
-    """Where ann may describe one topic, and nobody else anything."""
+    """ann may describe one topic, and other users have no rights."""
     with started(target_name, ENABLED) as doors:
         admin = AdminClient({"bootstrap.servers": doors.broker.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(TIMEOUT_S)
@@ -123,7 +123,7 @@ def user(doors: Doors, name: str) -> Iterator[SaslSocket]:
 
 
 def allow(doors: Doors, principal: str, operation: Operation, kind: AclResource, name: str) -> None:
-    """librdkafka knows no ACLs on tokens and users."""
+    """librdkafka does not support ACLs on tokens and users."""
     acl = create_acls.AclCreation(
         resource_type=kind,
         resource_name=name,
@@ -144,7 +144,7 @@ def topics_of(doors: Doors, name: str) -> list[str]:
 
 
 def visible(raw: SaslSocket) -> list[str]:
-    """The topics that somebody may describe: who it is, as far as ACLs tell."""
+    """The topics that a user may describe: they show who the user is, as far as ACLs know."""
     return [topic.name for topic in raw.ask("Metadata", metadata.Request(topics=None), 1).topics]
 
 
@@ -183,7 +183,7 @@ def described(raw: SaslSocket, *owners: str, every: bool = False) -> dict[str, A
 
 
 def known(raw: SaslSocket, token: create_delegation_token.Response) -> create_delegation_token.Response:
-    """The same token, once the broker has it, too: the controller answers first."""
+    """The same token, once the broker knows it too: the controller answers first."""
     assert token.error_code == 0, token
     until(lambda: token.token_id in described(raw, every=True), "the broker knows the token")
     return token
@@ -201,11 +201,11 @@ def is_about(at_ms: int, expected_ms: int) -> bool:
     return abs(at_ms - expected_ms) < 20_000
 
 
-# ---- who may ask
+# ---- which users may send requests
 
 
 @pytest.mark.parametrize("name", ["Create", "Renew", "Expire", "Describe"])
-def test_nobody_asks_without_a_login(doors: Doors, name: str) -> None:
+def test_requests_require_a_login(doors: Doors, name: str) -> None:
     api = by_name[f"{name}DelegationToken"]
     with sasl_socket(doors.broker.port) as raw:
         for version in range(api.min, api.max + 1):
@@ -219,7 +219,7 @@ def test_nobody_asks_without_a_login(doors: Doors, name: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", sorted(MECHANISMS))
-def test_nobody_asks_who_has_logged_in_with_a_token(doors: Doors, ann: SaslSocket, mechanism: str) -> None:
+def test_requests_over_a_login_with_a_token_are_refused(doors: Doors, ann: SaslSocket, mechanism: str) -> None:
     token = known(ann, created(ann))
     with sasl_socket(doors.port) as raw:
         assert raw.log_in(mechanism, token.token_id, password_of(token), extensions=BY_TOKEN).error_code == 0
@@ -256,7 +256,7 @@ def test_without_a_key_there_are_no_tokens(target_name: str) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_token_is_its_owners(ann: SaslSocket, version: int) -> None:
+def test_a_token_belongs_to_its_owner(ann: SaslSocket, version: int) -> None:
     began_ms = now_ms()
     token = known(ann, created(ann, "bob", "carl", version=version))
     assert (token.principal_type, token.principal_name) == ("User", "ann")
@@ -305,8 +305,8 @@ def test_renewers_are_users(ann: SaslSocket) -> None:
     assert (told.issue_timestamp_ms, told.expiry_timestamp_ms, told.max_timestamp_ms) == (-1, -1, -1)
 
 
-def test_a_token_for_another_user_takes_a_right(doors: Doors, ann: SaslSocket, bob: SaslSocket) -> None:
-    """Who has asked for it may see it, and neither renew it nor log in as the owner's renewers do."""
+def test_a_token_for_another_user_requires_a_right(doors: Doors, ann: SaslSocket, bob: SaslSocket) -> None:
+    """The requester may see it, but may neither renew it nor log in as the owner's renewers do."""
     told = created(bob, owner="ann")
     refused = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
     assert (told.error_code, told.principal_name, told.token_requester_principal_name) == (refused, "ann", "bob")
@@ -329,7 +329,7 @@ def test_a_token_for_another_user_takes_a_right(doors: Doors, ann: SaslSocket, b
 # ---- renewing and expiring
 
 
-def test_only_its_owner_and_its_renewers_renew_a_token(doors: Doors, ann: SaslSocket, bob: SaslSocket) -> None:
+def test_only_the_owner_and_the_renewers_renew_a_token(doors: Doors, ann: SaslSocket, bob: SaslSocket) -> None:
     token = known(ann, created(ann, "bob"))
     with user(doors, "carl") as carl:
         assert renewed(carl, token.hmac) == expired(carl, token.hmac) == (MISMATCH, 0)
@@ -345,12 +345,12 @@ def test_only_its_owner_and_its_renewers_renew_a_token(doors: Doors, ann: SaslSo
 
 
 @pytest.mark.parametrize("secret", [b"", b"x", bytes(64)])
-def test_a_secret_of_no_token(ann: SaslSocket, secret: bytes) -> None:
+def test_an_unknown_hmac(ann: SaslSocket, secret: bytes) -> None:
     for version in (1, 2):
         assert renewed(ann, secret, version=version) == expired(ann, secret, version=version) == (NOT_FOUND, 0)
 
 
-def test_how_long_a_token_is_renewed_for(ann: SaslSocket) -> None:
+def test_the_period_of_a_renewal(ann: SaslSocket) -> None:
     token = known(ann, created(ann))
     for asked_ms, expected_ms in ((0, EXPIRY_MS), (-5, EXPIRY_MS), ((1 << 63) - 1, EXPIRY_MS), (1000, 1000)):
         code, expires_ms = renewed(ann, token.hmac, asked_ms)
@@ -361,7 +361,7 @@ def test_how_long_a_token_is_renewed_for(ann: SaslSocket) -> None:
 
 
 def test_an_expired_token(doors: Doors, ann: SaslSocket, bob: SaslSocket) -> None:
-    """It cannot be renewed; strangers are told of it in another order; and it can still be removed."""
+    """It cannot be renewed; for strangers the errors are checked in another order; and it can still be removed."""
     token = known(ann, created(ann))
     code, expires_ms = expired(ann, token.hmac, 0)
     assert code == 0
@@ -385,7 +385,7 @@ def test_an_expired_token(doors: Doors, ann: SaslSocket, bob: SaslSocket) -> Non
 # ---- describing
 
 
-def test_who_is_told_of_a_token(doors: Doors, ann: SaslSocket, bob: SaslSocket) -> None:
+def test_which_users_see_a_token(doors: Doors, ann: SaslSocket, bob: SaslSocket) -> None:
     token = known(ann, created(ann, "bob"))
     unseen = known(ann, created(ann))
     both = {token.token_id, unseen.token_id}
@@ -409,8 +409,8 @@ def test_who_is_told_of_a_token(doors: Doors, ann: SaslSocket, bob: SaslSocket) 
 # ---- logins
 
 
-def test_how_long_a_login_lasts(doors: Doors, ann: SaslSocket) -> None:
-    """As long as the token was valid then, and it can be renewed with the same token."""
+def test_the_lifetime_of_a_login(doors: Doors, ann: SaslSocket) -> None:
+    """As long as the token was valid at that time, and it can be renewed with the same token."""
     token = known(ann, created(ann))
     with sasl_socket(doors.port) as raw:
         for _ in range(2):
@@ -422,7 +422,7 @@ def test_how_long_a_login_lasts(doors: Doors, ann: SaslSocket) -> None:
 
 
 @pytest.mark.parametrize("mechanism", sorted(MECHANISMS))
-def test_what_logs_nobody_in(doors: Doors, ann: SaslSocket, mechanism: str) -> None:
+def test_invalid_logins(doors: Doors, ann: SaslSocket, mechanism: str) -> None:
     token = known(ann, created(ann))
     right = password_of(token)
     removed = known(ann, created(ann))
@@ -458,7 +458,7 @@ def test_what_logs_nobody_in(doors: Doors, ann: SaslSocket, mechanism: str) -> N
     ],
 )
 def test_the_extension(doors: Doors, ann: SaslSocket, extension: str, code: int) -> None:
-    """The name has to be written as it is, the value need not; and none may come twice.
+    """The name must be exact, the value is ignored; and no extension may occur twice.
 
     Apache Kafka signs several extensions in the order of a hash table, and refuses `x=y,tokenauth=true`.
     """
@@ -499,7 +499,7 @@ def test_kafkas_tools(doors: Doors, ann: SaslSocket, tmp_path: Path, mechanism: 
     assert token_id not in tokens("--describe")
 
 
-def test_tokens_outlive_a_kill_until_they_expire(target_name: str) -> None:
+def test_tokens_survive_a_kill_until_they_expire(target_name: str) -> None:
     with started(target_name, {**ENABLED, "delegation.token.expiry.check.interval.ms": "500"}) as doors:
         with user(doors, "ann") as raw:
             token = known(raw, created(raw, "bob"))

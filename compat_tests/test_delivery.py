@@ -1,4 +1,4 @@
-"""What is delivered when things break: a broker killed under load, a consumer that vanishes between two steps."""
+"""Delivery under failures: a broker killed under load, a consumer that vanishes between two steps."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ PATIENCE_S = 90.0
 
 @dataclass
 class Load:
-    """One producer that numbers what it sends per partition, and the ledger of what was acknowledged."""
+    """A producer that numbers its records per partition, and a ledger of the acknowledged ones."""
 
     client: Client
     bootstrap: str
@@ -84,7 +84,7 @@ def read_everything(client: Client, broker: Running, topic: str) -> list[Receive
 
 
 @each_client()
-def test_a_broker_killed_under_load_keeps_what_it_acknowledged(
+def test_a_broker_killed_under_load_keeps_acknowledged_records(
     client: Client, broker: Running, make_topic: MakeTopic
 ) -> None:
     loads = {acks: Load(client, broker.bootstrap, make_topic(PARTITIONS), acks).start() for acks in KEEPING}
@@ -117,7 +117,7 @@ def test_a_broker_killed_under_load_keeps_what_it_acknowledged(
 
 @each_client()
 def test_at_most_once(client: Client, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
-    """acks=0 and commit before processing: what was being processed when the consumer vanished is not seen again."""
+    """acks=0 and commit before processing: records in processing when the consumer vanished are not read again."""
     topic, group = make_topic(PARTITIONS), unique()
     processed: list[Received] = []
     dropped: list[Received] = []
@@ -153,7 +153,7 @@ def test_at_most_once(client: Client, broker: Running, make_topic: MakeTopic, un
 
 @each_client()
 def test_at_least_once(client: Client, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
-    """acks=all and commit after processing: what was processed when the consumer vanished is processed again."""
+    """acks=all and commit after processing: records processed when the consumer vanished are processed again."""
     topic, group = make_topic(PARTITIONS), unique()
     producer = client.producer(broker.bootstrap)
     messages = [Message(f"{n}".encode(), partition=n % PARTITIONS) for n in range(3000)]

@@ -1,4 +1,4 @@
-"""Kafka's DumpLogSegments accepts every file of a data directory that had a varied life."""
+"""Kafka's DumpLogSegments accepts every file of a data directory with a varied history."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,9 @@ from compat_tests.vocabulary import ACKS, CODECS, Message, closing, send_all
 
 
 @pytest.mark.parametrize("end", ["stop", "kill9"])
-def test_every_file_is_kafkas(end: str, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
+def test_every_file_is_valid_for_kafka(
+    end: str, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]
+) -> None:
     rolling = make_topic(segment_bytes=1 << 20)
     varied = make_topic(partitions=2)
     deleted_from = make_topic()

@@ -1,4 +1,4 @@
-"""A few rounds of copying in transactions under kill -9; `python -m compat_tests.exactly_once` plays many."""
+"""A few rounds of copying in transactions under kill -9; `python -m compat_tests.exactly_once` runs many."""
 
 from collections.abc import Iterator, Sequence
 
@@ -22,7 +22,7 @@ def alone(target_name: str) -> Iterator[Running]:
 
 @pytest.mark.parametrize("kinds", [IN_A_GROUP, BY_PARTITION], ids=["a group", "by partition"])
 def test_each_record_is_copied_once(kinds: Sequence[str], alone: Running) -> None:
-    """Each client is killed, the broker is, and where there is a group a member comes and vanishes."""
+    """Each client and the broker are killed, and in a group an additional member joins and vanishes."""
     assert play(alone.bootstrap, kinds, lambda: [alone], len(kinds) + 2, SEED) > 1000
 
 

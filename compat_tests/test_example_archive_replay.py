@@ -1,4 +1,4 @@
-"""The archive has every flight of both months, and the replay those of its week, each in its partition's order."""
+"""The archive has every flight of both months, and the replay those of its week, in the order of each partition."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from spark_examples.flights_table import flights
 
 
 def expected() -> pd.DataFrame:
-    """From the package's own table."""
+    """The expected flights, from the package's own table."""
     departure = flights()["departure"]
     departure = departure[departure.dt.strftime("%Y-%m").isin(MONTHS)]
     in_week = departure[departure.between(*WEEK, inclusive="left")]

@@ -1,4 +1,5 @@
-"""The report is the package's own table, summed by pandas; a backfill that runs again leaves every row as it was."""
+"""The report equals the package's own table, summed by pandas; running the backfill again leaves every row
+unchanged."""
 
 import re
 from collections.abc import Callable
@@ -23,7 +24,7 @@ def expected() -> pd.DataFrame:
     table = flights()
     table = table[table["departure"].between(*REPORTED, inclusive="left")]
     groups = table.assign(hour=table["departure"].dt.strftime("%Y-%m-%dT%H")).groupby(["origin", "hour", "carrier"])
-    delays = groups["dep_delay"].sum(min_count=1)  # like SQL's: nothing has no sum, rather than 0
+    delays = groups["dep_delay"].sum(min_count=1)  # as in SQL: a sum of nothing is null, rather than 0
     return groups.size().rename("flights").to_frame().join(delays).reset_index()
 
 
@@ -41,12 +42,14 @@ def test_every_hour_has_its_flights_once(
 
 
 def reported() -> list[pd.Timestamp]:
-    """When each flight of the reported hours left."""
+    """The departure times of the flights in the reported hours."""
     start_ms, end_ms = map(millis, REPORTED)
     return [left for left, sent in departures() if start_ms <= sent.timestamp_ms < end_ms]
 
 
-def test_without_the_lateness_some_are_missed(spark: SparkSession, target: Target, unique: Callable[[], str]) -> None:
+def test_without_the_lateness_some_flights_are_missed(
+    spark: SparkSession, target: Target, unique: Callable[[], str]
+) -> None:
     topic = unique()
     create_topics(target.bootstrap, topic, partitions=len(AIRPORTS))
     send(target.bootstrap, topic, (record for _, record in departures()))
@@ -62,7 +65,7 @@ def test_without_the_lateness_some_are_missed(spark: SparkSession, target: Targe
     assert count(endingTimestamp=str(millis(REPORTED[1]))) < len(reported())
 
 
-def test_none_is_later_than_the_lateness() -> None:
+def test_no_flight_is_later_than_the_lateness() -> None:
     for partition in range(len(AIRPORTS)):
         times_ms = [sent.timestamp_ms for _, sent in departures() if sent.partition == partition]
         behind_ms = [before - now for before, now in zip(accumulate(times_ms, max), times_ms, strict=True)]

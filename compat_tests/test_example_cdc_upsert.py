@@ -1,4 +1,4 @@
-"""The table is what a dictionary makes of the same changes, and a replay of all of them leaves every row as it was."""
+"""The table equals a dictionary built from the same changes, and replaying all of them leaves every row unchanged."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.full
 
 
 def expected() -> list[dict[str, object]]:
-    """Change by change in the database's order, which the topic's is not: some come again."""
+    """Change by change in the database's order, which differs from the topic's: some changes are repeated."""
     table: dict[int, dict[str, object]] = {}
     told = {change["position"]: change for change in (json.loads(record.value or "") for record in changes())}
     assert len(told) < CHANGES, "none came twice"
@@ -27,7 +27,7 @@ def expected() -> list[dict[str, object]]:
     return [table[customer] for customer in sorted(table)]
 
 
-def test_the_table_is_the_fold_of_its_changes_once_and_again(
+def test_the_table_is_the_result_of_its_changes_once_and_again(
     spark: SparkSession, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = cdc_upsert.main(target.bootstrap, tmp_path)

@@ -1,4 +1,4 @@
-"""The visits that the stream finds are those that a walk over the same clicks finds, each written once."""
+"""The stream finds the same visits as a simple loop over the same clicks, and writes each once."""
 
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.full
 
 
 def visits_of(clicks: set[Click]) -> list[tuple[object, ...]]:
-    """User by user, in the order of time: a click that comes within the gap goes on with the visit."""
+    """The visits user by user, in the order of time: a click within the gap continues the visit."""
     visits = []
     for user, of_user in groupby(sorted(clicks, key=lambda click: (click.user, click.at)), lambda click: click.user):
         open_visit: list[Click] = []

@@ -1,4 +1,4 @@
-"""Every example as a user starts it: by its path, with spark-submit; and what it says where it cannot go on."""
+"""Every example as a user starts it: by its path, and with spark-submit; and its errors when it cannot continue."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 
 def run(command: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    # as an activated venv has it; the examples are no part of what is installed
+    # as in an activated venv; the examples are not part of the installed package
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     here = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
     return subprocess.run([*command, *arguments], cwd=ROOT, env=here, capture_output=True, text=True, check=False)
@@ -54,7 +54,7 @@ def test_a_broker_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_holds_another_run(target: Target, tmp_path: Path) -> None:
-    """Its checkpoint is not touched, and one line says why."""
+    """Its checkpoint is not changed, and one line says why."""
     command = [sys.executable, "-m", "spark_examples.orders_dlq", "--bootstrap", target.bootstrap]
     assert run(command, "--workdir", str(tmp_path)).returncode == 0
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}

@@ -1,4 +1,4 @@
-"""A flight has the plane that a dictionary holds after all changes sent before it, be the topic cleaned or not."""
+"""A flight has the plane according to all changes sent before it, whether the topic was cleaned or not."""
 
 import json
 import re
@@ -17,7 +17,7 @@ Flight = tuple[int, str, str | None, str | None, int | None]
 
 
 def expected() -> list[Flight]:
-    """Change by change and flight by flight, as they were sent."""
+    """The expected planes, change by change and flight by flight, in the order in which they were sent."""
     registry: dict[object, dict[str, object]] = {}
     found = []
     for day in days():
@@ -51,8 +51,8 @@ def test_each_flight_has_its_plane_of_that_day(
     assert (left < sent) == cleaned
 
 
-def test_the_day_matters() -> None:
-    """Were it all one, the law could not tell a join with the first or the last registry from the right one."""
+def test_the_order_of_changes_matters() -> None:
+    """Otherwise the test could not distinguish a join with the first or the last registry from the right one."""
     planes: dict[str | None, set[object]] = {}
     for _, _, tailnum, manufacturer, seats in expected():
         planes.setdefault(tailnum, set()).add((manufacturer, seats))

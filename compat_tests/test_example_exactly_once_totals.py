@@ -1,4 +1,4 @@
-"""A stream that is killed twice sums what was committed, each transfer once, and nothing of what was aborted."""
+"""A stream that is killed twice sums each committed transfer once, and no aborted one."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The board that the stream kept is the package's own table, summed by pandas."""
+"""The board that the stream maintained equals the package's own table, summed by pandas."""
 
 from pathlib import Path
 
@@ -27,7 +27,9 @@ def expected() -> pd.DataFrame:
         rough=("is_rough", "sum"),
         rough_departed=("rough_dep_delay", "count"),
     )
-    sums = groups[["dep_delay", "rough_dep_delay"]].sum(min_count=1)  # like SQL's: nothing has no sum, rather than 0
+    sums = groups[["dep_delay", "rough_dep_delay"]].sum(
+        min_count=1
+    )  # as in SQL: a sum of nothing is null, rather than 0
     return counts.join(sums).reset_index()
 
 

@@ -1,4 +1,4 @@
-"""Each order went to one of two topics; a dead letter's headers lead to a record that is equal to it, byte for byte."""
+"""Each order is in one of two topics; the headers of a dead letter lead to a record that is equal byte for byte."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ SOURCE = ["dlq.topic", "dlq.partition", "dlq.offset", "dlq.timestamp", "dlq.reas
 
 
 def is_fit(value: bytes | None) -> bool:
-    """The rule once more, in Python."""
+    """The rule, implemented again in Python."""
     try:
         order = json.loads((value or b"").decode())
         return isinstance(order["cents"], int) and order["cents"] > 0 and "ordered" in order

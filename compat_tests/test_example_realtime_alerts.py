@@ -1,4 +1,4 @@
-"""A payment above the limit has an alert, which is there while the batch that it is of goes on; others have none."""
+"""A payment above the limit has an alert, which is written while its batch is still running; others have none."""
 
 from pathlib import Path
 

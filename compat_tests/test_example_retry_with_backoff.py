@@ -1,4 +1,5 @@
-"""A payment lands in one end, once, after as many tries as it takes, none before it was due; those alike in order."""
+"""Each payment gets to one final topic, once, after the necessary number of attempts, none of them early; equal
+payments stay in order."""
 
 import json
 from collections import defaultdict
@@ -22,7 +23,7 @@ Place = tuple[str, int, int]
 
 
 class Outcome:
-    """What the topics hold, told by the place where a payment was first."""
+    """The contents of the topics, by the position of a payment's first record."""
 
     def __init__(self, bootstrap: str, topics: Topics) -> None:
         messages = {topic: stored(bootstrap, topic) for topic in (*topics.stages, topics.paid, topics.dead)}
@@ -64,7 +65,7 @@ def check(outcome: Outcome) -> None:
     assert all(refusals_of(message) > len(DELAYS_MS) for message in outcome.dead)
 
 
-def test_each_payment_lands_in_one_end(target: Target, finished: Topics) -> None:
+def test_each_payment_gets_to_one_final_topic(target: Target, finished: Topics) -> None:
     outcome = Outcome(target.bootstrap, finished)
     check(outcome)
     assert [len(messages) for messages in outcome.retries] == [
@@ -72,7 +73,7 @@ def test_each_payment_lands_in_one_end(target: Target, finished: Topics) -> None
     ]
 
 
-def test_none_is_tried_before_it_is_due(target: Target, finished: Topics) -> None:
+def test_no_attempt_is_early(target: Target, finished: Topics) -> None:
     outcome = Outcome(target.bootstrap, finished)
     landed_ms: dict[tuple[Place, int], int] = {}
     for message in [*outcome.paid, *outcome.dead, *chain(*outcome.retries)]:
@@ -84,7 +85,7 @@ def test_none_is_tried_before_it_is_due(target: Target, finished: Topics) -> Non
             assert landed_ms[place_of(message), tries + 1] >= due_ms >= before + delay_ms
 
 
-def test_payments_alike_keep_their_order(target: Target, finished: Topics) -> None:
+def test_equal_payments_keep_their_order(target: Target, finished: Topics) -> None:
     outcome = Outcome(target.bootstrap, finished)
     for end in outcome.paid, outcome.dead:
         alike = defaultdict(list)
@@ -94,8 +95,8 @@ def test_payments_alike_keep_their_order(target: Target, finished: Topics) -> No
         assert max(map(len, alike.values())) > 1
 
 
-def test_what_runs_again_is_left_out(spark: SparkSession, target: Target, finished: Topics, tmp_path: Path) -> None:
-    """As after a kill between our commit and Spark's, which the checkpoint's last file is; then without checkpoints."""
+def test_repeated_batches_are_skipped(spark: SparkSession, target: Target, finished: Topics, tmp_path: Path) -> None:
+    """As after a kill between our commit and Spark's, which is the checkpoint's last file; then without checkpoints."""
     for attempts in range(len(finished.stages)):
         commits = sorted((tmp_path / f"stage-{attempts}" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
         for file in commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc"):

@@ -1,4 +1,5 @@
-"""A broker answers the scripts of the group machine word for word: on the oracle, this holds the machine to Kafka."""
+"""A broker gives the answers in the scripts of the group machine, word for word: on the oracle, this compares the
+machine with Kafka."""
 
 import asyncio
 from collections.abc import Callable

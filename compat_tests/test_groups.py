@@ -1,4 +1,4 @@
-"""Groups: commit and resume, members that come and go while records flow, static members."""
+"""Groups: commit and resume, members that join and leave while records are produced, static members."""
 
 import threading
 import time
@@ -57,7 +57,7 @@ def test_a_group_resumes_where_it_committed(
 
 
 @each_client(strategy=["eager", "cooperative"])
-def test_what_is_not_committed_is_seen_again(
+def test_uncommitted_records_are_read_again(
     client: Client, strategy: Strategy, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]
 ) -> None:
     if strategy not in client.strategies:
@@ -76,7 +76,7 @@ def test_what_is_not_committed_is_seen_again(
 
 @contextmanager
 def flowing(bootstrap: str, topic: str) -> Iterator[list[bytes]]:
-    """Records flow into all partitions while the block runs; yields the values that were acknowledged."""
+    """Records are produced to all partitions while the block runs; yields the values that were acknowledged."""
     sent: list[bytes] = []
     stop = threading.Event()
     failures: list[Exception] = []
@@ -111,7 +111,7 @@ def flowing(bootstrap: str, topic: str) -> Iterator[list[bytes]]:
 
 
 def shared_out(members: list[Member], topic: str) -> bool:
-    """Whether the members have all partitions between them, each once, and none has nothing."""
+    """Whether the members own all partitions, each once, and each member owns some."""
     held = Counter(place for member in members for place in member.partitions)
     everything: set[Place] = {(topic, at) for at in range(PARTITIONS)}
     return held.keys() == everything and set(held.values()) == {1} and all(member.partitions for member in members)
@@ -127,7 +127,7 @@ def strategies_of_each_client() -> list[object]:
 
 
 @pytest.mark.parametrize(("client", "strategy", "count"), strategies_of_each_client())
-def test_every_record_is_seen_while_members_come_and_go(
+def test_every_record_is_read_while_members_join_and_leave(
     client: Client, strategy: Strategy, count: int, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]
 ) -> None:
     topic, group = make_topic(partitions=PARTITIONS), unique()
@@ -154,13 +154,13 @@ def test_every_record_is_seen_while_members_come_and_go(
     )
     for member in members:
         member.leave()
-    # Commits follow the records, so that what is seen twice is what one poll had fetched when a partition moved.
+    # commits follow the records: records read twice are those that one poll had fetched when a partition moved
     times_seen = Counter((one.partition, one.offset) for member in everyone for one in member.seen)
     assert max(times_seen.values()) <= len(everyone)
 
 
 def await_quiet(members: list[Member]) -> None:
-    """A commit that met the rebalance makes some clients join once more; wait until that is over."""
+    """A commit during the rebalance makes some clients join once more; wait until that is over."""
     quiet_since, before = time.monotonic(), [member.assignments for member in members]
     while time.monotonic() < quiet_since + QUIET_S:
         time.sleep(0.05)
@@ -170,7 +170,7 @@ def await_quiet(members: list[Member]) -> None:
 
 
 @each_client()
-def test_a_static_member_comes_back_without_a_rebalance(
+def test_a_static_member_returns_without_a_rebalance(
     client: Client, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]
 ) -> None:
     topic, group = make_topic(partitions=PARTITIONS), unique()
@@ -183,8 +183,8 @@ def test_a_static_member_comes_back_without_a_rebalance(
         goes.leave()
         comes_back = Member(client, broker.bootstrap, group, topic, instance="goes").start()
         wait_for(lambda: comes_back.partitions == had, "it has its partitions again")
-        wait_for(lambda: comes_back.seen, "it goes on with them")
-        assert stays.assignments == assignments, "the other member was bothered"
+        wait_for(lambda: comes_back.seen, "it continues with them")
+        assert stays.assignments == assignments, "the other member had to rebalance"
     members = (stays, goes, comes_back)
     wait_for(lambda: {one.value for member in members for one in list(member.seen)} >= set(sent), "every record")
     stays.leave()

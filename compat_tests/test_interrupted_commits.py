@@ -1,4 +1,5 @@
-"""Who commits is told so before every partition knows. Brokers are killed in between, and it stays all or nothing."""
+"""A commit is acknowledged before every partition knows it. Brokers are killed in between, and it stays all or
+nothing."""
 
 import random
 import time
@@ -26,7 +27,7 @@ SETTINGS = {
     "replica.lag.time.max.ms": "2000",
     "transaction.state.log.num.partitions": "3",
 }
-"""Who is silent leaves the in-sync sets soon, and stays its partitions' leader for a while."""
+"""Silent replicas leave the in-sync sets soon, but stay leaders of their partitions for a while."""
 
 
 @pytest.fixture
@@ -43,21 +44,21 @@ def patiently(attempt: Callable[[], bool], what: str) -> None:
 
 
 def coordinator_of(node: ClusterNode, transactional_id: str) -> int:
-    """The node that this one names; -1 while it knows of none."""
+    """The coordinator according to this node; -1 while it knows of none."""
     request = find_coordinator.Request(key_type=TRANSACTION, coordinator_keys=[transactional_id])
     told = ask(node.address, "FindCoordinator", 4, request, find_coordinator.Response, timeout_s=20)
     return int(told.coordinators[0].node_id)
 
 
 def states(node: ClusterNode, names: Sequence[str]) -> set[str]:
-    """What the transactions' coordinator, if it is this node, says of them."""
+    """The states of transactions, if this node is their coordinator."""
     request = describe_transactions.Request(transactional_ids=list(names))
     told = ask(node.address, "DescribeTransactions", 0, request, describe_transactions.Response, timeout_s=20)
     return {one.transaction_state for one in told.transaction_states}
 
 
 def two_ids_elsewhere(cluster: Cluster, away: int) -> tuple[list[str], int]:
-    """Two transactional ids of one coordinator that is not on that node, and the coordinator."""
+    """Two transactional ids with the same coordinator, which is not that node, and the coordinator."""
     node = cluster.nodes[away]
     patiently(lambda: coordinator_of(node, "x") >= 0, "there is a coordinator")
     by_coordinator: dict[int, list[str]] = {}
@@ -66,13 +67,13 @@ def two_ids_elsewhere(cluster: Cluster, away: int) -> tuple[list[str], int]:
         by_coordinator.setdefault(coordinator, []).append(name)
         if coordinator not in (-1, away) and len(by_coordinator[coordinator]) == 2:
             return by_coordinator[coordinator], coordinator
-    raise AssertionError("one node coordinates everything")
+    raise AssertionError("one node is the coordinator of all ids")
 
 
 @pytest.mark.parametrize("fault", ["paused", "killed"])
-def test_another_coordinator_ends_what_was_prepared(cluster: Cluster, fault: str, target_name: str) -> None:
-    """A partition's only replica is away when transactions end, and then their coordinator is killed. Its successor
-    tells the partition, when that is back.
+def test_another_coordinator_ends_prepared_transactions(cluster: Cluster, fault: str, target_name: str) -> None:
+    """A partition's only replica is down when transactions end, and then their coordinator is killed. Its successor
+    writes the markers when the replica is back.
     """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     away = next(node_id for node_id in cluster.nodes if node_id != cluster.active_controller())
@@ -98,7 +99,7 @@ def test_another_coordinator_ends_what_was_prepared(cluster: Cluster, fault: str
             one.tell(end)
         prepared, complete = {"PrepareCommit", "PrepareAbort"}, {"CompleteCommit", "CompleteAbort"}
         if fault == "killed" and target_name == "kafka":
-            # 4.3.1 takes a partition without a leader for a deleted one: half of what was committed is lost
+            # 4.3.1 treats a partition without a leader as deleted: half of the committed records is lost
             patiently(lambda: states(cluster.nodes[coordinator], names) == complete, "both are complete without it")
             return
         patiently(lambda: states(cluster.nodes[coordinator], names) == prepared, "both ends are prepared")
@@ -119,7 +120,7 @@ def test_another_coordinator_ends_what_was_prepared(cluster: Cluster, fault: str
 
 
 def test_a_broker_killed_while_a_transaction_ends(target_name: str) -> None:
-    """Whatever moment it is: all of it is there or nothing, and all of it where the client was told so."""
+    """At any moment: the transaction is complete or absent, and complete if the client got the acknowledgement."""
     chance = random.Random(SEED)
     broker = start_target(target_name)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
@@ -144,7 +145,7 @@ def test_a_broker_killed_while_a_transaction_ends(target_name: str) -> None:
                 continue
     with Transactor(JAVA, broker.bootstrap) as last:
         for number in range(ROUNDS):
-            last.do("producer", f"interrupted-{number}", 60_000)  # whoever gave up has left something open
+            last.do("producer", f"interrupted-{number}", 60_000)  # a client that gave up has left something open
         last.transaction("t", *ends(PARTITIONS))
         found = last.read("t", PARTITIONS)
     assert all(values == found[0] for values in found.values()), "a part of a transaction"

@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools and with them the Java clients, all in one JVM."""
+"""Kafka's own command-line tools, and with them the Java clients, all in one JVM."""
 
 import json
 import re
@@ -210,7 +210,7 @@ def test_features(broker: Running) -> None:
 
 
 def test_verifiable_clients(broker: Running, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
-    """Each line that they say is an event: nothing sent is unacknowledged, and all of it is consumed and committed."""
+    """Each line that they print is an event: every sent record is acknowledged, consumed and committed."""
     topic = make_topic()
 
     def events(name: str, *options: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A few rounds of kill -9; `python -m compat_tests.kill_rounds` plays hundreds."""
+"""A few rounds of kill -9; `python -m compat_tests.kill_rounds` runs hundreds."""
 
 from compat_tests.conftest import start_target
 from compat_tests.kill_rounds import DELETING_SOON, play
@@ -7,7 +7,7 @@ ROUNDS = 8
 SEED = 20
 
 
-def test_a_broker_killed_again_and_again_keeps_its_word(target_name: str) -> None:
+def test_a_broker_killed_again_and_again_loses_nothing(target_name: str) -> None:
     broker = start_target(target_name, DELETING_SOON)
     try:
         rounds = play(broker, ROUNDS, SEED)

@@ -33,7 +33,7 @@ def two(target_name: str, tmp_path: Path) -> Iterator[Running]:
 
 
 def described(broker: Running) -> dict[str, dict[str, Any]]:
-    """By name of the directory, what kafka-log-dirs says of it."""
+    """The output of kafka-log-dirs by the name of the directory."""
     said = broker.tool("kafka-log-dirs", "--describe").ok()
     (told,) = json.loads(next(line for line in said.splitlines() if line.startswith("{")))["brokers"]
     return {Path(each["logDir"]).name: each for each in told["logDirs"]}
@@ -56,7 +56,7 @@ def make(broker: Running, topic: str, partitions: int) -> None:
 
 
 class Writing:
-    """A client that produces to partition 0 all the while."""
+    """A client that produces to partition 0 all the time."""
 
     def __init__(self, broker: Running) -> None:
         self.acked: list[int] = []
@@ -81,7 +81,7 @@ class Writing:
 
     def goes_on(self) -> None:
         at = len(self.acked)
-        until(lambda: len(self.acked) > at + 100, "the client goes on")
+        until(lambda: len(self.acked) > at + 100, "the client continues")
 
     def end(self) -> list[int]:
         self._over.set()
@@ -104,7 +104,7 @@ def read(broker: Running, count: int) -> list[int]:
 
 
 def move(broker: Running, root: Path, goal: str) -> None:
-    """Partition 0, to the end of it."""
+    """Move partition 0, and wait until the move is complete."""
     plan = root / "plan.json"
     moved = {"topic": TOPIC, "partition": 0, "replicas": [1], "log_dirs": [str(root / goal)]}
     plan.write_text(json.dumps({"version": 1, "partitions": [moved]}))
@@ -131,7 +131,7 @@ def test_a_replica_moves_while_a_client_produces(two: Running, tmp_path: Path) -
     assert read(two, len(acked)) == acked
 
 
-def test_one_directory_is_not_there_at_the_start(two: Running, tmp_path: Path) -> None:
+def test_a_missing_directory_at_the_start(two: Running, tmp_path: Path) -> None:
     make(two, TOPIC, 2)
     lost = next(name for name, at in places(two, TOPIC).items() if at == "second")
     kept = int(next(name for name, at in places(two, TOPIC).items() if at == "data").rpartition("-")[2])

@@ -1,7 +1,7 @@
 """A metadata quorum of two kpybrokers and one Apache Kafka controller, and Kafka's own tool for it.
 
-Votes, fetches, elections and the records themselves are Kafka's: whoever leads, the others follow, and a topic made
-under one leader is there under the next.
+Votes, fetches, elections and the records themselves are Kafka's: whichever node leads, the others follow, and a topic
+created under one leader exists under the next.
 """
 
 import re
@@ -21,14 +21,14 @@ KAFKA_NODE = 3
 
 
 class Quorum:
-    """Nodes 1 and 2 are ours, broker and controller each; node 3 is a Kafka controller."""
+    """Nodes 1 and 2 are kpybrokers, broker and controller each; node 3 is a Kafka controller."""
 
     def __init__(self, root: Path) -> None:
         self.ports = {node: steady_port() for node in (1, 2, KAFKA_NODE)}
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.ports.items())
         self.ours = {node: self._our_node(root / str(node), node, voters) for node in (1, 2)}
         self.kafka = KafkaController(root / str(KAFKA_NODE), self.ports[KAFKA_NODE], voters)
-        self.threads = ThreadPoolExecutor(3)  # a child ends with the thread that started it
+        self.threads = ThreadPoolExecutor(3)  # a child process ends with the thread that started it
 
     def _our_node(self, directory: Path, node: int, voters: str) -> KPyBroker:
         port = steady_port()
@@ -45,7 +45,7 @@ class Quorum:
         )
 
     def start(self) -> None:
-        """All three at once: none is ready before two of them are."""
+        """Start all three at once: none is ready before two of them are."""
         starts: list[Callable[[], object]] = [self.ours[1].start, self.ours[2].start, self.kafka.start]
         for started in [self.threads.submit(start) for start in starts]:
             started.result()
@@ -57,28 +57,28 @@ class Quorum:
         self.threads.shutdown()
 
     def status(self) -> dict[str, str]:
-        """What `kafka-metadata-quorum describe --status` says, by its words; asked of a node that runs."""
+        """The output of `kafka-metadata-quorum describe --status`, by its labels, from a running node."""
         asked = next(node for node in self.ours.values() if node.running)
         said = tool("kafka-metadata-quorum", "describe", "--status", bootstrap=asked.bootstrap)
         self.said = said
         return dict(re.findall(r"^(\w+):\s+(.*)$", said.out, re.MULTILINE))
 
     def until(self, holds: Callable[[dict[str, str]], bool]) -> dict[str, str]:
-        """The status, once it is as wanted."""
+        """Wait for the wanted status, and return it."""
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             status = self.status()
             if status and holds(status):
                 return status
             time.sleep(0.2)
-        raise AssertionError(f"waited in vain, last: {status}; {self.said}")
+        raise AssertionError(f"timed out, last: {status}; {self.said}")
 
     def make(self, topic: str) -> None:
         asked = next(node for node in self.ours.values() if node.running)
         tool("kafka-topics", "--create", "--topic", topic, bootstrap=asked.bootstrap).ok()
 
     def topics(self) -> list[str]:
-        """As each of our running nodes tells them; they must agree."""
+        """The topics according to each running kpybroker; they must agree."""
         told = {
             tool("kafka-topics", "--list", bootstrap=node.bootstrap).ok() for node in self.ours.values() if node.running
         }
@@ -87,7 +87,7 @@ class Quorum:
 
 
 class KafkaController(Kafka):
-    """A Kafka node that is a controller only, one of the voters that all nodes name."""
+    """A Kafka node that is only a controller, one of the voters that all nodes name."""
 
     format_options = ()
 

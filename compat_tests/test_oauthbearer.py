@@ -1,4 +1,4 @@
-"""OAUTHBEARER: stock clients log in with tokens, and each answer to a token that is wrong is Apache Kafka's."""
+"""OAUTHBEARER: stock clients log in with tokens, and each response to a wrong token equals Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TOPIC = "behind-a-token"
 AUDIENCE, ISSUER = "kafka", "https://login.example.org"
 MAX_REAUTH_MS = 60_000
 AUTHENTICATION = -169
-"""librdkafka's own code for a login that has failed."""
+"""librdkafka's own code for a failed login."""
 FAILED = ErrorCode.SASL_AUTHENTICATION_FAILED
 SHARED = "Authentication failed during authentication due to invalid credentials with SASL mechanism OAUTHBEARER"
 INVALID = '{"status":"invalid_token"}'
@@ -52,14 +52,14 @@ SEEN = b"\x01"
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
 ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
-"""Apache Kafka opens no address that is not named in this property of Java."""
+"""Apache Kafka requests only URLs that this Java property allows."""
 DOORS = ("open", "scoped", "renewed", "signed", "loose", "remote")
-"""Three listeners with unsecured tokens, and three with signed ones, the last of which asks for its keys by https."""
+"""Three listeners with unsecured tokens, and three with signed ones, the last of which fetches its keys by https."""
 SIGNING = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
 def settings_of(keys: str, remote: str, trust: str = "") -> dict[str, str]:
-    """`trust` are the options of TLS to the address of the keys."""
+    """`trust` are the TLS options for the URL of the keys."""
 
     def of(door: str, **settings: str) -> dict[str, str]:
         return {f"listener.name.{door}.oauthbearer.{name.replace('_', '.')}": text for name, text in settings.items()}
@@ -99,7 +99,7 @@ def settings_of(keys: str, remote: str, trust: str = "") -> dict[str, str]:
 
 
 class Doors(NamedTuple):
-    """A broker with its listeners, and who signs the tokens for them."""
+    """A broker with its listeners, and the signer of tokens for them."""
 
     broker: Running
     ports: dict[str, int]
@@ -116,7 +116,7 @@ class Doors(NamedTuple):
 
 
 def broker_of(target_name: str, settings: dict[str, str], *urls: str) -> tuple[Running, dict[str, int]]:
-    """Not started, and the ports of its listeners."""
+    """A broker that is not started yet, and the ports of its listeners."""
     allowed = f"-D{ALLOWED}={','.join(urls)}"
     broker: Running = Kafka(jvm=("-XX:TieredStopAtLevel=1", allowed)) if target_name == "kafka" else KPyBroker()
     ports = {door: steady_port() for door in DOORS}
@@ -154,18 +154,18 @@ def doors(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def signed(doors: Doors, **changed: object) -> str:
-    """A token for the door that asks for an issuer and an audience."""
+    """A token for the listener that requires an issuer and an audience."""
     return doors.provider.token(claims_of(**{"aud": AUDIENCE, "iss": ISSUER, **changed}))
 
 
 def log_in(raw: SaslSocket, message: bytes) -> sasl_authenticate.Response:
-    """The handshake and the client's first message; the answer."""
+    """The handshake and the client's first message; returns the response."""
     assert raw.handshake("OAUTHBEARER").error_code == 0
     return raw.token(message)
 
 
 def said_of(doors: Doors, door: str, token: str) -> str:
-    """What a token is told: nothing if it logs in, else what the client is told twice."""
+    """The error for a token, which is sent to the client twice; nothing if it logs in."""
     with doors.open(door) as raw:
         told = log_in(raw, first_message(token))
         if told.error_code == 0 and not told.auth_bytes:
@@ -200,7 +200,7 @@ def librdkafka(doors: Doors, door: str) -> dict[str, object]:
 
 
 def with_tokens(doors: Doors, make: Callable[[], str]) -> dict[str, object]:
-    """librdkafka asks for a token, and for when it expires."""
+    """librdkafka asks for a token and its expiry time."""
     return {**librdkafka(doors, "signed"), "oauth_cb": lambda _: (make(), time.time() + LIFETIME_S)}
 
 
@@ -223,7 +223,7 @@ def test_confluent_kafka_logs_in(doors: Doors, unique: Callable[[], str]) -> Non
     assert value in found
 
 
-def test_confluent_kafka_is_told_of_a_wrong_token(doors: Doors) -> None:
+def test_confluent_kafka_reports_a_wrong_token(doors: Doors) -> None:
     told: list[KafkaError] = []
     producer = Producer({**with_tokens(doors, lambda: signed(doors, aud="x")), "error_cb": told.append})
     deadline = time.monotonic() + 30
@@ -257,7 +257,7 @@ def test_kafka_python_logs_in(doors: Doors) -> None:
 
 
 def test_aiokafka_logs_in(doors: Doors) -> None:
-    """It does not read what the answer to a wrong token says, and finds out later."""
+    """It does not read the response to a wrong token, and finds out later."""
 
     class Tokens(AbstractTokenProvider):
         def __init__(self, token: str) -> None:
@@ -280,7 +280,7 @@ def test_aiokafka_logs_in(doors: Doors) -> None:
 
 
 def java(directory: Path, jaas: str, **more: str) -> tuple[str, str]:
-    """The options of a tool that logs in."""
+    """The options for a tool to log in."""
     file = directory / "client.properties"
     settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": jaas}
     settings |= {name.replace("_", "."): text for name, text in more.items()}
@@ -345,7 +345,7 @@ def test_a_token_logs_in(doors: Doors, version: int) -> None:
         first_message(unsecured(claims_of()), extensions="auth=x\x01"),
     ],
 )
-def test_what_is_no_first_message(doors: Doors, message: bytes) -> None:
+def test_an_invalid_first_message(doors: Doors, message: bytes) -> None:
     with doors.open("open") as raw:
         told = log_in(raw, message)
         assert (told.error_code, told.error_message, told.auth_bytes) == (FAILED, SHARED, b"")
@@ -353,7 +353,7 @@ def test_what_is_no_first_message(doors: Doors, message: bytes) -> None:
 
 
 def test_the_scheme_is_bearer(doors: Doors) -> None:
-    """In any case. Apache Kafka closes the connection for another one, without an answer."""
+    """In upper or lower case. For another scheme Apache Kafka closes the connection without a response."""
     message = first_message(unsecured(claims_of()))
     with doors.open("open") as raw:
         assert log_in(raw, message.replace(b"Bearer ", b"bEARER   ")).error_code == 0
@@ -404,11 +404,11 @@ def test_bare_tokens(doors: Doors) -> None:
         assert raw.is_closed()
 
 
-# ---- how long a login lasts
+# ---- the lifetime of a login
 
 
 def test_a_login_lasts_as_long_as_its_token(doors: Doors) -> None:
-    """Or as connections.max.reauth.ms, if that is shorter; and both may be renewed, by the same name."""
+    """Or for connections.max.reauth.ms, if that is shorter; both can be renewed, under the same name."""
     for lives_s, lasts_s in ((10, 10), (500, MAX_REAUTH_MS // 1000)):
         with doors.open("renewed") as raw:
             for _ in range(2):
@@ -440,7 +440,7 @@ def test_an_expired_session_is_closed(doors: Doors) -> None:
         until(lambda: not is_served(raw), "the session has ended")
 
 
-def test_a_token_that_only_the_clock_skew_lets_in_has_no_session(doors: Doors) -> None:
+def test_a_token_that_is_valid_only_by_clock_skew_has_no_session(doors: Doors) -> None:
     now_s = int(time.time())
     for door, token in (
         ("scoped", unsecured(claims_of(name="ann", scp=["read", "write"], iat=now_s - 9, exp=now_s - 2))),
@@ -513,7 +513,7 @@ def test_unsecured_tokens(doors: Doors, door: str, token: Callable[[int], str], 
         lambda now: unsecured(claims_of(exp=now + 1000 * 366 * 86_400)),
     ],
 )
-def test_what_apache_kafka_stumbles_over_logs_nobody_in(doors: Doors, token: Callable[[int], str]) -> None:
+def test_tokens_that_make_apache_kafka_fail_are_refused(doors: Doors, token: Callable[[int], str]) -> None:
     """It closes the connection."""
     with doors.open("open") as raw, contextlib.suppress(ConnectionError):
         assert log_in(raw, first_message(token(int(time.time())))).auth_bytes == INVALID.encode()
@@ -524,7 +524,7 @@ def test_what_apache_kafka_stumbles_over_logs_nobody_in(doors: Doors, token: Cal
 
 
 @pytest.mark.parametrize("kid", SIGNING)
-def test_what_tokens_are_signed_with(doors: Doors, kid: str) -> None:
+def test_the_algorithms_of_signatures(doors: Doors, kid: str) -> None:
     claims = claims_of(who=kid)
     assert logs_in(doors, "loose", doors.provider.token(claims, kid))
     assert not logs_in(doors, "loose", doors.provider.token(claims, kid)[:-8] + "AAAAAAAA")
@@ -602,7 +602,7 @@ def test_times(doors: Doors, times: dict[str, float], is_in: bool) -> None:
 
 
 @pytest.mark.parametrize("changed", [{"exp": None}, {"iat": None}, {"exp": "1"}, {"nbf": "1"}, {"exp": 10**30}])
-def test_times_are_there_and_numbers(doors: Doors, changed: dict[str, object]) -> None:
+def test_times_must_be_present_and_numbers(doors: Doors, changed: dict[str, object]) -> None:
     assert not logs_in(doors, "loose", doors.provider.token(claims_of(**{"who": "ann", **changed})))
 
 
@@ -630,12 +630,12 @@ def test_headers(doors: Doors, kid: str, header: dict[str, object], is_in: bool)
     assert logs_in(doors, "loose", doors.provider.token(claims_of(who="ann"), kid, header)) == is_in
 
 
-def test_a_key_that_says_no_algorithm_is_for_any(doors: Doors) -> None:
+def test_a_key_without_an_algorithm_is_for_any(doors: Doors) -> None:
     assert logs_in(doors, "loose", doors.provider.token(claims_of(who="ann"), "RS256", alg="PS512"))
 
 
 @pytest.mark.parametrize("token", ["abc", "a.b.c", "a..c", "..", "eyJhbGciOiJSUzI1NiJ9.e30.", "a.b.c.d.e"])
-def test_what_is_no_token(doors: Doors, token: str) -> None:
+def test_an_invalid_token(doors: Doors, token: str) -> None:
     for door in ("signed", "loose", "remote"):
         assert said_of(doors, door, token) == INVALID
     assert said_of(doors, "loose", unsecured(claims_of(who="ann"))) == INVALID
@@ -645,7 +645,7 @@ def test_what_is_no_token(doors: Doors, token: str) -> None:
 
 
 def test_a_file_of_keys_is_read_again(doors: Doors) -> None:
-    """At the next login; while it cannot be read, nobody gets in."""
+    """At the next login; while the file cannot be read, no client can log in."""
     before = doors.keys.read_text()
     token, renewed = signed(doors), doors.provider.token(of_signed(doors), "unknown")
     assert logs_in(doors, "signed", token)
@@ -663,7 +663,7 @@ def test_a_file_of_keys_is_read_again(doors: Doors) -> None:
 
 
 def write(path: Path, content: str) -> None:
-    """Replace a file by one with a later time, which Java reads in milliseconds."""
+    """Replace a file with one that has a later time, which Java reads in milliseconds."""
     new = path.with_suffix(".new")
     new.write_text(content)
     later_ns = time.time_ns() + next(LATER) * 10_000_000
@@ -674,8 +674,8 @@ def write(path: Path, content: str) -> None:
 LATER = iter(range(1000))
 
 
-def test_keys_at_an_address_are_asked_for_again(doors: Doors) -> None:
-    """When a token names one that is missing, and not each time."""
+def test_keys_at_a_url_are_requested_again(doors: Doors) -> None:
+    """When a token names a missing one, but not each time."""
     provider, server = doors.remote, doors.server
     for kid in ("RS256", "ES256"):
         assert logs_in(doors, "remote", provider.token(claims_of(), kid))
@@ -693,7 +693,7 @@ def test_keys_at_an_address_are_asked_for_again(doors: Doors) -> None:
     assert server.asked.count("/keys") <= asked + 2, "at most for each name once a minute"
 
 
-def test_keys_stay_when_an_address_answers_nothing_useful(doors: Doors) -> None:
+def test_keys_stay_when_a_url_returns_nothing_useful(doors: Doors) -> None:
     provider, server = doors.remote, doors.server
     kid = provider.shown[0]
     for number, (status, body) in enumerate(((500, ""), (200, "{"), (200, '{"keys": 3}'))):
@@ -722,7 +722,7 @@ def test_a_file_without_keys_stops_the_start(target_name: str, tmp_path: Path, c
     broker.remove()
 
 
-def test_an_address_without_an_answer_stops_the_start(target_name: str, tmp_path: Path) -> None:
+def test_a_url_without_a_response_stops_the_start(target_name: str, tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_text('{"keys": []}')
     with KeyServer() as server:

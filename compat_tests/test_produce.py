@@ -1,4 +1,4 @@
-"""What was sent is what is read: codecs, acks, sizes, keys, headers, null values, batches of thousands."""
+"""Records are read as they were sent: codecs, acks, sizes, keys, headers, null values, batches of thousands."""
 
 import random
 import time
@@ -32,7 +32,7 @@ BATCH_COUNT = 5_000
 
 
 class Kept:
-    """Producers and consumers that several tests use one after the other: as in life, and it saves the connecting."""
+    """Producers and consumers that several tests share, as in practice; this also saves time for connecting."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -63,14 +63,14 @@ def kept(target: Running) -> Iterator[Kept]:
 
 
 def payload(size: int, seed: int) -> bytes:
-    """Half of it compresses well, half does not."""
+    """Bytes of which half compress well, and half do not."""
     noise = random.Random(seed).randbytes(max(1, min(size, 65_536) // 2))
     block = noise + bytes([seed % 256]) * len(noise)
     return (block * (size // len(block) + 1))[:size]
 
 
 def shapes(size: int) -> list[Message]:
-    """Each combination of key, value and headers that a record can have; with values of some size."""
+    """Each combination of key, value and headers that a record can have; with values of a given size."""
     value = payload(size, 1)
     if size >= 1_000_000:
         return [Message(value, b"key", HEADERS, 1_700_000_000_123), Message(payload(size, 2))]
@@ -83,7 +83,7 @@ def shapes(size: int) -> list[Message]:
 
 
 def read(consumer: Consumer, count: int, timeout_s: float = 30) -> list[Received]:
-    """Poll until that many records are there; what is there after the time if fewer."""
+    """Poll until there are that many records; returns fewer if the time is over before."""
     deadline = time.monotonic() + timeout_s
     found: list[Received] = []
     while len(found) < count and time.monotonic() < deadline:
@@ -96,7 +96,9 @@ def content(message: Message | Received) -> tuple[bytes | None, bytes | None, tu
 
 
 @each_client(codec=CODECS, acks=ACKS, size=SIZES)
-def test_sent_is_read(client: Client, codec: Codec, acks: Acks, size: int, kept: Kept, make_topic: MakeTopic) -> None:
+def test_sent_records_are_read(
+    client: Client, codec: Codec, acks: Acks, size: int, kept: Kept, make_topic: MakeTopic
+) -> None:
     topic = make_topic(max_message_bytes=12 << 20)
     messages = [message for message in shapes(size) if client.can_send(message)]
     consumer = kept.consumer(client)

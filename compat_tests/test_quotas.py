@@ -1,4 +1,4 @@
-"""Client quotas: Kafka's tool sets them, stock clients are told to wait, and whoever waits keeps to them."""
+"""Client quotas: Kafka's tool sets them, stock clients are throttled, and clients that wait stay within them."""
 
 import contextlib
 import socket
@@ -21,7 +21,7 @@ from oracle.tools import Ran, tool
 KB = 1000
 RATE = 100 * KB
 AT_ONCE = 10 * RATE
-"""What eleven windows of a second allow whoever was quiet."""
+"""The burst that eleven windows of a second allow a client that was idle."""
 TOPIC = "limited"
 RAW = "oracle"
 """The client id of `oracle.asking`."""
@@ -29,7 +29,7 @@ RAW = "oracle"
 
 @pytest.fixture(scope="module")
 def broker(target_name: str) -> Iterator[Running]:
-    """One of its own, for it is not to hold back others."""
+    """A broker of its own, so that other tests are not throttled."""
     with start_target(target_name) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
@@ -88,7 +88,7 @@ def fetched(offset: int) -> fetch.Request:
         ("ips", "10.0.0.1", "connection_creation_rate=7"),
     ],
 )
-def test_the_tool_sets_shows_and_removes(broker: Running, kind: str, name: str, given: str) -> None:
+def test_the_tool_sets_shows_and_removes_quotas(broker: Running, kind: str, name: str, given: str) -> None:
     keys = ",".join(each.partition("=")[0] for each in given.split(","))
     for entity in (("--entity-type", kind, "--entity-name", name), ("--entity-type", kind, "--entity-default")):
         assert "Completed updating" in configs(broker, "--alter", *entity, "--add-config", given).ok()
@@ -100,7 +100,7 @@ def test_the_tool_sets_shows_and_removes(broker: Running, kind: str, name: str, 
         assert keys.partition(",")[0] not in described(broker, *entity)
 
 
-def test_the_tool_says_what_is_wrong(broker: Running) -> None:
+def test_the_tool_reports_errors(broker: Running) -> None:
     ann = ("--entity-type", "users", "--entity-name", "ann")
     for entity, given, why in (
         (ann, "producer_byte_rate=0", "must be greater than 0"),
@@ -119,7 +119,7 @@ def test_a_user_and_its_clients(broker: Running) -> None:
     configs(broker, "--alter", *both, "--delete-config", "producer_byte_rate").ok()
 
 
-def test_a_producer_is_told_at_once_and_then_not_read(raw: Conversation) -> None:
+def test_a_producer_is_answered_at_once_and_then_not_read(raw: Conversation) -> None:
     limit(raw, "client-id", RAW, "producer_byte_rate", RATE)
     assert raw.ask("Produce", 9, produced(10), produce.Response).throttle_time_ms == 0
     too_much = [raw.ask("Produce", 9, produced(800 * KB), produce.Response) for _ in range(2)]
@@ -133,12 +133,12 @@ def test_a_producer_is_told_at_once_and_then_not_read(raw: Conversation) -> None
 
 
 def put(raw: Conversation, size_bytes: int) -> int:
-    """The offset of one record of that size."""
+    """Produce one record of that size; returns the offset."""
     told = raw.ask("Produce", 9, produced(size_bytes), produce.Response)
     return int(told.responses[0].partition_responses[0].base_offset)
 
 
-def test_a_consumer_is_answered_nothing_while_it_waits(raw: Conversation) -> None:
+def test_a_throttled_consumer_gets_empty_responses(raw: Conversation) -> None:
     first, second = put(raw, 700 * KB), put(raw, 700 * KB)
     limit(raw, "client-id", RAW, "consumer_byte_rate", RATE)
     told = raw.ask("Fetch", 12, fetched(first), fetch.Response)
@@ -158,7 +158,7 @@ def topics(*names: str, partitions: int = 1, validate_only: bool = False) -> cre
     return create_topics.Request(topics=wanted, timeout_ms=30_000, validate_only=validate_only)
 
 
-def test_partitions_are_made_at_a_rate(raw: Conversation) -> None:
+def test_partitions_are_created_at_a_rate(raw: Conversation) -> None:
     limit(raw, "user", None, "controller_mutation_rate", 2.0)
 
     def codes(request: Any, version: int = 7) -> tuple[set[int], int]:
@@ -167,7 +167,7 @@ def test_partitions_are_made_at_a_rate(raw: Conversation) -> None:
 
     assert codes(topics("q-looked-at", partitions=24, validate_only=True)) == ({0}, 0)
     refused, wait_ms = codes(topics("q-a"))
-    assert refused == {ErrorCode.THROTTLING_QUOTA_EXCEEDED}, "to look costs as much as to make"
+    assert refused == {ErrorCode.THROTTLING_QUOTA_EXCEEDED}, "validation costs as much as creation"
     assert 0 < wait_ms <= 1000
     found, _ = codes(topics("q-b", "q-c"))
     assert found <= {0, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
@@ -214,7 +214,7 @@ def test_a_librdkafka_consumer_gets_everything_later(broker: Running, raw: Conve
     offsets = [put(raw, 100 * KB) for _ in range(16)]
     limit(raw, "client-id", "reader", "consumer_byte_rate", RATE)
     small = {"fetch.max.bytes": 250 * KB, "message.max.bytes": 200 * KB, "max.partition.fetch.bytes": 200 * KB}
-    # of larger answers Apache Kafka gives none at all once they are more than the quota of ten seconds
+    # Apache Kafka sends no larger responses at all once they exceed the quota of ten seconds
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "client.id": "reader", "group.id": "unused", **small})
     began = time.monotonic()
     consumer.assign([TopicPartition(TOPIC, 0, offsets[0])])
@@ -228,12 +228,14 @@ def test_a_librdkafka_consumer_gets_everything_later(broker: Running, raw: Conve
     consumer.close()
     assert found == offsets
     assert took_s > (len(offsets) * 100 * KB - AT_ONCE - 300 * KB) / RATE, (
-        "what was in the last answer is not waited for"
+        "the records of the last response are not waited for"
     )
     limit(raw, "client-id", "reader", "consumer_byte_rate", None)
 
 
-def test_java_and_kafka_python_are_told(broker: Running, raw: Conversation, caplog: pytest.LogCaptureFixture) -> None:
+def test_java_and_kafka_python_are_throttled(
+    broker: Running, raw: Conversation, caplog: pytest.LogCaptureFixture
+) -> None:
     for client in ("perf-producer-client", "python"):
         limit(raw, "client-id", client, "producer_byte_rate", 20 * KB)
     ran = tool(

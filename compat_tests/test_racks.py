@@ -50,7 +50,7 @@ def row_of(cluster: Cluster, node_id: int, offset: int, rack: str) -> Any:
     return told.responses[0].partitions[0]
 
 
-def test_the_leader_names_the_replica_and_that_serves(cluster: Cluster) -> None:
+def test_the_leader_names_the_replica_and_the_replica_serves(cluster: Cluster) -> None:
     leader = cluster.leader_of(TOPIC, 0)
     for node_id in cluster.nodes:
         row = row_of(cluster, leader, 0, f"rack{node_id}")

@@ -1,4 +1,4 @@
-"""The runbook's blocks, run as they stand: on three brokers of this machine."""
+"""The runbook's blocks run unchanged, on three brokers of this machine."""
 
 from pathlib import Path
 

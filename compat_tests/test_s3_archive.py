@@ -1,4 +1,4 @@
-"""The archive in a bucket: the same commands, on a local server that speaks S3."""
+"""The archive in a bucket: the same commands, on a local server with the S3 API."""
 
 import json
 import os

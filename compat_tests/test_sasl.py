@@ -1,4 +1,4 @@
-"""SASL_PLAINTEXT: stock clients log in, and each answer to a login that goes wrong is Apache Kafka's."""
+"""SASL_PLAINTEXT: stock clients log in, and each response to a failed login equals Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 TOPIC = "behind-a-login"
 LIFETIME_MS = 4000
 AUTHENTICATION = -169
-"""librdkafka's own code for a login that has failed."""
+"""librdkafka's own code for a failed login."""
 FAILED = ErrorCode.SASL_AUTHENTICATION_FAILED
 SHARED = "Authentication failed during authentication due to invalid credentials with SASL mechanism "
 TOKENS = "Invalid SASL/PLAIN response: expected 3 tokens, got "
@@ -89,7 +89,7 @@ def doors(target_name: str) -> Iterator[Doors]:
 
 
 def password(mechanism: str) -> str:
-    """kafka-configs cannot read a comma in a password."""
+    """kafka-configs cannot parse a comma in a password."""
     return PASSWORD if mechanism == "PLAIN" else PASSWORD.split(",", maxsplit=1)[0]
 
 
@@ -138,7 +138,7 @@ def test_confluent_kafka_logs_in(doors: Doors, mechanism: str, unique: Callable[
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_confluent_kafka_is_told_of_a_wrong_password(doors: Doors, mechanism: str) -> None:
+def test_confluent_kafka_reports_a_wrong_password(doors: Doors, mechanism: str) -> None:
     told: list[KafkaError] = []
     producer = Producer({**librdkafka(doors, mechanism, "wrong"), "error_cb": told.append})
     deadline = time.monotonic() + 30
@@ -148,7 +148,7 @@ def test_confluent_kafka_is_told_of_a_wrong_password(doors: Doors, mechanism: st
     assert re.search("Invalid username or password" if mechanism == "PLAIN" else SHARED + mechanism, said)
 
 
-def test_confluent_kafka_is_told_of_a_wrong_mechanism(doors: Doors) -> None:
+def test_confluent_kafka_reports_a_wrong_mechanism(doors: Doors) -> None:
     told: list[KafkaError] = []
     settings = {**librdkafka(doors, "OAUTHBEARER", "x"), "enable.sasl.oauthbearer.unsecure.jwt": "true"}
     settings |= {"sasl.oauthbearer.config": "principal=ann", "error_cb": told.append}
@@ -238,18 +238,18 @@ def test_unserved_versions_close(doors: Doors) -> None:
         assert raw.is_closed()
 
 
-def test_an_unknown_mechanism_is_told_the_known_ones(raw: SaslSocket) -> None:
+def test_an_unknown_mechanism_gets_the_list_of_known_ones(raw: SaslSocket) -> None:
     told = raw.handshake("GSSAPI")
     assert told.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
     assert sorted(told.mechanisms) == sorted(MECHANISMS)
     assert raw.is_closed()
 
 
-def test_a_handshake_tells_the_mechanisms(raw: SaslSocket) -> None:
+def test_a_handshake_lists_the_mechanisms(raw: SaslSocket) -> None:
     assert sorted(raw.handshake("PLAIN").mechanisms) == sorted(MECHANISMS)
 
 
-def test_another_request_in_place_of_a_token(doors: Doors) -> None:
+def test_another_request_instead_of_a_token(doors: Doors) -> None:
     with sasl_socket(doors.named) as raw:
         raw.handshake("PLAIN")
         told = raw.handshake("PLAIN")
@@ -299,7 +299,7 @@ def test_larger_frames_come_after_the_login(raw: SaslSocket) -> None:
     assert len(raw.ask("Metadata", metadata.Request(topics=names, allow_auto_topic_creation=False), 4).topics) >= 1
 
 
-# ---- answers
+# ---- responses
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_larger_frames_come_after_the_login(raw: SaslSocket) -> None:
     ],
 )
 @pytest.mark.parametrize("version", [0, 2])
-def test_what_plain_refuses(raw: SaslSocket, data: bytes, said: str, version: int) -> None:
+def test_plain_messages_that_are_refused(raw: SaslSocket, data: bytes, said: str, version: int) -> None:
     raw.handshake("PLAIN")
     told = raw.token(data, version)
     assert (told.error_code, told.error_message, told.auth_bytes) == (FAILED, said, b"")
@@ -336,7 +336,7 @@ def test_an_authorization_id_may_be_the_user(raw: SaslSocket) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[1:])
-def test_what_scram_refuses(doors: Doors, mechanism: str) -> None:
+def test_scram_messages_that_are_refused(doors: Doors, mechanism: str) -> None:
     with sasl_socket(doors.named) as raw:
         told = raw.log_in(mechanism, USER, "wrong")
         assert (told.error_code, told.error_message) == (FAILED, SHARED + mechanism)
@@ -364,12 +364,13 @@ def test_extensions_and_authorization_ids_of_scram(raw: SaslSocket, mechanism: s
 
 
 def test_an_unknown_user_of_scram_is_refused(raw: SaslSocket) -> None:
-    """At the first message by Apache Kafka, and here with the proof, so that nobody learns who has a credential."""
+    """Apache Kafka refuses it at the first message; kpybroker refuses the proof, so that no client learns who has a
+    credential."""
     assert raw.log_in("SCRAM-SHA-256", "nobody", "x").error_code == FAILED
     assert raw.is_closed()
 
 
-def test_what_comes_after_the_login(raw: SaslSocket) -> None:
+def test_requests_after_the_login(raw: SaslSocket) -> None:
     raw.versions()
     assert raw.log_in("SCRAM-SHA-512", USER, password("SCRAM")).error_code == 0
     told = raw.handshake("PLAIN")
@@ -437,7 +438,7 @@ def test_an_ended_session_is_closed_at_the_next_request(renewed: SaslSocket) -> 
 
 
 def test_clients_renew_their_sessions(doors: Doors) -> None:
-    """librdkafka renews before the end, and nothing fails meanwhile."""
+    """librdkafka renews before the end, and nothing fails in between."""
     told: list[KafkaError] = []
     settings = librdkafka(doors, "SCRAM-SHA-256", password("SCRAM"))
     settings |= {"bootstrap.servers": f"127.0.0.1:{doors.renewed}", "error_cb": told.append}

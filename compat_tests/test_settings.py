@@ -1,4 +1,4 @@
-"""Settings that contradict each other: Apache Kafka's answers at its start, and both brokers' when they are changed."""
+"""Settings that contradict each other: Apache Kafka checks them at its start, and both brokers check every change."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from oracle.tools import tool
 from tests.config.test_contradictions import ANSWERS, FILE, given
 
 
-def test_the_answers_of_the_table_are_kafkas(tmp_path: Path) -> None:
-    """It comes to look at the directories, which are not there, or it does not."""
+def test_the_table_has_apache_kafkas_answers(tmp_path: Path) -> None:
+    """kafka-storage accepts the settings if it gets as far as the directories, which do not exist."""
     file = tmp_path / "server.properties"
     answers = []
     for _, line in ANSWERS:
@@ -39,7 +39,7 @@ def test_the_answers_of_the_table_are_kafkas(tmp_path: Path) -> None:
         ("group.streams.assignment.interval.ms=15001", False),
     ],
 )
-def test_changes_that_contradict_what_is_in_force_are_refused(setting: str, taken: bool, broker: Running) -> None:
+def test_changes_that_contradict_the_current_settings_are_refused(setting: str, taken: bool, broker: Running) -> None:
     alter = ("kafka-configs", "--alter", "--entity-type", "brokers", "--entity-default")
     ran = broker.tool(*alter, "--add-config", setting)
     assert (ran.code == 0) == taken, ran

@@ -1,4 +1,4 @@
-"""Share groups (KIP-932) with the Java client, librdkafka and Kafka's tools: what is acknowledged, and what comes back."""
+"""Share groups (KIP-932) with the Java client, librdkafka and Kafka's tools: what is acknowledged, and what returns."""
 
 from __future__ import annotations
 

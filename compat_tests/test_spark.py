@@ -1,4 +1,5 @@
-"""Spark's own connector reads and writes: by offsets, by timestamp, in batches and as a stream. One session for all."""
+"""Spark's own connector reads and writes: by offsets, by timestamp, in batches and as a stream. All tests share one
+session."""
 
 import json
 import uuid
@@ -74,7 +75,7 @@ def read(spark: SparkSession, target: Target, topic: str, **options: str) -> Dat
 
 
 def rows_of(records: DataFrame) -> list[Row]:
-    """What Spark read, in the order it was sent."""
+    """The rows that Spark read, in the order in which they were sent."""
     found = [
         (
             row.partition,
@@ -144,7 +145,7 @@ def test_batch_by_timestamp(spark: SparkSession, target: Target, sent: tuple[str
 def test_batch_by_timestamp_of_each_partition(spark: SparkSession, target: Target, sent: tuple[str, list[Row]]) -> None:
     topic, rows = sent
     start = {"0": FIRST_MS + 100 * STEP_MS, "1": FIRST_MS + 300 * STEP_MS}
-    after_all = FIRST_MS + 10 * COUNT * STEP_MS  # no record is that young: up to the end
+    after_all = FIRST_MS + 10 * COUNT * STEP_MS  # no record is that new: up to the end
     found = read(
         spark,
         target,
@@ -166,7 +167,7 @@ def test_a_time_after_the_last_record_is_an_error_or_the_end(
     assert read(spark, target, topic, **future, startingOffsetsByTimestampStrategy="latest").count() == 0
 
 
-def test_batch_starts_where_the_log_does(spark: SparkSession, target: Target, admin: AdminClient) -> None:
+def test_a_batch_starts_at_the_log_start(spark: SparkSession, target: Target, admin: AdminClient) -> None:
     topic = new_topic(admin)
     rows = send(target.bootstrap, topic)
     deleted = [TopicPartition(topic, 0, 40), TopicPartition(topic, 1, 3)]
@@ -185,13 +186,13 @@ def test_batch_reads_topics_by_pattern(spark: SparkSession, target: Target, admi
     assert {row["topic"]: row["count"] for row in found.collect()} == {one: 10, two: 20}
 
 
-def test_a_topic_that_is_not_there_is_named(spark: SparkSession, target: Target) -> None:
+def test_a_missing_topic_is_named(spark: SparkSession, target: Target) -> None:
     with pytest.raises(Py4JJavaError, match="UnknownTopicOrPartitionException"):
         read(spark, target, f"absent-{uuid.uuid4().hex}").count()
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_batch_write_arrives_whole(spark: SparkSession, target: Target, admin: AdminClient, codec: str) -> None:
+def test_a_batch_is_written_completely(spark: SparkSession, target: Target, admin: AdminClient, codec: str) -> None:
     topic = new_topic(admin)
     headers = "array<struct<key: string, value: binary>>"
     schema = f"key binary, value binary, partition int, headers {headers}"
@@ -209,19 +210,17 @@ def test_batch_write_arrives_whole(spark: SparkSession, target: Target, admin: A
     assert sorted(found, key=repr) == sorted(rows, key=repr)
 
 
-def test_a_partition_without_records_is_read_as_nothing(
-    spark: SparkSession, target: Target, admin: AdminClient
-) -> None:
+def test_a_partition_without_records_gives_no_rows(spark: SparkSession, target: Target, admin: AdminClient) -> None:
     topic = new_topic(admin)
     assert read(spark, target, topic).count() == 0
     send(target.bootstrap, topic, 1)
     assert read(spark, target, topic).count() == 1
 
 
-def test_stream_goes_on_from_its_checkpoint(
+def test_a_stream_continues_from_its_checkpoint(
     spark: SparkSession, target: Target, admin: AdminClient, tmp_path: Path
 ) -> None:
-    """Each run takes what came since the one before, and a file sink holds every record once."""
+    """Each run reads the records since the previous one, and a file sink holds every record once."""
     topic = new_topic(admin)
     rows: list[Row] = []
     kafka = {"kafka.bootstrap.servers": target.bootstrap, "subscribe": topic, "startingOffsets": "earliest", **QUICK}
@@ -240,7 +239,7 @@ def test_stream_goes_on_from_its_checkpoint(
         assert rows_of(spark.read.parquet(str(tmp_path / "out"))) == rows
 
 
-def test_running_stream_carries_records_to_another_topic(
+def test_a_running_stream_copies_records_to_another_topic(
     spark: SparkSession, target: Target, admin: AdminClient, tmp_path: Path
 ) -> None:
     source, sink = new_topic(admin), new_topic(admin)
@@ -262,10 +261,11 @@ def test_running_stream_carries_records_to_another_topic(
     assert sorted(found, key=repr) == sorted(((row[0], row[2], row[3]) for row in rows), key=repr)
 
 
-def test_stream_tells_of_records_that_are_gone(
+def test_a_stream_reports_deleted_records(
     spark: SparkSession, target: Target, admin: AdminClient, tmp_path: Path
 ) -> None:
-    """Deleted between two runs: with failOnDataLoss the query fails, without it goes on with what is left."""
+    """Deleted between two runs: with failOnDataLoss the query fails, without it continues with the remaining
+    records."""
     topic = new_topic(admin)
     send(target.bootstrap, topic, 20)
     kafka = {"kafka.bootstrap.servers": target.bootstrap, "subscribe": topic, "startingOffsets": "earliest", **QUICK}

@@ -1,4 +1,5 @@
-"""A stream from three brokers, of which one that leads dies in the middle: it goes on, and has every record once."""
+"""A stream from three brokers, one of which dies in the middle while it leads: the stream continues, and has every
+record once."""
 
 from pathlib import Path
 
@@ -22,9 +23,9 @@ def write(cluster: Cluster, values: range) -> None:
     assert producer.flush(60) == 0
 
 
-@pytest.mark.full  # test_cluster.py has a leader killed under other clients
+@pytest.mark.full  # test_cluster.py kills a leader under other clients
 @pytest.mark.timeout(600)
-def test_a_stream_outlives_the_leader_that_it_reads_from(spark: SparkSession, target_name: str, tmp_path: Path) -> None:
+def test_a_stream_survives_the_leader_that_it_reads_from(spark: SparkSession, target_name: str, tmp_path: Path) -> None:
     with Cluster(target_name, jvm=("-XX:TieredStopAtLevel=1",)) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=30)[TOPIC].result(30)

@@ -1,4 +1,4 @@
-"""Bad input to a Spark job ends with an error that `kpybroker.spark.explained` tells in one clear line."""
+"""Bad input to a Spark job ends with an error that `kpybroker.spark.explained` summarises in one clear line."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ RECORDS = 20
 
 @pytest.fixture
 def topic(target: Target, make_topic: MakeTopic) -> str:
-    """One partition with RECORDS records, of which the first ten are deleted."""
+    """One partition with RECORDS records, the first ten of which are deleted."""
     name = make_topic()
     producer = Producer({"bootstrap.servers": target.bootstrap})
     for number in range(RECORDS):
@@ -50,12 +50,12 @@ def read(spark: SparkSession, target: Target) -> Callable[..., DataFrame]:
     return read
 
 
-def test_a_topic_that_is_not_there(read: Callable[..., DataFrame], unique: Callable[[], str]) -> None:
+def test_a_missing_topic(read: Callable[..., DataFrame], unique: Callable[[], str]) -> None:
     assert "a topic to read does not exist" in line_of(read(unique()).count)
 
 
 @pytest.mark.parametrize("offsets", [(3, 15), (12, 45)], ids=["deleted", "never written"])
-def test_offsets_that_are_not_there(read: Callable[..., DataFrame], topic: str, offsets: tuple[int, int]) -> None:
+def test_offsets_outside_the_topic(read: Callable[..., DataFrame], topic: str, offsets: tuple[int, int]) -> None:
     start, end = (json.dumps({topic: {"0": offset}}) for offset in offsets)
     assert "are not in the topic" in line_of(
         read(topic, startingOffsets=start, endingOffsets=end, **{"kafkaConsumer.pollTimeoutMs": "3000"}).count
@@ -67,10 +67,10 @@ def test_a_time_after_the_last_record(read: Callable[..., DataFrame], topic: str
     assert "no record is as new" in line
 
 
-def test_a_checkpoint_that_is_ahead_of_its_topic(
+def test_a_checkpoint_ahead_of_its_topic(
     spark: SparkSession, target: Target, topic: str, tmp_path: Path, make_topic: MakeTopic
 ) -> None:
-    """As when a cluster was set up anew: a topic of that name is there, and shorter."""
+    """This happens when a cluster was set up again: a topic with that name exists, but is shorter."""
 
     def run() -> None:
         kafka = {"kafka.bootstrap.servers": target.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}

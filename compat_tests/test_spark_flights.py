@@ -1,4 +1,4 @@
-"""The flights of 2013 through Kafka and Spark and back: what `make demo` shows, against either broker."""
+"""The flights of 2013 through Kafka and Spark and back: the output of `make demo`, against either broker."""
 
 import os
 import subprocess

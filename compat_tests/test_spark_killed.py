@@ -1,4 +1,4 @@
-"""A structured stream whose driver dies by kill -9: its checkpoint and the broker make it exact all the same."""
+"""A structured stream whose driver is killed with -9: its checkpoint and the broker make it exact nevertheless."""
 
 import contextlib
 import os
@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(command: list[str], log: Path, kill_at: int) -> list[str]:
-    """Run the job in a process group of its own; kill all of it, JVM too, at a position. Gives what it printed."""
+    """Run the job in a process group of its own, and kill the whole group, including the JVM, at a position. Returns
+    its output."""
     lines: list[str] = []
     with (
         log.open("ab") as err,
@@ -35,13 +36,13 @@ def run(command: list[str], log: Path, kill_at: int) -> list[str]:
                 if lines[-1].isdigit() and int(lines[-1]) >= kill_at:
                     break
         finally:
-            # At the end of its output the job ends by itself, and this may find nobody.
+            # at the end of its output the job ends by itself, so there may be no process left
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(job.pid, signal.SIGKILL)
     return lines
 
 
-@pytest.mark.full  # test_example_exactly_once_totals.py kills a driver with every `make test`
+@pytest.mark.full  # test_example_exactly_once_totals.py kills a driver in every `make test`
 @pytest.mark.timeout(600)  # two JVMs, one after the other
 def test_killed_and_resumed_stream_has_every_record_once(target: Target, tmp_path: Path) -> None:
     admin = AdminClient({"bootstrap.servers": target.bootstrap})

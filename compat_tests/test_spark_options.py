@@ -39,14 +39,14 @@ def numbers(records: DataFrame) -> list[int]:
 
 
 class Run:
-    """One query on one checkpoint, run again and again; `numbers` is what its sink holds."""
+    """One query on one checkpoint, run repeatedly; `numbers` is the content of its sink."""
 
     def __init__(self, spark: SparkSession, directory: Path, options: dict[str, str]) -> None:
         self._spark = spark
         self._directory = directory
         self._options = options
         self.batches: list[int] = []
-        """Records in each batch of the last run, those with none left out."""
+        """The number of records in each batch of the last run, without empty batches."""
 
     def __call__(self) -> list[int]:
         records = self._spark.readStream.format("kafka").options(**self._options).load()
@@ -63,7 +63,7 @@ class Run:
 
 @pytest.fixture(params=["false", "true"])
 def offset_fetching(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
-    """How the driver asks for offsets: as an admin client, or as a consumer in a group."""
+    """How the driver requests offsets: as an admin client, or as a consumer in a group."""
     setting = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
     spark.conf.set(setting, request.param)
     yield
@@ -71,7 +71,7 @@ def offset_fetching(request: pytest.FixtureRequest, spark: SparkSession) -> Iter
 
 
 @pytest.mark.usefixtures("offset_fetching")
-def test_topics_and_partitions_that_appear_are_read_from_their_start(
+def test_new_topics_and_partitions_are_read_from_their_start(
     spark: SparkSession, target: Target, producer: Producer, unique: Callable[[], str], tmp_path: Path
 ) -> None:
     prefix = unique()
@@ -84,7 +84,7 @@ def test_topics_and_partitions_that_appear_are_read_from_their_start(
     admin.create_topics([NewTopic(f"{prefix}-b", 2)])[f"{prefix}-b"].result(30)
     admin.create_partitions([NewPartitions(f"{prefix}-a", 2)])[f"{prefix}-a"].result(30)
     producer.poll(0)
-    fresh = Producer({"bootstrap.servers": target.bootstrap})  # one that has not yet learnt how many there are
+    fresh = Producer({"bootstrap.servers": target.bootstrap})  # one that does not know yet how many there are
     send(fresh, f"{prefix}-b", range(100, 150), partition=1)
     send(fresh, f"{prefix}-a", range(150, 200), partition=1)
     assert run() == list(range(200))
@@ -103,7 +103,7 @@ def test_some_partitions_only(
     assert Run(spark, tmp_path, options)() == wanted
 
 
-def test_batches_of_a_size(
+def test_batches_of_a_given_size(
     spark: SparkSession, target: Target, producer: Producer, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = make_topic(2)
@@ -114,10 +114,10 @@ def test_batches_of_a_size(
     assert run.batches == [50, 50, 50, 50]
 
 
-def test_batches_wait_until_they_are_worth_while(
+def test_batches_wait_for_a_minimum_of_records(
     spark: SparkSession, target: Target, producer: Producer, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """The first comes at once; the next when a hundred records are there, or an hour is over."""
+    """The first batch comes at once; the next one when there are a hundred records, or after an hour."""
     topic = make_topic(1)
     send(producer, topic, range(10))
     options = source(target, subscribe=topic, minOffsetsPerTrigger="100", maxTriggerDelay="1h")
@@ -142,7 +142,7 @@ def test_batches_wait_until_they_are_worth_while(
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_every_record_however_it_is_fetched(
+def test_every_record_is_read_with_every_way_of_fetching(
     spark: SparkSession, target: Target, producer: Producer, make_topic: MakeTopic, options: dict[str, str]
 ) -> None:
     topic = make_topic(2)
@@ -166,7 +166,7 @@ def test_records_of_three_megabytes(spark: SparkSession, target: Target, make_to
 
 
 def test_one_sink_for_many_topics(spark: SparkSession, target: Target, make_topic: MakeTopic) -> None:
-    """Each row says its topic, and may say its partition."""
+    """Each row names its topic, and may name its partition."""
     topics = [make_topic(2) for _ in range(3)]
     rows = [(str(number), topics[number % 3], number % 2) for number in range(60)]
     frame = spark.createDataFrame(rows, "value string, topic string, partition int")

@@ -1,4 +1,4 @@
-"""docs/spark.md: its stream runs as it stands, and where it says that an option is tested, it is."""
+"""docs/spark.md: its stream runs unchanged, and every option that it calls tested is tested."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_the_stream_runs(
     block = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert block
     monkeypatch.chdir(tmp_path)
-    # The JVM has a working directory of its own.
+    # the JVM has a working directory of its own
     code = block[1].replace("clicks.parquet", str(tmp_path / "clicks.parquet"))
     code = code.replace('"clicks"', repr(topic)).replace("127.0.0.1:9092", target.bootstrap)
     exec(compile(code.replace("clicks-checkpoint", str(tmp_path / "checkpoint")), "docs/spark.md", "exec"), {})
@@ -41,7 +41,7 @@ def test_the_stream_runs(
 
 
 @pytest.mark.parametrize(("what", "where"), ROWS)
-def test_what_is_said_to_be_tested_is(what: str, where: str) -> None:
+def test_options_called_tested_are_tested(what: str, where: str) -> None:
     files = [HERE / name for name in re.findall(r"`(test_\w+\.py)`", where)]
     texts = "".join(file.read_text() for file in files)
     assert all(option in texts for option in re.findall(r"`([\w.]+)`", what)), what
@@ -50,7 +50,7 @@ def test_what_is_said_to_be_tested_is(what: str, where: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.full  # the stream and the examples have tests of their own
 def test_the_page_works(tmp_path: Path, target_name: str) -> None:
-    """Every block in order, as from a clone."""
+    """Every block in order, as in a clone."""
     if target_name != "kpybroker":
         return  # it starts a broker of its own
     (tmp_path / "spark_examples").symlink_to(HERE.parent / "spark_examples")

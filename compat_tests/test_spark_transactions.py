@@ -1,4 +1,5 @@
-"""Spark reads transactional topics with `kafka.isolation.level=read_committed`, and sees nothing of an aborted one."""
+"""Spark reads transactional topics with `kafka.isolation.level=read_committed`, and reads nothing of an aborted
+transaction."""
 
 import uuid
 from pathlib import Path
@@ -25,7 +26,7 @@ def topic(target: Target) -> str:
 
 
 class Source:
-    """Transactions to a topic, every third of them aborted; numbers tell which."""
+    """Writes transactions to a topic, every third of them aborted; the numbers in the records show which."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.committed: list[int] = []
@@ -44,7 +45,7 @@ class Source:
                 self.committed += numbers
 
     def leave_open(self) -> None:
-        """Records that are not yet to be seen."""
+        """Write records that must not be visible yet."""
         self._begin()
 
     def close_open(self) -> None:
@@ -74,7 +75,9 @@ def numbers(records: DataFrame) -> list[int]:
 
 
 @pytest.mark.parametrize("split", [{}, {"minPartitions": "6"}])
-def test_a_batch_sees_what_is_committed(spark: SparkSession, target: Target, topic: str, split: dict[str, str]) -> None:
+def test_a_batch_reads_committed_records(
+    spark: SparkSession, target: Target, topic: str, split: dict[str, str]
+) -> None:
     source = Source(target.bootstrap, topic)
     source.send()
     source.leave_open()
@@ -86,8 +89,8 @@ def test_a_batch_sees_what_is_committed(spark: SparkSession, target: Target, top
     assert numbers(read.load()) == source.committed
 
 
-def test_a_stream_sees_what_is_committed_once(spark: SparkSession, target: Target, topic: str, tmp_path: Path) -> None:
-    """Its ranges end between two records of an aborted span as they like; each run goes on from its checkpoint."""
+def test_a_stream_reads_committed_records_once(spark: SparkSession, target: Target, topic: str, tmp_path: Path) -> None:
+    """Its ranges may end between two records of an aborted transaction; each run continues from its checkpoint."""
     source = Source(target.bootstrap, topic)
     for _ in range(3):
         source.send()

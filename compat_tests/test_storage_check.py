@@ -1,4 +1,4 @@
-"""`kpybroker storage check` and `repair` on directories of both brokers, with kafka-dump-log as the judge."""
+"""`kpybroker storage check` and `repair` on directories of both brokers, judged by kafka-dump-log."""
 
 import struct
 import subprocess
@@ -21,7 +21,7 @@ def storage(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def live(broker: Running) -> None:
-    """Records in several segments, transactions that end either way, a group."""
+    """Write records in several segments, committed and aborted transactions, and a group."""
     broker.tool(
         "kafka-topics",
         "--create",
@@ -51,7 +51,7 @@ def live(broker: Running) -> None:
 
 
 def values(broker: Running) -> list[bytes]:
-    """All that can be read of `t`, from the beginning to the end."""
+    """All readable records of `t`, from the beginning to the end."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "r", "enable.partition.eof": True})
     consumer.assign([TopicPartition("t", 0, 0)])
     found = []
@@ -71,7 +71,7 @@ def batches(log: Path) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def test_a_damaged_batch_is_named_taken_out_and_nothing_else_is_lost(target_name: str) -> None:
+def test_a_damaged_batch_is_named_and_removed_and_nothing_else_is_lost(target_name: str) -> None:
     with start_target(target_name) as broker:
         live(broker)
         running = storage("check", str(broker.data))

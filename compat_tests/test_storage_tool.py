@@ -1,4 +1,4 @@
-"""`kpybroker storage` beside kafka-storage: a directory that either has formatted is started by the other."""
+"""`kpybroker storage` beside kafka-storage: a directory formatted by either can be started by the other."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from oracle.kafka import CLUSTER_ID, Kafka
 from oracle.tools import Ran, tool
 
 LOWERED = ("--feature", "share.version=0", "--feature", "streams.version=0")
-"""What kpybroker does not serve, and kafka-storage finalizes where nobody says otherwise."""
+"""Features that kpybroker does not serve, and that kafka-storage finalizes by default."""
 
 
 def ours(*args: str) -> Ran:
@@ -54,7 +54,7 @@ class Adopting(KPyBroker):
         return super().start()
 
 
-def test_either_starts_what_the_other_has_formatted(target_name: str, tmp_path: Path) -> None:
+def test_either_broker_starts_a_directory_formatted_by_the_other(target_name: str, tmp_path: Path) -> None:
     broker: Running = Formatted(tmp_path) if target_name == "kafka" else Adopting(tmp_path)
     with broker.start():
         broker.tool("kafka-topics", "--create", "--topic", "t", "--partitions", "2").ok()
@@ -67,7 +67,7 @@ def test_either_starts_what_the_other_has_formatted(target_name: str, tmp_path: 
 
 
 @pytest.mark.parametrize("quorum", ["--standalone", "--no-initial-controllers"])
-def test_both_say_the_same_of_a_directory(quorum: str, tmp_path: Path) -> None:
+def test_both_describe_a_directory_in_the_same_words(quorum: str, tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.bootstrap.servers=127.0.0.1:9093\n"
@@ -125,7 +125,7 @@ def test_both_read_the_same_credentials(credential: str, is_right: bool, tmp_pat
 
 
 def told(config: Path) -> tuple[int, str]:
-    """What both say."""
+    """The output of both."""
     mine, kafkas = ours("info", "-c", str(config)), theirs("info", "-c", str(config))
     assert (mine.code, mine.out) == (kafkas.code, kafkas.out)
     return mine.code, mine.out

@@ -1,4 +1,4 @@
-"""Kafka Streams: words are counted, and with exactly_once_v2 exactly, whatever is killed."""
+"""Kafka Streams: words are counted, and with exactly_once_v2 exactly, whichever process is killed."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -50,5 +50,5 @@ def test_words_are_counted(
         counting.stop()
 
 
-def test_counts_are_exact_whatever_is_killed(alone: Running, tmp_path: Path) -> None:
+def test_counts_are_exact_whichever_process_is_killed(alone: Running, tmp_path: Path) -> None:
     assert play(alone, tmp_path, ROUNDS, SEED) > 1000

@@ -1,7 +1,7 @@
-"""Directories that kpybroker and Apache Kafka run on in turn: what a client could see before, it sees after.
+"""kpybroker and Apache Kafka run in turn on the same directories: a client sees the same before and after.
 
-A life begins on each of them and goes on on all that follow, beside stock clients that never go (`docs/` has the page
-"moving to Apache Kafka, and back").
+A life begins on each of them and continues on all that follow, next to stock clients that stay connected (`docs/` has
+the page "moving to Apache Kafka, and back").
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIBRDKAFKA = "confluent-kafka"
 
 
 class Story:
-    """The lives on one home, and their company."""
+    """The lives on one home, and their clients."""
 
     def __init__(self, home: Home, kinds: tuple[str, ...], clients: tuple[str, ...]) -> None:
         self._home = home
@@ -45,14 +45,14 @@ class Story:
                     self._begin(kind)
 
     def _go_on(self, *, may_forget: bool) -> None:
-        """All that was there goes on here."""
+        """All existing lives continue here."""
         with Eyes(self._home.address) as eyes:
             for life in self._lives:
                 life.go_on(eyes)
         self._company.go_on(may_forget=may_forget)
 
     def _begin(self, kind: str) -> None:
-        """Something new begins, and then much is left open."""
+        """A new life begins, and then much is left open."""
         with Eyes(self._home.address) as eyes:
             self._lives.append(Life(f"{len(self._lives)}-{kind}", self._source, self._home.node_count))
             self._lives[-1].begin(eyes)
@@ -62,7 +62,7 @@ class Story:
             until(lambda life=life: self._home.has_cleaned(*life.compacted), f"{life.name} is compacted")
 
     def _change(self, kind: str) -> None:
-        """End the broker, start the other kind, and compare what is to be seen."""
+        """Stop the broker, start the other kind, and compare what clients can see."""
         before = self._look()
         with Eyes(self._home.address) as eyes:
             for life in self._lives:
@@ -74,7 +74,7 @@ class Story:
         assert not changed, "\n".join(changed)
 
     def _look(self) -> Facts:
-        """All there is to be seen, but for what changes by itself; of that, what must not."""
+        """Everything that clients can see, except for what changes by itself; of that, what must not change."""
         unsteady = (name for life in self._lives for name in life.unsteady)
         facts = look(self._home.address, (*unsteady, *self._company.names))
         with Eyes(self._home.address) as eyes:
@@ -98,8 +98,8 @@ def test_two_log_directories() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["stop", "kill9"])
-def test_a_replica_on_its_way_between_two_directories(how: str) -> None:
-    """It is still on its way with the other broker, and arrives."""
+def test_a_replica_in_the_middle_of_a_move_between_two_directories(how: str) -> None:
+    """The move continues with the other broker, and is completed."""
     topic, throttle = "moving", "replica.alter.log.dirs.io.max.bytes.per.second"
     place = topic, 0
     source = Source(int(time.time() * 1000) - LONG_MS)
@@ -118,7 +118,7 @@ def test_a_replica_on_its_way_between_two_directories(how: str) -> None:
                 assert coming in replicas_of(eyes, place, 1)
             home.end()
             home.start(kind)
-            until(lambda: is_served(home.address, {}), f"{kind} leads what there is")
+            until(lambda: is_served(home.address, {}), f"{kind} leads all partitions")
             with Eyes(home.address) as eyes:
                 assert coming in replicas_of(eyes, place, 1)
                 assert partition(eyes, place)["records"] == before["records"]
@@ -143,7 +143,7 @@ def test_there_and_back_twice(nodes: int, how: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_what_apache_kafka_has_made() -> None:
+def test_the_state_that_apache_kafka_has_created() -> None:
     with Home() as home:
         Story(home, (KAFKA, KPYBROKER, KAFKA), (LIBRDKAFKA, JAVA))
         home.stop()

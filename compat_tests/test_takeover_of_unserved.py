@@ -1,4 +1,4 @@
-"""What Apache Kafka has stored and kpybroker does not serve outlives a stay with kpybroker: nobody can tell."""
+"""State of Apache Kafka that kpybroker does not serve survives a stay with kpybroker unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ BY_TOKEN = ' tokenauth="true"'
 def stay_with_kpybroker(
     home: Home, meanwhile: Callable[[], None] = lambda: None, settings: Mapping[str, str] | None = None
 ) -> None:
-    """Long enough for a snapshot of the metadata, which has what is kept for others; with a quota of its own."""
+    """Run long enough for a snapshot of the metadata, which must contain the unserved records; with a quota of its
+    own."""
 
     def snapshots() -> set[str]:
         return {path.name for path in (home.data[0] / METADATA).glob("*.checkpoint")}
@@ -49,15 +50,15 @@ def stay_with_kpybroker(
 
 
 def row_of(token_id: str, told: str) -> list[str]:
-    """What kafka-delegation-tokens says about one token."""
+    """The output of kafka-delegation-tokens for one token."""
     return [line for line in told.splitlines() if line.startswith(token_id)]
 
 
 @pytest.mark.full
-def test_users_and_what_they_may_do(tmp_path: Path) -> None:
-    """Quotas, SCRAM credentials, ACLs and delegation tokens: listed as before, and a user comes in as before.
+def test_users_and_their_rights(tmp_path: Path) -> None:
+    """Quotas, SCRAM credentials, ACLs and delegation tokens are listed as before, and a user logs in as before.
 
-    kpybroker lists credentials and tokens, too; who has one from kpybroker comes in on Apache Kafka.
+    kpybroker lists credentials and tokens, too; a user with one from kpybroker can log in to Apache Kafka.
     """
     login, other = tmp_path / "alice.properties", tmp_path / "bob.properties"
     login.write_text(LOGIN % ("alice", "secret", ""))
@@ -83,7 +84,7 @@ def test_users_and_what_they_may_do(tmp_path: Path) -> None:
             ]
 
         def create_token() -> str:
-            """Its id."""
+            """Create a token; returns its id."""
             created = ("--create", "--max-life-time-period", "-1", "--command-config", str(login))
             told = tool("kafka-delegation-tokens", *created, bootstrap=named).ok()
             [(token_id, secret)] = re.findall(r"^(\S+)\s+(\S+=)\s+User:alice", told, re.MULTILINE)
@@ -129,7 +130,7 @@ def test_users_and_what_they_may_do(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_share_group() -> None:
-    """Its records are passed over: on Apache Kafka, once more with share groups, it goes on where it was."""
+    """kpybroker ignores its records: on Apache Kafka, with share groups enabled again, it continues where it was."""
 
     def seen(home: Home) -> list[list[str]]:
         told = tool("kafka-share-groups", "--describe", "--group", "sharers", bootstrap=home.bootstrap).ok()

@@ -1,4 +1,4 @@
-"""The blocks of the page "moving to Apache Kafka, and back", run as they stand."""
+"""The blocks of the page "moving to Apache Kafka, and back", run unchanged."""
 
 from pathlib import Path
 

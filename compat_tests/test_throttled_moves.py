@@ -1,4 +1,5 @@
-"""kafka-reassign-partitions sets throttles, moves, and takes them away again; kafka-topics prints eligible leaders."""
+"""kafka-reassign-partitions sets throttles, moves replicas, and removes the throttles; kafka-topics prints eligible
+leader replicas."""
 
 import json
 import time

@@ -26,10 +26,10 @@ from tests.certificates import Signed, sign
 
 AUTHORITY = sign("authority")
 LARGE = b"x" * 900_000
-"""More than a read of TLS, and more than a client's socket takes at once."""
+"""More than one read of TLS, and more than a client's socket accepts at once."""
 USER, PASSWORD = "ann", "of ann"
 CERTIFIED, OLDER, NAMED = "certified", "older", "named"
-"""Listeners: with certificates of clients; the same with TLS 1.2 alone; with logins."""
+"""The listeners: with client certificates; the same with TLS 1.2 only; with logins."""
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 SETTINGS = {
@@ -190,7 +190,7 @@ def test_kafkas_tools(secured: Secured, tmp_path: Path, listener: str, mechanism
         assert told in ran.out.splitlines()
 
 
-def test_without_a_certificate_nobody_is_served(secured: Secured) -> None:
+def test_clients_without_a_certificate_are_refused(secured: Secured) -> None:
     stranger: Signed = sign("eve", sign("another authority"))
     for context in (ssl.create_default_context(cafile=secured.trusted), _with(stranger, secured)):
 
@@ -231,7 +231,7 @@ def test_a_store_is_renewed_with_kafka_configs(secured: Secured, tmp_path: Path)
 
 
 def _shown(secured: Secured) -> bytes | None:
-    """The certificate that the listener shows now, as DER."""
+    """The certificate that the listener presents now, as DER."""
     context = ssl.create_default_context(cafile=secured.trusted)
     context.load_cert_chain(secured.certificate, secured.key)
     with (

@@ -1,4 +1,4 @@
-"""Kafka's tools say the same of a kpybroker as of Apache Kafka, word for word; see `transcripts`."""
+"""Kafka's tools print the same for a kpybroker as for Apache Kafka, word for word; see `transcripts`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ KAFKAS_PATIENCE_S = 15.0
 
 @pytest.fixture
 def fresh(target_name: str) -> Iterator[Running]:
-    """A broker of its own: tools list everything that is there."""
+    """A broker of its own, since tools list everything that exists."""
     broker = start_target(target_name, SETTINGS)
     yield broker
     broker.kill9()
@@ -22,7 +22,7 @@ def fresh(target_name: str) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_the_tools_say(script: str, fresh: Running, target_name: str, tmp_path: Path) -> None:
+def test_the_output_of_the_tools(script: str, fresh: Running, target_name: str, tmp_path: Path) -> None:
     player = Player(fresh, tmp_path)
     for one in parse((HERE / f"{script}.txt").read_text()):
         if isinstance(one, Exchange):

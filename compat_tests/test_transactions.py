@@ -1,4 +1,5 @@
-"""Transactions as clients know them: all or nothing, one at a time for an id, and nothing of an aborted one is seen."""
+"""Transactions as clients see them: all or nothing, one at a time for each id, and no record of an aborted one is
+read."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,12 +12,12 @@ from compat_tests.transactors import KINDS, Transactor, Transactors, ends
 from compat_tests.vocabulary import Refused
 
 FENCED = r"(?i)fenced|producer_?epoch"
-"""What clients call it where a newer producer has the id: by Kafka's new name of the error, or its old one."""
+"""The error of clients if a newer producer has the id: Kafka's new name of the error, or the old one."""
 TOO_LONG = r"(?i)invalid_?transaction_?timeout|timeout is larger than the maximum"
 TOO_LONG_MS = 15 * 60_000 + 1
 SHORT = 100
 UNREAD_S = 1.5
-"""So long readers wait for what they must not see."""
+"""How long consumers wait for records that they must not read."""
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -50,7 +51,7 @@ def end_of(admin: AdminClient, topic: str, isolation: IsolationLevel) -> int:
 
 
 @each_kind
-def test_what_is_committed_is_read_and_what_is_aborted_is_not(
+def test_committed_records_are_read_and_aborted_ones_are_not(
     kind: str, start: Start, make_topic: MakeTopic, unique: Callable[[], str]
 ) -> None:
     topic = make_topic(2)
@@ -69,7 +70,7 @@ def test_what_is_committed_is_read_and_what_is_aborted_is_not(
 def test_one_short_transaction_after_the_other(
     kind: str, start: Start, make_topic: MakeTopic, unique: Callable[[], str]
 ) -> None:
-    """The next begins while the markers of the last are still on their way."""
+    """The next transaction begins while the markers of the last one are still being written."""
     topic, group = make_topic(), unique()
     one = start(kind, unique())
     one.do("burst", group, topic, SHORT)
@@ -130,7 +131,7 @@ def test_an_open_transaction_hides_what_comes_after_it(
 
 @each_kind
 def test_a_zombie_is_fenced(kind: str, start: Start, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
-    """A second producer with the id aborts what the first has open, and the first may do nothing more."""
+    """A second producer with the id aborts the open transaction of the first, and the first may do nothing more."""
     topic, name = make_topic(), unique()
     zombie = start(kind, name)
     zombie.transaction(topic, (0, "before"))
@@ -159,10 +160,10 @@ def test_a_zombie_that_sends_is_fenced(
 
 
 @each_kind
-def test_what_takes_too_long_is_aborted(
+def test_a_transaction_that_takes_too_long_is_aborted(
     kind: str, start: Start, make_topic: MakeTopic, unique: Callable[[], str]
 ) -> None:
-    """The coordinator ends it, and tells its producer when that comes back."""
+    """The coordinator aborts it, and its producer gets an error when it continues."""
     topic, name = make_topic(), unique()
     slow, other = start(kind, name, 1000), start(kind, unique())
     slow.do("begin")
@@ -222,7 +223,7 @@ def test_a_client_killed_between_the_phases_leaves_nothing(
 def test_a_broker_killed_in_the_middle_keeps_the_transaction_open(
     broker: Running, start: Start, make_topic: MakeTopic, unique: Callable[[], str]
 ) -> None:
-    """It knows after its restart what was sent before, and the transaction can still be committed or aborted."""
+    """After its restart it knows the records from before, and the transaction can still be committed or aborted."""
     topic = make_topic(2)
     for end in ("commit", "abort"):
         one = start("java", unique())

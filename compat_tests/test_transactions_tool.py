@@ -1,4 +1,4 @@
-"""kafka-transactions looks at transactions and ends them: those left open, and those that nobody knows any more."""
+"""kafka-transactions lists transactions and ends them: open ones, and hanging ones that no coordinator knows."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ TOOL = "kafka-transactions"
 
 @pytest.fixture(scope="module")
 def broker(target_name: str) -> Iterator[Running]:
-    """One that takes transactional records of which its coordinator knows nothing, as brokers before 3.6 did."""
+    """A broker that accepts transactional records that its coordinator does not know, as brokers before 3.6 did."""
     broker = start_target(target_name, {"transaction.partition.verification.enable": "false"})
     yield broker
     broker.kill9()
@@ -43,7 +43,7 @@ def make_topic(broker: Running, name: str) -> str:
 
 
 def rows(broker: Running, *command: str) -> list[dict[str, str]]:
-    """The table that the tool prints, a dictionary for each line."""
+    """The table that the tool prints, as a dictionary for each line."""
     lines = [line.split("\t") for line in broker.tool(TOOL, *command).ok().splitlines()]
     names = [name.strip() for name in lines[0]]
     return [dict(zip(names, (cell.strip() for cell in line), strict=True)) for line in lines[1:]]
@@ -56,7 +56,7 @@ def stable_end(broker: Running, topic: str) -> int:
     return int(asked[place].result(30).offset)
 
 
-def test_what_is_open_is_listed_and_described(
+def test_open_transactions_are_listed_and_described(
     broker: Running, transactors: Transactors, unique: Callable[[], str], settled: Settled
 ) -> None:
     topic, name, other = make_topic(broker, unique()), unique(), unique()
@@ -95,13 +95,13 @@ def test_what_is_open_is_listed_and_described(
     assert {row["CurrentTransactionStartOffset"] for row in producers.values()} == {"None"}
 
 
-def test_an_unknown_id_is_told(broker: Running) -> None:
+def test_an_unknown_id_is_reported(broker: Running) -> None:
     ran = broker.tool(TOOL, "describe", "--transactional-id", "nobody")
     assert ran.code == 1
     assert "nobody" in ran.out + ran.err
 
 
-def test_an_open_transaction_is_ended_by_force(
+def test_an_open_transaction_is_aborted_by_force(
     broker: Running, transactors: Transactors, unique: Callable[[], str], settled: Settled
 ) -> None:
     topic, name = make_topic(broker, unique()), unique()
@@ -121,7 +121,7 @@ def test_an_open_transaction_is_ended_by_force(
 
 
 def hang(broker: Running, topic: str, producer_id: int) -> None:
-    """A transaction's record of an hour ago, of a producer that no coordinator knows."""
+    """Write an hour-old transactional record of a producer that no coordinator knows."""
     an_hour_ago_ms = int(time.time() * 1000) - AN_HOUR_MS
     records = encode_batch(
         [(None, b"hanging")],
@@ -161,9 +161,7 @@ def test_a_hanging_transaction_is_found_and_aborted(
     assert again.code == 1
 
 
-def test_the_first_generation_of_the_protocol(
-    broker: Running, transactors: Transactors, unique: Callable[[], str]
-) -> None:
+def test_transaction_version_1(broker: Running, transactors: Transactors, unique: Callable[[], str]) -> None:
     """With transaction.version 1 the Java client adds its partitions itself, and its epoch stays; then back to 2."""
     topic, group, name = make_topic(broker, unique()), unique(), unique()
 

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md: what it says that a client prints, that client prints."""
+"""docs/troubleshooting.md: clients print exactly the errors that the page shows."""
 
 import re
 from pathlib import Path
@@ -18,18 +18,18 @@ CELLS = [
 ]
 QUOTED = re.compile(r"(`+)(.+?)\1")
 AROUND = ("poll", "produce", "start", "None", "{}", "groups describe")
-"""Names and values of the client's interface, beside what it prints."""
+"""Names and values of the client's interface, in addition to its output."""
 
 
 def test_every_situation_is_on_the_page() -> None:
     assert list(TABLES) == [situation.__name__ for situation in troubles.SITUATIONS]
 
 
-@pytest.mark.full  # clients take their time to give up: four minutes in all
+@pytest.mark.full  # clients need a long time to give up: four minutes in all
 @pytest.mark.parametrize(("name", "client", "cell"), CELLS, ids=[f"{name}-{client}" for name, client, _ in CELLS])
-def test_it_is_said(name: str, client: str, cell: str, target_name: str) -> None:
+def test_the_errors_are_printed(name: str, client: str, cell: str, target_name: str) -> None:
     if target_name != "kpybroker":
-        return  # the brokers have other settings each
+        return  # each broker has other settings
     (situation,) = (each for each in troubles.SITUATIONS if each.__name__ == name)
     said = "\n".join(troubles.distinct(situation(client)))
     quotes = [found[2].strip().replace(r"\|", "|") for found in QUOTED.finditer(cell)]

@@ -1,7 +1,7 @@
-"""Compressed streams as no client writes them: what Java's consumer does not read to its end is refused.
+"""Compressed streams that no client writes: those that Java's consumer does not read to the end are refused.
 
-Of its own, and late in the alphabet: Kafka's DumpLogSegments reads some of these logs no further than Kafka's consumer
-would need it to, and `test_dump_log` looks at all that the tests before it have left.
+A file of its own, and late in the alphabet: Kafka's DumpLogSegments reads some of these logs only as far as Kafka's
+consumer needs, and `test_dump_log` checks all logs of the tests before it.
 """
 
 import pytest
@@ -18,7 +18,8 @@ from oracle.asking import Conversation
 def test_the_forms_of_a_codec(
     codec: Codec, conversation: Conversation, make_topic: MakeTopic, target_name: str
 ) -> None:
-    """What Java's consumer cannot read is refused, and what it reads is taken; kpybroker looks at all of it."""
+    """Streams that Java's consumer cannot read are refused, and those that it reads are accepted; kpybroker checks them
+    completely."""
     topic = make_topic()
     for what, packed in codec_forms.FORMS[codec]().items():
         code = put(conversation, topic, Crafted(b"").batch(codec, packed=packed))

@@ -1,4 +1,4 @@
-"""A client in a process of its own, to be told what to do in transactions and to be killed: `transactors.py` holds it.
+"""A client in a process of its own that executes transactional commands and can be killed; `transactors.py` starts it.
 
     python -m compat_tests.transacting CLIENT BOOTSTRAP
 
@@ -42,7 +42,7 @@ def say(*words: object) -> None:
 
 
 class Transacting:
-    """The commands; `producer` comes before those that need one."""
+    """The commands; `producer` must come before those that need one."""
 
     def __init__(self, client: Client, bootstrap: str) -> None:
         self._client = client
@@ -50,7 +50,7 @@ class Transacting:
         self._producer: TransactionalProducer | None = None
 
     def run(self, name: str, *words: str) -> str:
-        """Do what a line says; its answer. Raises Refused."""
+        """Execute a line; returns its answer. Raises Refused."""
         if name in ("begin", "flush", "commit", "abort"):
             assert self._producer is not None
             getattr(self._producer, name)()
@@ -124,7 +124,7 @@ class Transacting:
         sink: str,
         partition: str,
     ) -> None:
-        """Until something is refused: then the consumer has to begin anew from what is committed."""
+        """Copy until something is refused: then the consumer has to restart from the committed offsets."""
         if partition == "-":
             consumer.subscribe([source])
         else:

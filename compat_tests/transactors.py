@@ -1,4 +1,5 @@
-"""Clients in processes of their own that transact: Python's by `transacting.py`, Kafka's own by `Transacting.java`."""
+"""Clients in processes of their own that run transactions: Python's in `transacting.py`, Kafka's own in
+`Transacting.java`."""
 
 import contextlib
 import queue
@@ -25,7 +26,7 @@ LOGGING = HERE.parent / "oracle" / "log4j2.properties"
 PATIENCE_S = 120.0
 
 Values = dict[int, list[str]]
-"""partition -> what it holds, in order"""
+"""partition -> its values, in order"""
 
 
 def java_command(source: str, *arguments: str, level: str = "off", more: str = "") -> list[str]:
@@ -36,7 +37,7 @@ def java_command(source: str, *arguments: str, level: str = "off", more: str = "
 
 
 class Transactor:
-    """One such process. It answers one command after the other."""
+    """One such process. It executes one command after the other."""
 
     def __init__(self, kind: str, bootstrap: str) -> None:
         self.kind = kind
@@ -63,14 +64,14 @@ class Transactor:
         self.lines.put(None)
 
     def tell(self, *words: object) -> None:
-        """Give a command, and do not wait for what comes of it."""
+        """Send a command without waiting for its result."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(" ".join(map(str, words)) + "\n")
             self._process.stdin.flush()
 
     def answer(self) -> str:
-        """The answer to a command that was told. Raises Refused with what the client said."""
+        """The answer to a command that was sent. Raises Refused with the client's error."""
         line = self.lines.get(timeout=PATIENCE_S)
         assert line is not None, f"the process of {self.kind} has ended with {self._process.wait()}"
         verdict, _, rest = line.partition(" ")
@@ -79,7 +80,7 @@ class Transactor:
         return rest
 
     def do(self, *words: object) -> str:
-        """Give a command and wait for its answer. Raises Refused with what the client said."""
+        """Send a command and wait for its answer. Raises Refused with the client's error."""
         self.tell(*words)
         return self.answer()
 
@@ -93,7 +94,7 @@ class Transactor:
     def read(
         self, topic: str, partitions: int = 1, isolation: str = "read_committed", patience_s: float = 60.0
     ) -> Values:
-        """What is there up to the END of each partition, or until nothing more came for so long."""
+        """Read all records up to the END of each partition, or until none arrive for some time."""
         self.tell("read", isolation, topic, partitions, patience_s)
         return self.told_values(partitions)
 
@@ -140,5 +141,5 @@ class Transactors:
 
 
 def ends(partitions: int = 1) -> list[tuple[int, str]]:
-    """What a last transaction sends so that a reader knows that it has read everything."""
+    """The values of a last transaction, by which a reader knows that it has read everything."""
     return [(partition, END) for partition in range(partitions)]

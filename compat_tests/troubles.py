@@ -1,6 +1,7 @@
-"""What stock clients say when something is wrong: the programs of docs/troubleshooting.md, each a process of its own.
+"""The errors of stock clients when something is wrong: the programs of docs/troubleshooting.md, each a process of its
+own.
 
-`python -m compat_tests.troubles` prints what each of them said, in Markdown.
+`python -m compat_tests.troubles` prints their output, in Markdown.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kpybroker.testing.process import BrokerProcess
 from oracle.target import steady_port
 
 PATIENCE_S = 45.0
-"""After this a program that has not ended is killed, and counts as silent from there on."""
+"""After this time a program that has not ended is killed, and counts as silent."""
 
 PRODUCE = {
     "confluent-kafka": """
@@ -126,7 +127,7 @@ sys.exit(main())
 def said_by(
     program: str, bootstrap: str, values: Sequence[bytes | None] = (b"1",), pid: int = 0, **more: object
 ) -> str:
-    """What a program printed, on both its outputs.
+    """The output of a program on stdout and stderr.
 
     values: what it produces, one after the other; None kills the process `pid` in between. `more` are client settings.
     """
@@ -147,7 +148,7 @@ def said_by(
 
 
 def distinct(said: str) -> list[str]:
-    """Lines without what changes from run to run (times, ports, source lines of tracebacks), each once."""
+    """Lines without parts that change from run to run (times, ports, source lines of tracebacks), each once."""
     lines = (line for line in said.splitlines() if not line.startswith((" ", "Traceback")))
     plain = (re.sub(r"%(\d)\|[\d.]+\|", r"%\1|…|", line) for line in lines)
     plain = (
@@ -157,7 +158,7 @@ def distinct(said: str) -> list[str]:
 
 
 def nobody_listens(client: str) -> str:
-    """A port that is taken, and at which nobody listens."""
+    """A reserved port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -172,13 +173,13 @@ def at_the_http_port(client: str) -> str:
 
 
 def no_such_topic(client: str) -> str:
-    """A topic that nobody has made, where clients make none."""
+    """A topic that does not exist, and that clients do not create."""
     with BrokerProcess.started("auto.create.topics.enable=false") as broker:
         return said_by(PRODUCE[client], broker.bootstrap) + said_by(CONSUME[client], broker.bootstrap)
 
 
 def a_group_that_is_stuck(client: str) -> str:
-    """One member of the group is alive and does not poll: it does not join again, and the others wait for it."""
+    """One member of the group is alive but does not poll: it does not join again, and the others wait for it."""
     if client == "kpybroker":
         return ""  # it reads without a group
     with BrokerProcess.started() as broker:
@@ -195,7 +196,7 @@ def a_group_that_is_stuck(client: str) -> str:
 
 
 def too_large(client: str) -> str:
-    """A record of 2 MB: first with the client's own limit, then with one that lets it pass."""
+    """A record of 2 MB: first with the client's own limit, then with a higher one."""
     limit = {"confluent-kafka": "message.max.bytes"}.get(client, "max_request_size")
     with BrokerProcess.started() as broker:
         large = [b"x" * 2_000_000]
@@ -222,7 +223,7 @@ def killed(client: str) -> str:
 
 
 def with_tls(client: str) -> str:
-    """A client that speaks TLS, to a listener that does not."""
+    """A client that uses TLS, on a listener that does not."""
     if client == "kpybroker":
         return ""
     with BrokerProcess.started() as broker:

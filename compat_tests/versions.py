@@ -25,12 +25,12 @@ JAVA = f"Kafka's command-line tools and Java clients {KAFKA_VERSION}"
 
 
 def counted() -> Counter[str]:
-    """How many tests there are per client, as pytest collects them."""
+    """The number of tests per client, as pytest collects them."""
     command = [sys.executable, "-m", "pytest", "compat_tests", "--collect-only", "-p", "no:cacheprovider"]
     told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     counts: Counter[str] = Counter()
     for test in re.findall(r"^compat_tests/\S+::.*$", told, re.MULTILINE):
-        if "test_troubleshooting_page" not in test:  # what clients print is not what they can do
+        if "test_troubleshooting_page" not in test:  # the output of clients is not a list of what they support
             counts[_client_of(test)] += 1
     return counts
 

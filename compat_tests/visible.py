@@ -1,4 +1,5 @@
-"""What any client can see of a broker or a cluster, put together from single requests, so that two looks compare.
+"""Everything that a client can see of a broker or a cluster, collected with single requests, so that two snapshots can
+be compared.
 
     before = look(("127.0.0.1", 9092))
     ...
@@ -41,7 +42,7 @@ GROUP, TRANSACTION = 0, 1
 TOPIC, BROKER, CLIENT_GROUP = 2, 4, 32
 WITHOUT_NAME = ""
 DYNAMIC = {1: "topic", 2: "broker", 3: "default", 8: "group"}
-"""Sources of settings that somebody has changed, by their numbers in DescribeConfigs."""
+"""Sources of settings that were changed, by their numbers in DescribeConfigs."""
 UNSTABLE_OFFSET_COMMIT = 88
 
 Place = tuple[str, int]
@@ -49,7 +50,7 @@ Facts = dict[str, Any]
 
 
 class Row(NamedTuple):
-    """A partition as Metadata has it."""
+    """A partition in a Metadata response."""
 
     leader_id: int
     leader_epoch: int
@@ -57,7 +58,7 @@ class Row(NamedTuple):
 
 
 class Eyes:
-    """Connections to every node that one of them names; each request goes where its answer is."""
+    """Connections to every node that one of them names; each request goes to the node that can answer it."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._talks = contextlib.ExitStack()
@@ -75,7 +76,7 @@ class Eyes:
         return self._talks.enter_context(contextlib.closing(Conversation(address, TIMEOUT_S)))
 
     def see(self) -> None:
-        """Learn of the nodes, topics and leaders as they are now."""
+        """Refresh the nodes, topics and leaders."""
         request = metadata.Request(topics=None, allow_auto_topic_creation=False)
         self.told = self._first.ask("Metadata", 12, request, metadata.Response)
         for broker in self.told.brokers:
@@ -94,16 +95,16 @@ class Eyes:
         return sorted(self._nodes)
 
     def ask(self, name: str, request: Any, response: Any, node: int | None = None, version: int | None = None) -> Any:
-        """Ask a node, or the one that was named, in the newest version."""
+        """Send a request to a node, or to the first one, in the highest version."""
         talk = self._first if node is None else self._nodes[node]
         return talk.ask(name, by_name[name].max if version is None else version, request, response)
 
     def ask_leader(self, place: Place, name: str, request: Any, response: Any, version: int | None = None) -> Any:
-        """Ask who leads a partition."""
+        """Send a request to the leader of a partition."""
         return self.ask(name, request, response, self.rows[place].leader_id, version)
 
     def coordinator(self, key: str, kind: int = GROUP) -> int:
-        """The node that coordinates a group or a transactional id. Raises LookupError: nobody does yet."""
+        """The coordinator of a group or a transactional id. Raises LookupError if there is none yet."""
         request = find_coordinator.Request(key_type=kind, coordinator_keys=[key])
         [told] = self.ask("FindCoordinator", request, find_coordinator.Response).coordinators
         if told.error_code:
@@ -112,7 +113,7 @@ class Eyes:
 
 
 def look(address: tuple[str, int], without: tuple[str, ...] = ()) -> Facts:
-    """All there is to be seen. without: names of topics, groups and transactional ids that are not looked into."""
+    """Everything that clients can see. without: names of topics, groups and transactional ids that are left out."""
     with Eyes(address) as eyes:
         places = [place for place in sorted(eyes.rows) if not place[0].startswith("__") and place[0] not in without]
         facts: Facts = {
@@ -129,7 +130,7 @@ def look(address: tuple[str, int], without: tuple[str, ...] = ()) -> Facts:
 
 
 def difference(before: Facts, after: Facts) -> list[str]:
-    """What is not as it was, one line each; none where two looks are equal."""
+    """The differences between two snapshots, one line each; none if they are equal."""
     names = sorted(before.keys() | after.keys())
     return [
         f"{name}: {_short(before.get(name))} became {_short(after.get(name))}"
@@ -150,7 +151,7 @@ def _features(eyes: Eyes) -> dict[str, int]:
 
 
 def _settings(eyes: Eyes) -> dict[tuple[int, str], dict[str, Any]]:
-    """Of everything that has settings: those that somebody has made, and where; of topics all that are in force."""
+    """For everything that has settings: the changed ones with their sources; for topics all settings in force."""
     kinds = list_config_resources.Request(resource_types=[TOPIC, BROKER, CLIENT_GROUP])
     told = eyes.ask("ListConfigResources", kinds, list_config_resources.Response)
     resources = {(one.resource_type, one.resource_name) for one in told.config_resources}
@@ -214,7 +215,7 @@ Seen = tuple[int, int, int, bytes | None, bytes | None, tuple[Any, ...], str]
 
 
 def read(eyes: Eyes, place: Place, start: int, end: int) -> tuple[list[Seen], list[tuple[int, int]]]:
-    """All records with what is around them, and the aborted transactions (producer id, first offset)."""
+    """All records with their batch's fields, and the aborted transactions (producer id, first offset)."""
     found: list[Seen] = []
     aborted: set[tuple[int, int]] = set()
     offset = start
@@ -256,7 +257,7 @@ def producers(eyes: Eyes, place: Place) -> dict[int, tuple[int, ...]]:
 
 
 def _epochs(eyes: Eyes, place: Place, newest: int) -> dict[int, tuple[int, int]]:
-    """Where each epoch before the newest one that has records ended: asked -> (epoch, end)."""
+    """The end of each epoch before the newest one with records: requested -> (epoch, end)."""
     found = {}
     for epoch in range(newest):
         asked = offset_for_leader_epoch.OffsetForLeaderPartition(partition=place[1], leader_epoch=epoch)
@@ -323,12 +324,12 @@ Commit = tuple[int, int, str | None]
 
 
 def committed(eyes: Eyes, group: str) -> dict[Place, Commit]:
-    """All that a group has committed."""
+    """All committed offsets of a group."""
     return _committed(eyes, group, None, stable=False)
 
 
 def committed_at(eyes: Eyes, group: str, place: Place, *, stable: bool) -> Commit:
-    """What a group has committed there; (-1, error, None) where it must be `stable` and a transaction is under way."""
+    """The committed offset; (-1, error, None) if it must be `stable` and a transaction is open."""
     topic = offset_fetch.OffsetFetchRequestTopics(name=place[0], partition_indexes=[place[1]])
     return _committed(eyes, group, [topic], stable=stable)[place]
 
@@ -370,7 +371,7 @@ def transaction(eyes: Eyes, name: str, node: int | None = None) -> Any:
 
 
 def is_served(address: tuple[str, int], facts: Facts) -> bool:
-    """Whether every partition has a leader, and every group and transactional id its coordinator, that answer."""
+    """Whether every partition has a leader, and every group and transactional id a coordinator, that answer."""
     with Eyes(address) as eyes:
         groups = [name.split(" ")[1] for name in facts if name.startswith("group ") and name.count(" ") == 1]
         ids = [name.split(" ")[1] for name in facts if name.startswith("transaction ")]

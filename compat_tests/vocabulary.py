@@ -1,4 +1,5 @@
-"""What a scenario may ask of any client. One adapter per client says it in the client's own words."""
+"""The operations of a scenario that any client must offer. One adapter per client translates them to the client's
+API."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ Place = tuple[str, int]
 CODECS: tuple[Codec, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS: tuple[Acks, ...] = ("0", "1", "all", "idempotent")
 LARGEST_BYTES = 16 << 20
-"""Every client's own limits are set to this: what the broker and the topic allow is what counts."""
+"""Every client's own limits are set to this value, so that those of the broker and the topic count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One record as a consumer saw it."""
+    """One record as a consumer received it."""
 
     topic: str
     partition: int
@@ -46,7 +47,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a record went; offset -1 if the broker was not asked (acks=0)."""
+    """The partition and offset of a record; offset -1 if the broker was not asked (acks=0)."""
 
     partition: int
     offset: int
@@ -92,7 +93,7 @@ class TransactionalProducer(Protocol):
 
     def begin(self) -> None: ...
     def send(self, topic: str, message: Message) -> None:
-        """Send in the background; a record that is not taken makes `flush` or `commit` refuse."""
+        """Send in the background; a record that is refused makes `flush` or `commit` refuse."""
 
     def flush(self) -> None: ...
     def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer, group: str) -> None: ...
@@ -120,7 +121,7 @@ class Client(Protocol):
     ) -> Producer: ...
 
     def can_send(self, message: Message) -> bool:
-        """False for what the client itself refuses to send."""
+        """False for records that the client itself refuses to send."""
 
     def consumer(
         self,
@@ -136,7 +137,7 @@ class Client(Protocol):
     def transactional(
         self, bootstrap: str, transactional_id: str, *, timeout_ms: int = 60_000
     ) -> TransactionalProducer:
-        """A producer that has initialized its id: earlier ones are fenced, what they left open is aborted."""
+        """A producer that has initialized its id: earlier ones are fenced, and their open transactions aborted."""
 
 
 @dataclass(slots=True)
@@ -184,7 +185,7 @@ class closing:  # noqa: N801 - reads as contextlib's
 
 
 def send_all(producer: Producer, topic: str, messages: Iterable[Message], timeout_s: float = 60) -> list[Placed]:
-    """Send, wait for every outcome, and say where each went; Refused if one was not taken."""
+    """Send, wait for every outcome, and return the offsets; Refused if a record was refused."""
     receipts = Receipts()
     for message in messages:
         producer.send(topic, message, receipts.expect())

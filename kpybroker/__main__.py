@@ -6,7 +6,7 @@ import sys
 
 SERVING = ("dev", "serve")
 WINDOWS = (
-    "kpybroker: it does not run on Windows itself, whose files lack what a log is kept by; install WSL2 "
+    "kpybroker: it does not run natively on Windows, which lacks file operations that a log needs; install WSL2 "
     "(`wsl --install`) and start kpybroker there: clients on Windows reach it at localhost"
 )
 

@@ -37,7 +37,7 @@ class Call:
     principal: Principal = ANONYMOUS
     """Who sent it; of a forwarded request, who sent it to the other broker."""
     granted: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
-    """By topic, the `grants` of the authorizer when it last allowed the topic to this call's API."""
+    """By topic, the value of the authorizer's `grants` when it last allowed this call's API on the topic."""
 
 
 class Encoded(bytes):
@@ -72,7 +72,7 @@ class Reply:
         self.address: Any = None
         """Api, version and correlation id: what the connection needs to encode the response."""
         self.attached: Any = None
-        """What an interceptor of the server keeps with the reply until it is sent."""
+        """Data that an interceptor of the server attaches to the reply until it is sent."""
         self.response: Any = None
         self.done = False
         self.holds_frame = holds_frame
@@ -84,11 +84,11 @@ class Reply:
         self.address = (api, version, correlation_id)
 
     def attach(self, attached: Any) -> None:
-        """Keep something with the reply until it is sent."""
+        """Attach data to the reply until it is sent."""
         self.attached = attached
 
     def replace(self, response: Any) -> None:
-        """Send another response than the one it was completed with."""
+        """Send another response instead of the one that it was completed with."""
         self.response = response
 
     def on_ready(self, ready: Callable[[], None] | None) -> None:
@@ -105,7 +105,7 @@ class Reply:
             self._ready()
 
     def discard(self) -> None:
-        """Nobody waits for the answer any more: it is not sent."""
+        """The answer is not wanted any more: it is not sent."""
         self.done = True
 
     def give_way(self) -> None:
@@ -147,7 +147,7 @@ class TaskReply(Reply):
         self.task = task
 
     def follow(self, other: Reply) -> None:
-        """Complete with the answer of `other`, and be `parallel` if that is."""
+        """Complete with the answer of `other`, and take over its `parallel`."""
         if self.done:
             other.abandon()
             return

@@ -1,9 +1,9 @@
 """The three kinds of error: a refusal, damage, a bug.
 
 A refusal is a `KafkaError`, and is answered with its code. Damage takes a partition or a log directory offline; the
-rest of the broker goes on. A bug is an assertion. A frame that cannot be read is `MalformedFrame`, and closes only its
-connection. Source of the codes: the Kafka protocol guide, "Error codes"; tests/test_errors.py compares them with Apache
-Kafka.
+rest of the broker continues. A bug is an assertion. A frame that cannot be read is a `MalformedFrame`, which closes
+only its connection. Source of the codes: the Kafka protocol guide, "Error codes"; tests/test_errors.py compares them
+with Apache Kafka.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class KafkaError(Exception):
 
 
 class Damage(Exception):
-    """Stored bytes or a disk cannot be trusted: the damaged part goes offline, the rest goes on."""
+    """Stored bytes or a disk cannot be trusted: the damaged part goes offline, and the rest continues."""
 
 
 class MalformedFrame(Exception):

@@ -23,8 +23,8 @@ REQUESTS_MAX = 8
 ELEMENTS_MAX = 300_000
 """The most elements that these have together: a Fetch of 250,000 partitions takes some 100 MB."""
 PARKED_MAX = 500_000
-"""The most elements of requests that wait outside of any place: Fetches of many partitions for records (some 200 MB),
-others for the controller."""
+"""The most elements of requests that wait without holding a place: Fetches of many partitions wait for records (some
+200 MB), others for the controller."""
 QUEUE_MAX = 1000
 """The most long requests that wait for a place."""
 QUEUE_MAX_BYTES = 64 * 1024 * 1024
@@ -32,7 +32,7 @@ QUEUE_MAX_BYTES = 64 * 1024 * 1024
 
 
 class Asked(NamedTuple):
-    """A request that wants a place: the elements it will take, and the bytes it holds while it waits."""
+    """A request that waits for a place: the number of its elements, and the bytes that it holds meanwhile."""
 
     elements: int
     frame_bytes: int
@@ -45,20 +45,20 @@ class LongWork:
         self._turns = LoopTurns()
         self._places = REQUESTS_MAX
         self._elements = ELEMENTS_MAX
-        """The elements that are still free."""
+        """The number of elements that are still available."""
         self._queue: OrderedDict[asyncio.Future[None], Asked] = OrderedDict()
         self._queue_max_bytes = QUEUE_MAX_BYTES
         self.queued_bytes = 0
         """The bytes of the frames that wait."""
         self._on_busy: Callable[[bool], None] | None = None
         self.parked = 0
-        """The elements of requests that wait outside of any place."""
+        """The elements of requests that wait without holding a place."""
         self._held: dict[asyncio.Task[Any] | None, Asked] = {}
         """The requests that have a place, by task."""
 
     @property
     def turns(self) -> int:
-        """How often a piece of work had its turn."""
+        """How many pieces of work have run."""
         return self._turns.taken
 
     @property
@@ -67,7 +67,7 @@ class LongWork:
         return len(self._queue)
 
     def park(self, elements: int) -> bool:
-        """Count so many more elements as waiting, until `unpark`; False if there is no room."""
+        """Count this many more elements as waiting, until `unpark`; False if there is no room."""
         if self.parked + elements > PARKED_MAX:
             return False
         self.parked += elements
@@ -82,7 +82,7 @@ class LongWork:
         self._queue_max_bytes = max_bytes
 
     def on_busy(self, tell: Callable[[bool], None]) -> None:
-        """Call `tell(True)` when the first place is taken, `tell(False)` when the last one is given back."""
+        """Call `tell(True)` when the first place is taken, and `tell(False)` when the last one is released."""
         self._on_busy = tell
 
     async def turn(self) -> None:
@@ -101,7 +101,8 @@ class LongWork:
 
     @asynccontextmanager
     async def place(self, elements: int = 1, frame_bytes: int = 0) -> AsyncIterator[None]:
-        """Hold one of REQUESTS_MAX places for a request of at most `elements`; requests wait in their order.
+        """Hold one of REQUESTS_MAX places for a request of at most `elements`; requests get places in the order of
+        arrival.
 
         `frame_bytes`: the receive memory that the request holds while it waits. Raises MalformedFrame if too many wait:
         the largest of the waiting requests is refused, of several the newest.

@@ -46,15 +46,15 @@ class Metrics:
         self.connections_dropped += 1
 
     def connection_throttled(self) -> None:
-        """Count a connection that its address opened too soon."""
+        """Count a connection that was opened above the rate limit of its address."""
         self.connections_throttled += 1
 
     def request_throttled(self) -> None:
-        """Count a request whose client was told to wait."""
+        """Count a request whose client was throttled."""
         self.requests_throttled += 1
 
     def frame_refused(self) -> None:
-        """Count a frame that ended its connection."""
+        """Count an invalid frame, which closed its connection."""
         self.frames_refused += 1
 
     def login_failed(self) -> None:

@@ -1,4 +1,4 @@
-"""Background tasks: an exception in one is a bug, after which the node must not go on."""
+"""Background tasks: an exception in one is a bug, after which the node must not continue."""
 
 from __future__ import annotations
 

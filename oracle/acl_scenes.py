@@ -1,4 +1,5 @@
-"""Scenes of a broker with Kafka's StandardAuthorizer: what ACLs can be set, listed and removed, and what one may do."""
+"""Scenes of a broker with Kafka's StandardAuthorizer: which ACLs can be set, listed and removed, and what is
+authorized."""
 
 from typing import Any
 
@@ -95,7 +96,7 @@ FILTERS: dict[str, dict[str, Any]] = {
 
 
 class AclScenes:
-    """Asks as a super user."""
+    """Sends requests as a super user."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -205,7 +206,7 @@ class AclScenes:
 
 
 class AuthorizedScenes(AclScenes):
-    """Asks as a user who may do what no ACL forbids."""
+    """Sends requests as a user who may do what no ACL forbids."""
 
     def all(self) -> None:
         self.topics()

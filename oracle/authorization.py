@@ -1,22 +1,22 @@
-"""What each API tells a user who lacks one operation: recorded on Apache Kafka, and compared with kpybroker.
+"""What each API tells a user who lacks one operation: the requests, and how they are sent.
 
-`python -m oracle.authorization` records
-tests/security/authorization-4.3.1.json. The user `bob` logs in with SASL/PLAIN and may
-do everything, but for one operation on one resource, which a DENY takes from him; everybody on the PLAINTEXT listener
-is a super user, and sets the ACLs.
+`oracle/authorization_matrix.py` has all of them, and records the answers of Apache Kafka. The user `bob` logs in with
+SASL/PLAIN and may do everything, but for one operation on one resource, which a DENY takes from him; everybody on the
+PLAINTEXT listener is a super user, and sets the ACLs.
 """
 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kpybroker.client.dialer import Dialer
 from kpybroker.client.peer import Peer
 from kpybroker.config.login import Login
 from kpybroker.security.authorizer import AclResource, Operation
+from kpybroker.serving.authorized_operations import SUPPORTED
 from kpybroker.wire.api import by_name
 from kpybroker.wire.codec.primitives import ZERO_UUID
 from kpybroker.wire.records.batch import encode_batch
@@ -83,28 +83,34 @@ from kpybroker.world.real import real_world
 USER, PASSWORD = "bob", "bobs"
 OWNER = "carl"
 """Has a delegation token, and no rights."""
-LISTENER = "NAMED"
+LISTENER, OF_CONTROLLERS = "NAMED", "STEERING"
+"""Listeners with logins: for clients, and of controllers."""
+_LOGINS = (
+    f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}" '
+    f'user_{OWNER}="{PASSWORD}";'
+)
 SETTINGS = {
-    "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{LISTENER}:SASL_PLAINTEXT",
+    "listener.security.protocol.map": (
+        f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{LISTENER}:SASL_PLAINTEXT,{OF_CONTROLLERS}:SASL_PLAINTEXT"
+    ),
+    "controller.listener.names": f"CONTROLLER,{OF_CONTROLLERS}",
     "inter.broker.listener.name": "PLAINTEXT",
     "sasl.enabled.mechanisms": "PLAIN",
-    f"listener.name.{LISTENER.lower()}.plain.sasl.jaas.config": (
-        f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}" '
-        f'user_{OWNER}="{PASSWORD}";'
-    ),
+    f"listener.name.{LISTENER.lower()}.plain.sasl.jaas.config": _LOGINS,
+    f"listener.name.{OF_CONTROLLERS.lower()}.plain.sasl.jaas.config": _LOGINS,
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
     "delegation.token.secret.key": "a secret of the nodes",
     "connection.failed.authentication.delay.ms": "0",
+    "log.retention.ms": "-1",
 }
 """Of the broker, besides its listeners."""
-RECORDED = Path(__file__).resolve().parent.parent / "tests/security/authorization-4.3.1.json"
 DENY, ALLOW, LITERAL = 2, 3, 3
 T, G, C, X = AclResource.TOPIC, AclResource.GROUP, AclResource.CLUSTER, AclResource.TRANSACTIONAL_ID
 D, U = AclResource.DELEGATION_TOKEN, AclResource.USER
 NAMES = {T: "t", G: "g", C: "kafka-cluster", X: "x", D: "*", U: "User:carl"}
 OTHER = "u"
-"""A topic and a group that nothing is denied on."""
+"""A topic and a group without denials."""
 KEPT = frozenset(
     {
         "token_requester_principal_name",
@@ -113,11 +119,14 @@ KEPT = frozenset(
         *("partition_index", "partition", "partition_id", "index", "is_internal", "member_id", "group"),
     }
 )
-"""The fields that are compared: who is told what, and which error."""
+"""The fields that are compared: what is revealed, and which errors."""
+
+WHERE_NODES_ARE = frozenset({"node_endpoints", "current_leader", "nodes", "observers", "brokers"})
+"""Fields that are not compared."""
 
 
 class State(NamedTuple):
-    """What is there when a request is sent."""
+    """The state when a request is sent."""
 
     ids: dict[str, bytes]
     producer: tuple[int, int]
@@ -125,24 +134,57 @@ class State(NamedTuple):
 
 
 Make = Callable[[State], Any]
+Denial = tuple[Operation, AclResource] | tuple[Operation, AclResource, str]
+"""An operation on a resource: that of NAMES, or another one."""
+EVERY: tuple[Denial, ...] = (
+    *((operation, kind) for kind, operations in SUPPORTED.items() for operation in operations),
+    *((operation, X) for operation in (Operation.DESCRIBE, Operation.WRITE, Operation.TWO_PHASE_COMMIT)),
+    (Operation.DESCRIBE, D),
+    *((operation, U) for operation in (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS)),
+)
+"""All that can be taken away."""
+NOTHING, ALL_OTHERS = "nothing", "all others"
 
 
 class Case(NamedTuple):
-    """One request, and the operations that are taken from the user, one at a time."""
+    """One request, and the operations that are denied to the user, one at a time."""
 
     api: str
     make: Make
-    denied: tuple[tuple[Operation, AclResource], ...]
+    denied: tuple[Denial, ...]
     version: int | None = None
-    """The highest, if None."""
+    """The highest version if None."""
     what: str = ""
-    besides: tuple[tuple[Operation, AclResource], ...] = ()
-    """Taken away together with each of these: operations that would be enough."""
+    besides: tuple[Denial, ...] = ()
+    """Taken away together with each of these, and alone: operations that would be enough."""
+    at_controller: bool = False
+    """Sent to a controller's listener."""
+    before: tuple[tuple[str, int, Make], ...] = ()
+    """Requests that a super user sends before."""
+    has_response: bool = True
+    """If not, the answer is whether the connection stays open."""
 
     @property
     def title(self) -> str:
         version = by_name[self.api].max if self.version is None else self.version
-        return f"{self.api} v{version}{self.what and ' ' + self.what}"
+        at = " at a controller" if self.at_controller else ""
+        return f"{self.api} v{version}{self.what and ' ' + self.what}{at}"
+
+    @property
+    def denials(self) -> Mapping[str, tuple[Denial, ...]]:
+        """What is taken away, by title: nothing, each operation, and at last all those that should not matter."""
+        taken: dict[str, tuple[Denial, ...]] = {NOTHING: ()}
+        for each in self.denied:
+            taken[_in_words(each, *self.besides)] = (each, *self.besides)
+        if self.besides:
+            taken |= {f"{_in_words(each)} alone": (each,) for each in (*self.denied, *self.besides)}
+        matter = {*self.denied, *self.besides}
+        taken[ALL_OTHERS] = tuple(each for each in EVERY if each not in matter)
+        return MappingProxyType(taken)
+
+
+def _in_words(*denials: Denial) -> str:
+    return ", ".join(f"{each[0].name} on {' '.join((each[1].name, *each[2:]))}" for each in denials)
 
 
 def _plain(request: Any) -> Make:
@@ -341,7 +383,7 @@ CASES = (
                 timeout_ms=5000,
             )
         ),
-        ((Operation.CREATE, T),),
+        ((Operation.CREATE, T), (Operation.CREATE, T, "new")),
         besides=((Operation.CREATE, C),),
     ),
     *(
@@ -512,7 +554,7 @@ CASES = (
     Case(
         "OffsetFetch",
         _plain(offset_fetch.Request(groups=[offset_fetch.OffsetFetchRequestGroup(group_id="g", topics=None)])),
-        ((Operation.DESCRIBE, T),),
+        ((Operation.DESCRIBE, G), (Operation.DESCRIBE, T)),
         9,
         what="of all topics",
     ),
@@ -548,7 +590,8 @@ CASES = (
     Case(
         "InitProducerId",
         _plain(init_producer_id.Request(transactional_id=None)),
-        ((Operation.IDEMPOTENT_WRITE, C), (Operation.WRITE, T)),
+        ((Operation.IDEMPOTENT_WRITE, C),),
+        besides=((Operation.WRITE, T, "*"),),
     ),
     Case(
         "AddPartitionsToTxn",
@@ -805,13 +848,13 @@ CASES = (
 
 
 def told(message: Any) -> Any:
-    """The compared fields of a response; rows in the order of their text, as their order says nothing."""
+    """The compared fields of a response; rows are sorted by their text, as their order has no meaning."""
     if isinstance(message, list):
         return sorted((told(each) for each in message), key=json.dumps)
     found = {}
     for name in getattr(type(message), "__slots__", ()):
-        if name == "node_endpoints":
-            continue  # where the leader is
+        if name in WHERE_NODES_ARE:
+            continue
         value = getattr(message, name)
         if isinstance(value, list) and value and hasattr(value[0], "__slots__"):
             found[name] = told(value)
@@ -824,42 +867,78 @@ def told(message: Any) -> Any:
     return found
 
 
+class Ports(NamedTuple):
+    """Where a broker and its controller listen: `broker` and `controller` for super users, the others for those who
+    log in."""
+
+    broker: int
+    named: int
+    controller: int
+    steering: int
+
+
 class Play:
-    """Sends the requests to one broker. `port` is that of the super users."""
+    """Sends the requests of some cases to one broker."""
 
-    def __init__(self, port: int, named_port: int) -> None:
-        self._port, self._named_port = port, named_port
+    def __init__(self, ports: Ports, cases: Iterable[Case]) -> None:
+        self._ports, self._cases = ports, tuple(cases)
         self._network = real_world().network
+        self._nodes: list[Peer] = []
+        """The broker and the controller."""
 
-    async def answers(self) -> dict[str, Any]:
+    async def answers(self) -> dict[str, dict[str, Any]]:
         """By case and by what is denied, what the user is told."""
-        admin = await Dialer(self._network).meet("127.0.0.1", self._port, client_id="admin")
-        login = Login("PLAIN", USER, PASSWORD)
-        await self._create_token()
-        try:
-            await self._change(
-                admin, [_acl(Operation.ALL, kind, "*" if kind != C else NAMES[C], ALLOW) for kind in NAMES]
-            )
-            found: dict[str, Any] = {}
-            for case in CASES:
-                answered = found[case.title] = {}
-                for denied in (None, *case.denied):
-                    state = await self._prepare(admin)
-                    title = "nothing" if denied is None else f"{denied[0].name} on {denied[1].name}"
-                    taken = [] if denied is None else [denied, *case.besides]
-                    async with self._denying(admin, taken):
-                        bob = await Dialer(self._network, login).meet("127.0.0.1", self._named_port, client_id="bob")
-                        try:
-                            answered[title] = told(await bob.ask(case.api, case.make(state), version=case.version))
-                        finally:
-                            bob.close()
-        finally:
-            admin.close()
-        return found
+        async with self.admin() as admin:
+            return {case.title: await self.told(admin, case) for case in self._cases}
 
     @contextlib.asynccontextmanager
-    async def _denying(self, admin: Peer, taken: list[tuple[Operation, AclResource]]) -> AsyncIterator[None]:
-        acls = [_acl(operation, kind, NAMES[kind], DENY) for operation, kind in taken]
+    async def admin(self) -> AsyncIterator[Peer]:
+        """A super user, who has created what there is and has let the user do everything."""
+        dial = Dialer(self._network).meet
+        for port in (self._ports.broker, self._ports.controller):
+            self._nodes.append(await dial("127.0.0.1", port, client_id="admin"))
+        try:
+            await self._allow(self._nodes[0])
+            yield self._nodes[0]
+        finally:
+            for node in self._nodes:
+                node.close()
+
+    async def _allow(self, admin: Peer) -> None:
+        await self._create_token()
+        everything = [_acl(Operation.ALL, kind, "*" if kind != C else NAMES[C], ALLOW) for kind in NAMES]
+        await self._change(admin, everything)
+
+    async def told(self, admin: Peer, case: Case) -> dict[str, Any]:
+        """By what is denied, what the user is told."""
+        answered = {}
+        for title, taken in case.denials.items():
+            state = await self._prepare(admin)
+            for api, version, make in case.before:
+                await self._insist(admin, api, make(state), version)
+            async with self._denying(admin, taken):
+                answered[title] = await self.told_once(case, state)
+        return answered
+
+    async def told_once(self, case: Case, state: State) -> Any:
+        """What the user is told now."""
+        port = self._ports.steering if case.at_controller else self._ports.named
+        bob = await Dialer(self._network, Login("PLAIN", USER, PASSWORD)).meet("127.0.0.1", port, client_id="bob")
+        request = case.make(state)
+        try:
+            if case.has_response:
+                return told(await bob.ask(case.api, request, version=case.version))
+            await bob.send(case.api, request, version=case.version)
+            await bob.ask("ApiVersions", version=0)
+        except ConnectionError:
+            return "closed"
+        finally:
+            bob.close()
+        return "open"
+
+    @contextlib.asynccontextmanager
+    async def _denying(self, admin: Peer, taken: Iterable[Denial]) -> AsyncIterator[None]:
+        acls = [_acl(each[0], each[1], each[2] if len(each) == 3 else NAMES[each[1]], DENY) for each in taken]
         if not acls:
             yield
             return
@@ -880,15 +959,15 @@ class Play:
                 for acl in acls
             ]
             await admin.ask("DeleteAcls", delete_acls.Request(filters=gone))
-            await self._until(admin, acls, there=False)
+            await self._until(acls, there=False)
 
     async def _change(self, admin: Peer, acls: list[create_acls.AclCreation]) -> None:
         made = await admin.ask("CreateAcls", create_acls.Request(creations=acls))
         assert not any(row.error_code for row in made.results), made
-        await self._until(admin, acls, there=True)
+        await self._until(acls, there=True)
 
-    async def _until(self, admin: Peer, acls: list[create_acls.AclCreation], *, there: bool) -> None:
-        """Wait until the broker goes by it."""
+    async def _until(self, acls: list[create_acls.AclCreation], *, there: bool) -> None:
+        """Wait until both nodes go by it."""
         wanted = {(acl.resource_type, acl.resource_name, acl.operation, acl.permission_type) for acl in acls}
         every = describe_acls.Request(
             resource_type_filter=1,
@@ -899,16 +978,17 @@ class Play:
             operation=1,
             permission_type=1,
         )
-        while True:
-            shown = await admin.ask("DescribeAcls", every)
-            known = {
-                (row.resource_type, row.resource_name, acl.operation, acl.permission_type)
-                for row in shown.resources
-                for acl in row.acls
-            }
-            if wanted <= known if there else not wanted & known:
-                return
-            await asyncio.sleep(0.01)
+        for node in self._nodes:
+            while True:
+                shown = await node.ask("DescribeAcls", every)
+                known = {
+                    (row.resource_type, row.resource_name, acl.operation, acl.permission_type)
+                    for row in shown.resources
+                    for acl in row.acls
+                }
+                if wanted <= known if there else not wanted & known:
+                    break
+                await asyncio.sleep(0.01)
 
     async def _prepare(self, admin: Peer) -> State:
         """Two topics, a group with commits in both, and a transactional id."""
@@ -932,9 +1012,9 @@ class Play:
         return State(ids, (producer.producer_id, producer.producer_epoch))
 
     async def _create_token(self) -> None:
-        """A delegation token, whose owner is told of it when the broker knows it."""
+        """Create a delegation token; its owner sees it once the broker knows it."""
         login = Login("PLAIN", OWNER, PASSWORD)
-        carl = await Dialer(self._network, login).meet("127.0.0.1", self._named_port, client_id=OWNER)
+        carl = await Dialer(self._network, login).meet("127.0.0.1", self._ports.named, client_id=OWNER)
         try:
             created = await carl.ask("CreateDelegationToken", create_delegation_token.Request(max_lifetime_ms=-1))
             assert created.error_code == 0, created
@@ -948,9 +1028,9 @@ class Play:
         while (await admin.ask("FindCoordinator", asked)).coordinators[0].error_code:
             await asyncio.sleep(0.05)
 
-    async def _insist(self, admin: Peer, api: str, request: Any) -> Any:
+    async def _insist(self, admin: Peer, api: str, request: Any, version: int | None = None) -> Any:
         while True:
-            answer = await admin.ask(api, request)
+            answer = await admin.ask(api, request, version=version)
             if not any(each.get("error_code") for each in _flat(told(answer))):
                 return answer
             await asyncio.sleep(0.05)
@@ -974,33 +1054,3 @@ def _flat(found: Any) -> list[dict[str, Any]]:
     if not isinstance(found, dict):
         return []
     return [found, *(each for value in found.values() for each in _flat(value))]
-
-
-def play(port: int, named_port: int) -> dict[str, Any]:
-    """Send all requests; what the user is told."""
-    answered: dict[str, Any] = json.loads(json.dumps(asyncio.run(Play(port, named_port).answers())))
-    return answered
-
-
-def listeners(port: int, named_port: int) -> str:
-    """The listeners that clients use."""
-    return f"PLAINTEXT://127.0.0.1:{port},{LISTENER}://127.0.0.1:{named_port}"
-
-
-def main() -> None:
-    from oracle.kafka import Kafka
-    from oracle.target import steady_port
-
-    kafka = Kafka(jvm=("-XX:TieredStopAtLevel=1",))
-    named = steady_port()
-    shown = listeners(kafka.port, named)
-    controller = f",CONTROLLER://127.0.0.1:{kafka.controller_port}"
-    kafka.properties |= {**SETTINGS, "listeners": shown + controller, "advertised.listeners": shown}
-    with kafka:
-        answered = play(kafka.port, named)
-    RECORDED.write_text(json.dumps(answered, indent=1, sort_keys=True) + "\n")
-    print(f"{len(answered)} requests recorded")
-
-
-if __name__ == "__main__":
-    main()

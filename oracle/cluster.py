@@ -1,4 +1,4 @@
-"""Several nodes on this machine, kpybroker's or Kafka's, with the same interface. Voters are static, or one node starts
+"""Several nodes on this machine, kpybrokers or Kafka's, with the same interface. Voters are static, or one node starts
 as the only voter and others can be added. Each node can be killed, stopped, paused and restarted on its data.
 
     with Cluster("kafka") as cluster:
@@ -10,6 +10,7 @@ as the only voter and others can be added. Each node can be killed, stopped, pau
 import contextlib
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,9 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from oracle.asking import active_controller, partitions_of
+from oracle.asking import Conversation
 from oracle.broker import KPyBroker
 from oracle.kafka import CLUSTER_ID, Kafka
+from oracle.secured import Secured
 from oracle.target import NotStarted, ServerProcess, answers, read_json, steady_port
 from oracle.tools import Ran, tool
 
@@ -79,6 +81,7 @@ class ClusterNode(ServerProcess):
     """A node of either kind: a process with a seat, which can be paused."""
 
     seat: Seat
+    secured: Secured | None = None
 
     @property
     def node_id(self) -> int:
@@ -90,7 +93,12 @@ class ClusterNode(ServerProcess):
         return "127.0.0.1", self.seat.port if self.seat.is_broker else self.seat.controller_port
 
     def ready(self) -> bool:
-        return answers(*self.address)
+        return answers(*self.address, self.secured.context if self.secured else None)
+
+    @property
+    def credentials(self) -> list[str]:
+        """Options for formatting its directory."""
+        return [] if self.secured is None else [f"--add-scram={one}" for one in self.secured.credentials]
 
     def prepare(self) -> None:
         """Prepare the directory for the first start, if the node does not do it itself."""
@@ -130,6 +138,7 @@ class KafkaNode(ClusterNode, Kafka):
     def prepare(self) -> None:
         self._write_properties()
         if not (self.data / "meta.properties").exists():
+            self.format_options += tuple(self.credentials)
             self._format()
 
     def spawn(self) -> None:
@@ -155,14 +164,30 @@ class KPyBrokerNode(ClusterNode, KPyBroker):
         return command
 
     def ready(self) -> bool:
-        return read_json(self.ready_file) is not None and answers(*self.address)
+        return read_json(self.ready_file) is not None and super().ready()
+
+    def prepare(self) -> None:
+        if not self.credentials or (self.data / "meta.properties").exists():
+            return
+        file = self.directory / "server.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in self.properties.items()))
+        options = ["--config", str(file), "--cluster-id", CLUSTER_ID, *self.credentials]
+        command = [sys.executable, "-m", "kpybroker", "storage", "format", *options]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode != 0:
+            raise NotStarted(f"storage format failed:\n{run.stdout}{run.stderr}")
+
+    def spawn(self) -> None:
+        self.prepare()
+        super().spawn()
 
 
 class Cluster:
     """A cluster of `brokers` nodes 1, 2, ... that are also voters or, with `controllers`, separate voters 101, 102, ...
 
     kind: "kpybroker" or "kafka". grows: the first controller is the only voter, and others can be added (KIP-853); if
-    not, all of them are static voters. properties: for all nodes, over LARGE. heap, jvm: for Kafka's nodes.
+    not, all of them are static voters. properties: for all nodes, over LARGE. heap, jvm: for Kafka's nodes. secured:
+    makes TLS, logins and ACLs; without it, listeners have none.
     """
 
     def __init__(
@@ -175,10 +200,12 @@ class Cluster:
         directory: Path | None = None,
         properties: Mapping[str, str] | None = None,
         told: Told = as_it_is,
+        secured: Secured | None = None,
         heap: str = "512m",
         jvm: tuple[str, ...] = (),
     ) -> None:
         self.kind = kind
+        self.secured = secured
         self._grows = grows
         self._own = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix=f"{kind}-cluster-"))
@@ -201,6 +228,7 @@ class Cluster:
                 self.nodes[seat.node_id] = KafkaNode(seat, where, settings, self._heap, self._jvm)
             else:
                 self.nodes[seat.node_id] = KPyBrokerNode(seat, where, settings)
+            self.nodes[seat.node_id].secured = self.secured
 
     def _settings(self, seat: Seat, data: Path, given: dict[str, str]) -> dict[str, str]:
         voters = [(one.node_id, self.told[one.node_id, CONTROLLER]) for one in self.seats if one.is_controller]
@@ -208,7 +236,7 @@ class Cluster:
         settings = {
             "process.roles": ",".join(roles),
             "node.id": str(seat.node_id),
-            "listeners": ",".join(f"{at.name}://127.0.0.1:{at.port}" for at in seat.listeners),
+            "listeners": ",".join(f"{self._named(at.name)}://127.0.0.1:{at.port}" for at in seat.listeners),
             "controller.listener.names": CONTROLLER,
             "log.dirs": str(data),
             **LARGE,
@@ -219,9 +247,14 @@ class Cluster:
         else:
             settings["controller.quorum.voters"] = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in voters)
         if seat.is_broker:
-            settings["advertised.listeners"] = f"{CLIENTS}://127.0.0.1:{self.told[seat.node_id, CLIENTS]}"
+            settings["advertised.listeners"] = f"{self._named(CLIENTS)}://127.0.0.1:{self.told[seat.node_id, CLIENTS]}"
+        if self.secured is not None:
+            settings |= self.secured.settings(seat.node_id)
         settings |= LARGE_KAFKA if self.kind == "kafka" else {"kpybroker.cluster.id": CLUSTER_ID}
         return settings | given
+
+    def _named(self, name: str) -> str:
+        return self.secured.listener if self.secured is not None and name == CLIENTS else name
 
     # ---- all nodes
 
@@ -282,18 +315,18 @@ class Cluster:
         return ",".join(f"127.0.0.1:{self.told[node.node_id, CLIENTS]}" for node in self.brokers)
 
     def tool(self, name: str, *args: str, stdin: str = "") -> Ran:
-        """Run one of Kafka's tools against the cluster."""
+        """Run one of Kafka's tools against the cluster, which must not be secured."""
         return tool(name, *args, bootstrap=self.bootstrap, stdin=stdin)
 
     def active_controller(self) -> int:
         """The leader of the quorum according to most nodes that answer; -1 if none knows one."""
-        told = [leader for leader in self._each(active_controller) if leader >= 0]
+        told = [leader for leader in self._each(Conversation.active_controller) if leader >= 0]
         return max(sorted(set(told)), key=told.count, default=-1)
 
     def partitions(self, *topics: str) -> dict[tuple[str, int], Any]:
         """(topic, partition) -> its row of Metadata with the newest leader epoch that any broker returns."""
         newest: dict[tuple[str, int], Any] = {}
-        for told in self._each(lambda address: partitions_of(address, list(topics))):
+        for told in self._each(lambda node: node.partitions_of(list(topics))):
             for place, row in told.items():
                 if place not in newest or row.leader_epoch >= newest[place].leader_epoch:
                     newest[place] = row
@@ -308,20 +341,21 @@ class Cluster:
         """Wait until every replica of these topics is in sync according to every broker. Raises TimeoutError."""
         deadline = time.monotonic() + patience_s
         while True:
-            told = self._each(lambda address: partitions_of(address, list(topics)))
+            told = self._each(lambda node: node.partitions_of(list(topics)))
             if len(told) == len(self.brokers) and all(_in_sync(one.values()) for one in told):
                 return
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.kind}: not all replicas of {topics} got in sync within {patience_s:.0f} s")
             time.sleep(0.01)
 
-    def _each(self, asked: Callable[[tuple[str, int]], Any]) -> list[Any]:
+    def _each(self, asked: Callable[[Conversation], Any]) -> list[Any]:
         """The answers of the running brokers; those without an answer are omitted."""
+        door = None if self.secured is None else self.secured.door()
         found = []
         for node in self.brokers:
             if node.running:
-                with contextlib.suppress(OSError):
-                    found.append(asked(node.address))
+                with contextlib.suppress(OSError), contextlib.closing(Conversation(node.address, door=door)) as told:
+                    found.append(asked(told))
         return found
 
 

@@ -1,6 +1,6 @@
-"""An identity provider for tests: keys, tokens signed with them, and an HTTP server that shows the public ones.
+"""An identity provider for tests: keys, tokens signed with them, and an HTTP server that publishes the public keys.
 
-Tokens may be wrong in any way, so they are put together here by hand.
+Tokens are built by hand here, since they may be invalid in any way.
 """
 
 import base64
@@ -24,7 +24,7 @@ Key = RSAKey | ECKey | OKPKey | OctKey
 
 
 def encoded(part: object) -> str:
-    """JSON, or text or bytes as they are, in base64url."""
+    """base64url of a value as JSON; text and bytes are encoded unchanged."""
     if isinstance(part, str):
         part = part.encode()
     data = part if isinstance(part, bytes) else json.dumps(part).encode()
@@ -32,19 +32,19 @@ def encoded(part: object) -> str:
 
 
 def claims_of(name: str = "ann", /, **changed: object) -> dict[str, object]:
-    """Claims that are right for the next minutes; with `changed` over them, of which None leaves one out."""
+    """Claims that are valid for the next minutes, with `changed` applied; None removes a claim."""
     now_s = int(time.time())
     claims = {"sub": name, "iat": now_s, "exp": now_s + LIFETIME_S, **changed}
     return {claim: value for claim, value in claims.items() if value is not None}
 
 
 def unsecured(claims: object, header: object = None, signature: str = "") -> str:
-    """A token that nobody has signed."""
+    """An unsecured token."""
     return f"{encoded({'alg': 'none'} if header is None else header)}.{encoded(claims)}.{signature}"
 
 
 def first_message(token: str, authzid: str = "", extensions: str = "") -> bytes:
-    """What a client sends first; `extensions` are `key=value` pairs, each with \\x01 behind it."""
+    """The first message of a client; `extensions` are `key=value` pairs, each followed by \x01."""
     wanted = f"a={authzid}" if authzid else ""
     return f"n,{wanted},\x01auth=Bearer {token}\x01{extensions}\x01".encode()
 
@@ -63,14 +63,14 @@ def new_key(algorithm: str, bits: int = 2048) -> Key:
 
 
 class IdentityProvider:
-    """Signs tokens. `keys` are private, by name; `shown` are those that others know of."""
+    """Signs tokens. `keys` are private, by name; `shown` are the published ones."""
 
     def __init__(self, *algorithms: str) -> None:
         self.keys: dict[str, tuple[str, Key]] = {each: (each, new_key(each)) for each in algorithms}
         self.shown = list(self.keys)
 
     def add(self, kid: str, algorithm: str, *, bits: int = 2048) -> None:
-        """Another key, which is not shown yet."""
+        """Add another key, which is not published yet."""
         self.keys[kid] = algorithm, new_key(algorithm, bits)
 
     def row(self, kid: str, **members: object) -> dict[str, Any]:
@@ -79,13 +79,13 @@ class IdentityProvider:
         return {**key.as_dict(private=isinstance(key, OctKey)), "kid": kid, "use": "sig", **members}
 
     def key_set(self, *more: Mapping[str, object]) -> str:
-        """The set of all keys that are shown, with other rows behind them."""
+        """The set of all published keys, followed by other rows."""
         return json.dumps({"keys": [*(self.row(kid) for kid in self.shown), *more]})
 
     def token(
         self, claims: object, kid: str | None = None, header: Mapping[str, object] | None = None, *, alg: str = ""
     ) -> str:
-        """A signed token. `header` replaces the usual one, whatever is signed with; `alg` is another algorithm."""
+        """A signed token. `header` replaces the usual one, whatever key signs; `alg` is another algorithm."""
         name = kid or self.shown[0]
         algorithm, key = self.keys[name]
         head = {"alg": alg or algorithm, "kid": name} if header is None else header
@@ -96,13 +96,13 @@ class IdentityProvider:
 
 
 class KeyServer:
-    """Serves pages on 127.0.0.1 while it is entered, by https if it has a context; `pages` are status, headers and body
-    by path."""
+    """Serves pages on 127.0.0.1 while its context is entered, by https if it has a TLS context; `pages` are status,
+    headers and body by path."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.asked: list[str] = []
-        """The paths that were asked for, in order."""
+        """The requested paths, in order."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._scheme = "http" if tls is None else "https"
         if tls is not None:
@@ -114,7 +114,7 @@ class KeyServer:
         return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}"
 
     def show(self, path: str, body: str | bytes, status: int = 200, **headers: str) -> str:
-        """Serve a page from now on; its address."""
+        """Serve a page from now on; returns its URL."""
         self.pages[path] = status, headers, body.encode() if isinstance(body, str) else body
         return self.url + path
 

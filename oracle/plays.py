@@ -1,4 +1,4 @@
-"""What the golden vectors are recorded from: plays of scenes, each on a node of its own."""
+"""The sources of the golden vectors: plays of scenes, each on a node of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Ask = Callable[..., Any]
 """ask(name, version, request, note="") -> response; kept when there is a note"""
 
 AT_CONTROLLER = "api_versions_at_controller"
-"""The file of ApiVersions as a controller answers it."""
+"""The file with the ApiVersions responses of a controller."""
 
 
 class Play(NamedTuple):
@@ -42,7 +42,7 @@ class Play(NamedTuple):
 
     @property
     def asks_controller(self) -> bool:
-        """Some of its scenes ask at the controller's listener, too."""
+        """Whether some of its scenes also send requests to the controller's listener."""
         return any(map(_asks_controller, self.scenes))
 
     def perform(self, ask: Ask, ask_controller: Ask | None = None) -> None:
@@ -51,7 +51,7 @@ class Play(NamedTuple):
             (scenes(ask, ask_controller) if _asks_controller(scenes) else scenes(ask)).all()
 
     def may_ask(self, api: Api) -> bool:
-        """The API is named in the source of the scenes, or of what they import."""
+        """Whether the API is named in the source of the scenes, or of their imports."""
         modules = _with_imports(sys.modules[scenes.__module__] for scenes in self.scenes)
         return any(api.name in _strings(module) for module in modules)
 
@@ -93,7 +93,7 @@ def apis_named(names: Iterable[str]) -> list[Api]:
 
 
 def file_of(api: Api, *, at_controller: bool) -> str:
-    """The name of the file of what was asked of a broker, or at the controller's listener; without the suffix."""
+    """The name of the file for requests to a broker, or to the controller's listener; without the suffix."""
     return AT_CONTROLLER if at_controller and api.name == "ApiVersions" else api.module
 
 

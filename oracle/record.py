@@ -1,4 +1,4 @@
-"""Record golden vectors: what Apache Kafka answers to fixed requests, for the first, first flexible and last version.
+"""Records golden vectors: Apache Kafka's responses to fixed requests, in the first, first flexible and last version.
 
 `python -m oracle.record` writes tests/golden/<api>.json, each a list of {version, request, response, note}; request and
 response are the messages without their headers, in hexadecimal. Topic ids, member ids and ports differ from one
@@ -28,7 +28,7 @@ Exchange = dict[str, object]
 
 
 class Recorder:
-    """One connection, to a broker or to a controller's listener; what was said with a note goes to `said`, by file."""
+    """One connection, to a broker or to a controller's listener; exchanges with a note go to `said`, by file."""
 
     def __init__(self, host: str, port: int, said: dict[str, list[Exchange]], *, at_controller: bool = False) -> None:
         self._connection = socket.create_connection((host, port), timeout=30)
@@ -70,7 +70,7 @@ class Recorder:
 
 
 def record(plays: Sequence[Play]) -> dict[str, list[Exchange]]:
-    """Play on Apache Kafka; what was said, by file."""
+    """Play on Apache Kafka; returns the recorded exchanges, by file."""
     said: dict[str, list[Exchange]] = defaultdict(list)
     for play in plays:
         with Kafka(properties=play.properties) as kafka:
@@ -93,7 +93,7 @@ def write(said: Mapping[str, list[Exchange]], apis: Collection[Api], directory: 
 
 
 def unrecorded(said: Mapping[str, list[Exchange]], apis: Collection[Api]) -> list[str]:
-    """The APIs that no scene asked with a note."""
+    """The APIs for which no scene has sent a request with a note."""
     return sorted(api.name for api in apis if file_of(api, at_controller=False) not in said)
 
 

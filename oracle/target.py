@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import tempfile
@@ -79,10 +80,13 @@ def die_with_parent() -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def answers(host: str, port: int) -> bool:
-    """Whether a broker replies to ApiVersions v0."""
+def answers(host: str, port: int, context: ssl.SSLContext | None = None) -> bool:
+    """Whether a broker replies to ApiVersions v0, over TLS if there is a context."""
     try:
-        with socket.create_connection((host, port), timeout=2) as connection:
+        with contextlib.ExitStack() as opened:
+            connection = opened.enter_context(socket.create_connection((host, port), timeout=2))
+            if context is not None:
+                connection = opened.enter_context(context.wrap_socket(connection, server_hostname=host))
             connection.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
             return len(connection.recv(4)) == 4
     except OSError:

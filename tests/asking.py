@@ -44,7 +44,7 @@ def fetched(topic: str, offset: int, wait_ms: int = 0, **facts: Any) -> fetch.Re
 async def make(
     peer: Peer, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replicas: int = 1
 ) -> bytes:
-    """Create a topic; its id."""
+    """Create a topic; returns its id."""
     wanted = create_topics.CreatableTopic(
         name=topic,
         num_partitions=partitions,
@@ -58,19 +58,19 @@ async def make(
 
 
 async def put(peer: Peer, topic: str, *values: bytes, **facts: Any) -> Any:
-    """Produce, and the answer of the one partition."""
+    """Produce; returns the response row of the only partition."""
     told = await peer.ask("Produce", produced(topic, *values, **facts), version=9)
     return told.responses[0].partition_responses[0]
 
 
 async def get(peer: Peer, topic: str, offset: int, **facts: Any) -> Any:
-    """Fetch, and the answer of the one partition."""
+    """Fetch; returns the response row of the only partition."""
     told = await peer.ask("Fetch", fetched(topic, offset, **facts), version=12)
     return told.responses[0].partitions[0]
 
 
 async def turns_while(work: Awaitable[Any]) -> int:
-    """How often everybody else on the loop has a turn until this is done."""
+    """Counts how many turns of the loop everything else gets until this is done."""
     working = asyncio.ensure_future(work)
     turns = 0
     while not working.done():

@@ -1,7 +1,7 @@
 """A mypy plugin: an attribute is assigned only in the file of the class that declares it.
 
-Messages of the wire and stored records are values that are filled in where they are made: they are not counted, and
-neither are the classes of libraries.
+Messages and stored records are values that are filled in where they are created: they are not checked, and neither are
+the classes of libraries.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from mypy.types import Type
 
 CODE = ErrorCode("foreign-assignment", "An attribute is assigned outside the file of its class", "kpybroker")
 OWN = ("self", "cls")
-"""Those are left to tests/test_layers.py."""
+"""Left to tests/test_layers.py."""
 MESSAGES = ("kpybroker.wire.rpc.", "kpybroker.wire.stored.")
 
 
 class AssignmentRule(Plugin):
-    """Reports what is assigned from outside as `foreign-assignment`."""
+    """Reports assignments from other files as `foreign-assignment`."""
 
     def get_attribute_hook(self, fullname: str) -> Callable[[AttributeContext], Type] | None:
         """The check of an attribute, by its full name (`kpybroker.storage.log.log.Log.end`)."""
@@ -39,5 +39,5 @@ class AssignmentRule(Plugin):
 
 
 def plugin(version: str) -> type[Plugin]:
-    """What mypy loads."""
+    """The entry point that mypy calls."""
     return AssignmentRule

@@ -1,4 +1,4 @@
-"""A private authority and what it signs, for tests of TLS."""
+"""A private certificate authority and the certificates that it signs, for tests of TLS."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Signed(NamedTuple):
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how).decode()
 
     def pem(self, path: Path, password: str | None = None) -> Path:
-        """Key and certificate in one file, as Kafka wants them."""
+        """Key and certificate in one file, in the form that Kafka reads."""
         path.write_text(self.key_pem(password) + self.chain_pem)
         path.chmod(0o600)
         return path
@@ -69,7 +69,7 @@ def sign(
     name: x509.Name | None = None,
     hosts: Sequence[str] = LOCAL,
 ) -> Signed:
-    """A certificate for these hosts that ends in so many days; without `by`, that of an authority."""
+    """A certificate for these hosts that expires after `days`; without `by`, the certificate of an authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = name or name_of(common_name)
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""What compaction may leave of a coordinator's log: a replay of it must make the same machine."""
+"""Logs of coordinators as compaction may leave them: their replay must give the same machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from kpybroker.machine.contract import Stored
 
 
 def compacted(log: list[Stored], chance: Random) -> list[Stored]:
-    """Up to some offset the newest record of each key; of tombstones there all or none. Offsets are places in `log`."""
+    """Below some offset, only the newest record of each key, with all tombstones or none. Offsets are positions in
+    `log`."""
     end = chance.randint(0, len(log))
     drops = chance.random() < 0.5
     newest = {record.key: place for place, record in enumerate(log[:end])}

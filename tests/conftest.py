@@ -12,14 +12,15 @@ import pytest
 from tests.serving import Scenario, run_scenario
 
 os.environ.setdefault("PYTEST_TIMEOUT", "300")
-"""Seconds for a test, for pytest-timeout. Not in pyproject.toml, which speaks also to those who have no such plugin."""
+"""The time limit of a test in seconds, for pytest-timeout. Not in pyproject.toml, as other users may not have that
+plugin."""
 
 WithBroker = Callable[..., None]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> Iterator[None]:
-    """Children inherit what is ignored, and a shell has what it starts in the background ignore Ctrl-C."""
+    """Child processes inherit ignored signals, and a shell makes background processes ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""A node that stays up while a property test tries one example after the other."""
+"""A node that stays up while a property test runs one example after another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Held(NamedTuple):
 
 @contextlib.contextmanager
 def held(directory: Path, properties: Mapping[str, str] | None = None) -> Iterator[Held]:
-    """Started once; between two calls of `run` it stands still."""
+    """A node that is started once; between two calls of `run` its loop does not run."""
     with asyncio.Runner() as runner:
         stack = contextlib.AsyncExitStack()
         node = runner.run(stack.enter_async_context(serving(directory, properties)))

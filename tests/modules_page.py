@@ -1,4 +1,4 @@
-"""The page that lists every module, made from the first sentences of their docstrings.
+"""The page that lists every module with the first sentence of its docstring.
 
 `python -m tests.modules_page` writes it.
 """
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kpybroker"
 PAGE = ROOT / "docs" / "modules.md"
 DECLARATIONS = {"wire/rpc": "requests and responses", "wire/stored": "stored records"}
-"""Folders with one message per file: they are counted, not listed."""
+"""Folders with one file per message: their files are counted, not listed."""
 HEAD = """# Modules
 
 One line for each module, from the first sentence of its docstring, in the order of the layers in

@@ -1,9 +1,9 @@
-"""Pages whose blocks are run as they stand, one after the other, as somebody who follows the page would.
+"""Runs the blocks of documentation pages unchanged, one after the other, as a reader who follows the page would.
 
-A block of `sh` goes on in the shell of the blocks before it; one of `python` is a program, or a file where the comment
-`<!-- file: NAME -->` stands above it. A block without a language, right behind one of these, shows lines that it
+A block of `sh` continues in the shell of the previous blocks; one of `python` is a program, or a file if the comment
+`<!-- file: NAME -->` stands above it. A block without a language, directly after one of these, shows lines that it
 prints; `…` stands for any text. The comment `<!-- run by: FILE -->` names the test that runs the block below instead.
-`kpybroker dev` and `kpybroker serve` get a free port, and the page's 127.0.0.1:9092 is that.
+`kpybroker dev` and `kpybroker serve` get a free port, which replaces 127.0.0.1:9092 in the page.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ trap stop_serving EXIT
 
 
 class Block(NamedTuple):
-    """What a reader copies, and what he is told to see then."""
+    """A block that the reader copies, and the output that the page shows."""
 
     language: str
     text: str
@@ -66,7 +66,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: str) -> list[Block]:
-    """Of a page, by its path from the root of the project."""
+    """The blocks of a page, by its path from the root of the project."""
     text = (ROOT / page).read_text()
     return [
         Block(found["language"], found["text"], found["file"] or "", found["shown"] or "", found["run_by"] or "")
@@ -75,7 +75,7 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def script_of(blocks: list[Block], folder: Path, replaced: Mapping[str, str]) -> str:
-    """A script that runs them in `folder`; each leaves what it said in `folder / "said" / NUMBER`."""
+    """A script that runs the blocks in `folder`; the output of each is in `folder / "said" / NUMBER`."""
     lines = [FUNCTIONS]
     for number, block in enumerate(blocks):
         text = block.text
@@ -98,10 +98,10 @@ def script_of(blocks: list[Block], folder: Path, replaced: Mapping[str, str]) ->
 
 
 def run(page: str, folder: Path, replaced: Mapping[str, str] | None = None, wait_s: float = WAIT_S) -> list[str]:
-    """What each block of a page printed, run in a folder. Raises AssertionError where one fails.
+    """The output of each block of a page, run in a folder. Raises AssertionError if one fails.
 
-    replaced: what stands for names of the page, such as a folder that the reader has. A page that starts no
-    broker talks to that of KPYBROKER_BOOTSTRAP.
+    replaced: replacements for names in the page, such as a folder of the reader. A page that starts no broker uses the
+    one in KPYBROKER_BOOTSTRAP.
     """
     for name in ("blocks", "said", "bin"):
         (folder / name).mkdir()
@@ -150,9 +150,9 @@ def pattern_of(line: str) -> str:
 
 
 def pip(arguments: list[str]) -> None:
-    """Stands for pip: the package in a clone with extras that there are, and packages that the extras name.
+    """Replaces pip: accepts the package in a clone with existing extras, and the packages in the extras.
 
-    Exits with 1 for anything else: it was never installed by a test.
+    Exits with 1 for anything else, which no test has installed.
     """
     extras: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"

@@ -31,13 +31,13 @@ async def serving(directory: Path, properties: Mapping[str, str] | None = None, 
 
 
 def crashed(directory: Path, into: Path) -> Path:
-    """What a kill -9 now would leave of a directory that is being served; files not yet at their names stay behind."""
+    """The directory that a kill -9 now would leave; files not yet under their final names are left behind."""
     return Path(shutil.copytree(directory, into, ignore=shutil.ignore_patterns("*.tmp")))
 
 
 @contextlib.asynccontextmanager
 async def dialled(node: Node) -> AsyncIterator[Peer]:
-    """A connection that has asked which versions are served."""
+    """A connection that has negotiated versions."""
     host, _, port = node.bootstrap.rpartition(":")
     peer = await Peer.dial(node.broker.world.network, host, int(port))
     try:

@@ -1,4 +1,5 @@
-"""The wall clock is for what is stored or told. Whoever reads it is listed here with the reason; all else is steady."""
+"""The wall clock is only for times that are stored or sent. Every reader is listed here with the reason; everything
+else uses the steady clock."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ WORLDS = ("world/", "sim/")
 HOUR_MS = 3_600_000
 
 
-def test_nobody_else_reads_the_wall_clock() -> None:
+def test_no_other_module_reads_the_wall_clock() -> None:
     found = {
         name
         for path in PACKAGE.rglob("*.py")
@@ -50,7 +51,7 @@ def test_nobody_else_reads_the_wall_clock() -> None:
 
 
 class SetClocks(RealWorld):
-    """A World whose clocks stand until they are set."""
+    """A World whose clocks stand still until they are set."""
 
     steady, ahead = 5 * HOUR_MS, 1_700_000_000_000
 
@@ -74,8 +75,8 @@ def test_a_metadata_snapshot_comes_at_its_interval(jump_ms: int) -> None:
 
 
 @pytest.mark.parametrize("written_ms", [-10 * HOUR_MS, 0, 10 * HOUR_MS])
-def test_what_an_earlier_run_wrote_waits_no_longer_than_the_interval(written_ms: int) -> None:
-    """By a clock that was wrong perhaps."""
+def test_records_of_an_earlier_run_wait_no_longer_than_the_interval(written_ms: int) -> None:
+    """Their clock may have been wrong."""
     world = SetClocks(1)
     snapshots = Snapshots(world, parse_config({"metadata.log.max.snapshot.interval.ms": str(HOUR_MS)}), "/nowhere")
     snapshots.appended(10, world.wall_ms() + written_ms)

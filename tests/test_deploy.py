@@ -1,4 +1,5 @@
-"""deploy/: valid by the schemas of Compose and Kubernetes, and true: names resolve, settings are settings."""
+"""deploy/: valid according to the schemas of Compose and Kubernetes, and consistent: names resolve, and settings
+exist."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ DEPLOY = Path(__file__).parent.parent / "deploy"
 MANIFESTS = [
     manifest
     for file in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    if file.name != "kustomization.yaml"
     for manifest in yaml.safe_load_all(file.read_text())
 ]
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
@@ -29,7 +31,7 @@ DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 NAMESPACE = "streams"
 DOMAIN = "svc.cluster.local"
 KUBERNETES = "1.28"
-"""The oldest that the manifests promise to work with."""
+"""The oldest version that the manifests promise to work with."""
 
 
 def of_kind(kind: str) -> list[dict[str, Any]]:
@@ -37,25 +39,25 @@ def of_kind(kind: str) -> list[dict[str, Any]]:
 
 
 def config_of(arguments: list[str]) -> BrokerConfig:
-    """What `kpybroker serve --set=...` makes of them."""
+    """The config that `kpybroker serve --set=...` builds from them."""
     assert arguments[0] == "serve"
     assert all(argument.startswith("--set=") for argument in arguments[1:]), arguments
     return parse_config(dict(parse_setting(argument.removeprefix("--set=")) for argument in arguments[1:]))
 
 
 def image_environment() -> dict[str, str]:
-    """What the image sets."""
+    """The environment that the image sets."""
     return dict(re.findall(r"(KAFKA_\w+)=(\S+)", DOCKERFILE))
 
 
 def config_in(service: dict[str, Any]) -> BrokerConfig:
-    """What the image's own command makes of a service's environment."""
+    """The config that the image's command builds from a service's environment."""
     environment = {name: str(value) for name, value in service["environment"].items()}
     return parse_config(read_environment({**image_environment(), **environment}))
 
 
 def check_is_one_cluster(configs: list[BrokerConfig]) -> None:
-    """Everybody names the same voters, and is one of them under its own name."""
+    """All nodes name the same voters, and each is one of them under its own name."""
     assert len({config.controller_quorum_voters for config in configs}) == 1
     assert sorted(config.node_id for config in configs) == sorted(
         v.node_id for v in configs[0].controller_quorum_voters
@@ -74,7 +76,7 @@ def test_manifests_are_valid(manifest: dict[str, Any]) -> None:
     kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
 
-def test_the_schema_bites() -> None:
+def test_the_schema_detects_mistakes() -> None:
     (budget,) = of_kind("PodDisruptionBudget")
     wrong = {**budget, "spec": {**budget["spec"], "maxUnavailabel": 1}}
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -101,8 +103,9 @@ def expanded(argument: str, environment: dict[str, str]) -> str:
     return re.sub(r"\$\((\w+)\)", lambda variable: environment[variable[1]], argument)
 
 
-def test_nodes_listen_where_the_headless_service_leads() -> None:
-    """What a pod advertises, and what voters are named, are the names that the service gives to the pods."""
+def test_nodes_listen_at_the_addresses_of_the_headless_service() -> None:
+    """The advertised address of a pod and the addresses of the voters are the names that the service gives to the
+    pods."""
     (stateful,) = of_kind("StatefulSet")
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
     environments = pods()
@@ -121,7 +124,7 @@ def test_nodes_listen_where_the_headless_service_leads() -> None:
     assert all(any(path.startswith(mount) for mount in mounts) for path in configs[0].log_dirs)
 
 
-def test_services_and_budget_lead_to_the_pods() -> None:
+def test_services_and_budget_select_the_pods() -> None:
     (stateful,) = of_kind("StatefulSet")
     template = stateful["spec"]["template"]
     labels = template["metadata"]["labels"]
@@ -140,7 +143,7 @@ def test_services_and_budget_lead_to_the_pods() -> None:
     assert budget["spec"]["maxUnavailable"] == 1
 
 
-def test_probes_ask_what_is_served() -> None:
+def test_probes_request_served_paths() -> None:
     (stateful,) = of_kind("StatefulSet")
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
     config = config_of([expanded(argument, pods()[0]) for argument in container["args"]])
@@ -202,7 +205,7 @@ def test_the_compose_services_are_one_cluster() -> None:
     assert len(set(published)) == len(published)
 
 
-def test_the_compose_service_alone_is_reached_from_the_host_and_from_containers() -> None:
+def test_the_single_compose_service_is_reachable_from_the_host_and_from_containers() -> None:
     (name,) = ALONE["services"]
     service = ALONE["services"][name]
     config = config_in(service)
@@ -219,13 +222,13 @@ def test_the_compose_service_alone_is_reached_from_the_host_and_from_containers(
     assert service["volumes"] == [f"kafka:{config.log_dirs[0]}"]
 
 
-# ---- what the page about it says
+# ---- the page about it
 
 
 PAGE = (DEPLOY.parent / "docs" / "containers.md").read_text()
 
 
-def test_the_page_names_files_and_settings_that_there_are() -> None:
+def test_the_page_names_existing_files_and_settings() -> None:
     for file in re.findall(r"deploy/[\w./-]+", PAGE):
         assert (DEPLOY.parent / file).exists(), file
     pairs = re.findall(r"`(KAFKA_\w+)` is `([\w.]+)`", PAGE)
@@ -247,7 +250,7 @@ def test_the_page_explains_the_listeners_that_the_compose_file_has() -> None:
 
 
 def test_the_image_starts_a_broker() -> None:
-    """What it copies is there, and its command is one that kpybroker reads."""
+    """The files that it copies exist, and kpybroker accepts its command."""
     for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
         assert all((DEPLOY.parent / name).exists() for name in line.split())
     (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", DOCKERFILE, re.MULTILINE)
@@ -260,7 +263,7 @@ def test_the_image_starts_a_broker() -> None:
     assert re.search(r"^USER (?!0|root)", DOCKERFILE, re.MULTILINE)
 
 
-def test_the_image_asks_whether_it_serves() -> None:
+def test_the_image_has_a_health_check() -> None:
     (command,) = re.findall(r"^HEALTHCHECK .* CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
     python, flag, module, path = yaml.safe_load(command)
     assert (python, flag) == ("python", "-m")
@@ -268,7 +271,7 @@ def test_the_image_asks_whether_it_serves() -> None:
     assert path in PATHS
 
 
-def test_the_context_of_the_build_has_what_it_copies_and_not_the_rest() -> None:
+def test_the_build_context_has_exactly_the_copied_files() -> None:
     first, *rest = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     assert first == "*"
     let_in = {line.removeprefix("!") for line in rest if line.startswith("!")}

@@ -1,6 +1,6 @@
-"""Who may import whom, and who may assign what (ARCHITECTURE.md, "The rows").
+"""Which modules may import which, and which files may assign which attributes (ARCHITECTURE.md, "The rows").
 
-Every import counts: at the head of a file, inside a function, and those for types alone.
+Every import counts: at the top of a file, inside a function, and for types only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROWS = [
     ["config"],
     ["errors", "metrics", "topics", "world"],
 ]
-"""From top to bottom. A row imports rows below it; rooms of one row do not import each other."""
+"""From top to bottom. A row imports rows below it; packages in the same row do not import each other."""
 LADDERS = {
     "storage": ["files", "producers", "log", "compaction", "dirs", "repair"],
     "raft": ["core", "log", "driver", "duties", "quorum"],
@@ -43,13 +43,13 @@ LADDERS = {
     "sim": ["world", "laws", "cluster", "clients", "faults", "checks", "actors", "simulation", "mutants"],
     "wire": ["codec", "records"],
 }
-"""The parts of a package from bottom to top: a part imports only parts before it. Parts not named may stand anywhere,
-as long as there is no circle of files."""
+"""The parts of a package from bottom to top: a part imports only parts before it. Unnamed parts may be anywhere, as
+long as there is no import cycle between files."""
 UNORDERED = {"rpc", "stored"}
-"""Folders of declarations, which import only what declares them."""
+"""Folders of declarations, which import only what they need to declare them."""
 LEVEL = {name: len(ROWS) - row for row, names in enumerate(ROWS) for name in names}
 HIDDEN = {"kpybroker.sim.mutants.mutant": ["setattr(target, name, value)"]}
-"""Assignments that are not written as such, by module: a mutant is a bug on purpose."""
+"""Assignments in a hidden form, by module: a mutant is an intentional bug."""
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -63,7 +63,7 @@ SOURCES = {module: file.read_text() for module, file in MODULES.items()}
 
 
 def imports_of(source: str, module: str, *, known: set[str]) -> list[tuple[int, str]]:
-    """Line and module of every import of ours, wherever it stands in the file."""
+    """Line and module of every import of kpybroker modules, wherever it is in the file."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -83,7 +83,7 @@ def part_of(module: str, depth: int) -> str:
 
 
 def circles(edges: dict[str, set[str]]) -> list[list[str]]:
-    """The modules that reach each other, by Tarjan's algorithm; each circle sorted."""
+    """The modules that import each other, by Tarjan's algorithm; each cycle is sorted."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     path: list[str] = []
@@ -112,14 +112,14 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
 def faults_of(module: str, source: str) -> list[str]:
     """Imports of a module that point up a row, sideways in a row, or up the ladder of its package."""
     room, part = part_of(module, 1), part_of(module, 2)
-    assert not room or room in LEVEL, f"{room} is no room of the house: give it a row in ARCHITECTURE.md and here"
+    assert not room or room in LEVEL, f"{room} is not a known package: give it a row in ARCHITECTURE.md and here"
     found = []
     for line, other in imports_of(source, module, known=set(MODULES)):
         there = part_of(other, 1)
         if not room or there == "__version__":
             continue
         if there != room:
-            assert there in LEVEL, f"{module}:{line} imports the unknown room {there}"
+            assert there in LEVEL, f"{module}:{line} imports the unknown package {there}"
             if LEVEL[there] >= LEVEL[room]:
                 found.append(f"{module}:{line}: {room} imports {there}, which is not below it")
         elif part != part_of(other, 2):
@@ -143,16 +143,16 @@ def test_no_import_circle() -> None:
     assert circles(edges) == []
 
 
-def test_ladders_name_what_is_there() -> None:
+def test_ladders_name_existing_parts() -> None:
     for room, ladder in LADDERS.items():
         for part in ladder:
-            assert f"kpybroker.{room}.{part}" in MODULES, f"{room}/{part} is on a ladder here, and nowhere else"
+            assert f"kpybroker.{room}.{part}" in MODULES, f"{room}/{part} is on a ladder here, but does not exist"
         folders = {file.parent.name for file in (PACKAGE / room).glob("*/__init__.py")}
         assert folders <= {*ladder, *UNORDERED}, f"folders of {room} without a place on its ladder"
 
 
 def attributes_of(node: ast.ClassDef) -> set[str]:
-    """What a class declares in its body, in `__slots__`, and sets on itself."""
+    """The attributes that a class declares in its body, in `__slots__`, and by assignments to itself."""
     names: set[str] = set()
     for inner in node.body:
         if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
@@ -204,7 +204,7 @@ def shared_attributes(sources: dict[str, str]) -> list[str]:
 
 
 def hidden_assignments(source: str) -> list[str]:
-    """What mypy does not see as an assignment: `del` of another object's attribute, and ways around the syntax."""
+    """Assignments that mypy does not recognise: `del` of another object's attribute, and ways around the syntax."""
     found = []
     for node in ast.walk(ast.parse(source)):
         is_deleted = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Del) and not is_self(node.value)
@@ -223,7 +223,7 @@ def run_mypy(*arguments: str) -> str:
 
 
 def test_attributes_are_assigned_in_the_file_of_their_class() -> None:
-    """By types (tests/assignment_rule.py); and on `self`, where a base class is in another file."""
+    """By types (tests/assignment_rule.py); and on `self`, if a base class is in another file."""
     assert "foreign-assignment" not in run_mypy("--config-file", str(PACKAGE.parent / "pyproject.toml"))
     assert shared_attributes(SOURCES) == []
 
@@ -234,15 +234,15 @@ def test_no_assignment_is_hidden(module: str) -> None:
     assert hidden == HIDDEN.get(module, []), hidden
 
 
-def test_the_broker_has_few_parts() -> None:
-    """What a handler can reach is found by twelve names."""
+def test_the_broker_has_few_attributes() -> None:
+    """A handler reaches everything through twelve names."""
     source = ast.parse(SOURCES["kpybroker.broker.broker"])
     [broker] = [node for node in source.body if isinstance(node, ast.ClassDef) and node.name == "Broker"]
     assert len(attributes_of(broker)) <= 12, sorted(attributes_of(broker))
 
 
-def test_the_rules_of_imports_bite() -> None:
-    """Every way to import is seen, and circles are found."""
+def test_the_rules_of_imports_detect_violations() -> None:
+    """Every way to import is recognised, and cycles are found."""
     here = "kpybroker.storage.log.log"
     for source in (
         "from kpybroker.broker.broker import Broker",
@@ -299,7 +299,7 @@ def change(log: Log, part: Part, batch: Batch | None, answer: Answer) -> None:
 """
 
 
-def test_the_rule_of_assignments_bites(tmp_path: Path) -> None:
+def test_the_rule_of_assignments_detects_violations(tmp_path: Path) -> None:
     """Every kind of assignment from outside is reported, and none in the class's own file or to a message."""
     (tmp_path / "kpybroker/wire/rpc").mkdir(parents=True)
     for name in ("", "wire/", "wire/rpc/"):
@@ -314,7 +314,7 @@ def test_the_rule_of_assignments_bites(tmp_path: Path) -> None:
     assert reported == [at for at, line in enumerate(FOREIGN.splitlines(), 1) if "# reported" in line], found
 
 
-def test_the_rules_of_self_bite() -> None:
+def test_the_rule_about_self_detects_violations() -> None:
     base = "class Log:\n    def __init__(self):\n        self.end = 0\n"
     sub = "class Part({}):\n    def move(self):\n        self.end = 1\n"
     for sources in (

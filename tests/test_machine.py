@@ -1,4 +1,5 @@
-"""The laws of the Runner: nothing leaves before it has committed, in order, and everybody is answered in the end."""
+"""Invariants of the Runner: answers are sent only after their commit, in order, and every caller gets one in the
+end."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from tests.words import ManualLog, run, runner_of, turn
 
 
-def test_an_answer_that_may_leave_at_once_does_not_suspend() -> None:
+def test_an_answer_that_is_available_at_once_does_not_suspend() -> None:
     async def play() -> None:
         runner, _ = runner_of(ManualLog(at_once=True))
         await runner.load()
@@ -27,7 +28,7 @@ def test_an_answer_that_may_leave_at_once_does_not_suspend() -> None:
     run(play)
 
 
-def test_refused_and_reading_commands_wait_for_what_they_could_have_read() -> None:
+def test_refused_and_reading_commands_wait_for_the_records_that_they_could_have_read() -> None:
     async def play() -> None:
         log = ManualLog()
         runner, _ = runner_of(log)
@@ -119,7 +120,7 @@ def test_late_commits_are_refused_and_the_state_stays() -> None:
     run(play)
 
 
-def test_who_gave_up_waiting_is_known_as_gone() -> None:
+def test_a_caller_that_gave_up_is_known_as_gone() -> None:
     async def play() -> None:
         runner, words = runner_of(ManualLog(at_once=True))
         await runner.load()
@@ -185,7 +186,7 @@ def test_a_machine_is_woken_at_its_deadline_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("ahead_ms", [-600_000, 600_000])
-def test_a_wall_clock_that_is_set_moves_no_deadline(ahead_ms: int) -> None:
+def test_setting_the_wall_clock_moves_no_deadline(ahead_ms: int) -> None:
     async def play() -> None:
         runner, words = runner_of(ManualLog())
         await runner.load()
@@ -199,7 +200,7 @@ def test_a_wall_clock_that_is_set_moves_no_deadline(ahead_ms: int) -> None:
     run(play)
 
 
-def test_what_the_log_refuses_is_not_applied() -> None:
+def test_records_that_the_log_refuses_are_not_applied() -> None:
     async def play() -> None:
         log = ManualLog(at_once=True)
         runner, words = runner_of(log)
@@ -217,7 +218,7 @@ def test_what_the_log_refuses_is_not_applied() -> None:
     run(play)
 
 
-def test_a_damaged_log_ends_the_machine() -> None:
+def test_a_damaged_log_stops_the_machine() -> None:
     async def play() -> None:
         log = ManualLog()
         runner, _ = runner_of(log)
@@ -232,7 +233,7 @@ def test_a_damaged_log_ends_the_machine() -> None:
     run(play)
 
 
-def test_a_bug_in_a_decision_costs_the_asker_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_in_a_decision_affects_only_the_caller(caplog: pytest.LogCaptureFixture) -> None:
     async def play() -> None:
         runner, words = runner_of(ManualLog(at_once=True))
         await runner.load()
@@ -248,7 +249,7 @@ def test_a_bug_in_a_decision_costs_the_asker_alone(caplog: pytest.LogCaptureFixt
     run(play)
 
 
-def test_a_ticket_that_was_kept_by_a_decision_with_a_bug_is_answered_in_vain() -> None:
+def test_answering_a_ticket_kept_by_a_failed_decision_has_no_effect() -> None:
     async def play() -> None:
         runner, words = runner_of(ManualLog(at_once=True))
         await runner.load()
@@ -262,8 +263,10 @@ def test_a_ticket_that_was_kept_by_a_decision_with_a_bug_is_answered_in_vain() -
 
 
 @pytest.mark.parametrize(("command", "error"), [("bug", AssertionError), ("poison", ValueError)])
-def test_a_bug_in_a_step_of_its_own_stops_the_machine_and_is_told(command: str, error: type[BaseException]) -> None:
-    """Nobody asked, or the records are written and cannot be applied."""
+def test_a_bug_in_a_step_without_a_caller_stops_the_machine_and_is_reported(
+    command: str, error: type[BaseException]
+) -> None:
+    """There is no caller, or the records are written and cannot be applied."""
 
     async def play() -> None:
         told: list[BaseException] = []
@@ -281,7 +284,7 @@ def test_a_bug_in_a_step_of_its_own_stops_the_machine_and_is_told(command: str, 
     run(play)
 
 
-def test_a_bug_in_the_replay_is_told_too() -> None:
+def test_a_bug_in_the_replay_is_reported_too() -> None:
     async def play() -> None:
         told: list[BaseException] = []
         runner, _ = runner_of(ManualLog([b"poison"]), on_bug=told.append)
@@ -313,8 +316,8 @@ def test_the_number_of_waiters_is_limited() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", "?", "no", "park"]), max_size=12), st.lists(st.integers(0, 12), max_size=6))
-def test_submitting_is_asking(commands: list[str], commits: list[int]) -> None:
-    """The same answers in the same order, whether a coroutine waits for them or a callback."""
+def test_submit_is_like_ask(commands: list[str], commits: list[int]) -> None:
+    """The same answers in the same order, whether a coroutine or a callback waits for them."""
 
     async def play(*, submits: bool) -> list[tuple[int, Any]]:
         log = ManualLog()
@@ -353,7 +356,7 @@ def test_submitting_is_asking(commands: list[str], commits: list[int]) -> None:
     run(both)
 
 
-def test_who_was_abandoned_is_not_called() -> None:
+def test_an_abandoned_callback_is_not_called() -> None:
     async def play() -> None:
         log = ManualLog()
         runner, machine = runner_of(log)
@@ -367,7 +370,7 @@ def test_who_was_abandoned_is_not_called() -> None:
         assert not machine.parked[0].open
         late = runner.submit("word", 1000, told.append)
         assert late is not None
-        log.commit(log.end)  # the answer is on its way when the asker goes
+        log.commit(log.end)  # the answer is ready when the caller gives up
         runner.abandon(late)
         await turn()
         assert told == []

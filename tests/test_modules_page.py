@@ -1,4 +1,4 @@
-"""The page of modules is what their docstrings say, and names all of them."""
+"""docs/modules.md has the first sentence of every module's docstring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed is what a broker needs, and what a registry shows of it can be read there."""
+"""The package installs exactly what a broker needs, and its page in a registry is readable."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def test_a_broker_needs_seven_packages(metadata: Message) -> None:
 
 
 def test_no_way_to_install_it_brings_pydantic(metadata: Message) -> None:
-    """typer has needed it since 0.29; what pip may choose is what `make run` and the image have."""
+    """typer has needed it since 0.29; the limit on typer must hold for `make run` and the image."""
     (typer,) = (each for each in metadata.get_all("Requires-Dist", []) if name_of(each) == "typer")
     assert "<0.29" in typer
 
 
-def test_extras_lead_to_what_only_a_few_need() -> None:
+def test_extras_contain_rarely_needed_packages() -> None:
     extras = PROJECT["optional-dependencies"]
     assert [name_of(each) for each in extras["regex"]] == ["google-re2"]
     everything = {name_of(each) for each in extras["dev"] + extras["compat"]}
     assert not everything & RUNTIME
 
 
-def test_the_metadata_says_what_it_is_and_where_it_runs(metadata: Message) -> None:
+def test_the_metadata_describes_the_package_and_its_platforms(metadata: Message) -> None:
     assert metadata["Summary"] == PROJECT["description"]
     assert {"kafka", "pytest", "testing"} <= set(metadata["Keywords"].split(","))
     classifiers = metadata.get_all("Classifier", [])
@@ -77,13 +77,13 @@ def test_the_metadata_says_what_it_is_and_where_it_runs(metadata: Message) -> No
 
 
 def test_the_page_of_a_registry_has_no_dead_links(metadata: Message) -> None:
-    """It stands apart from the repository: a link to a file leads nowhere. What is shown as code stays as it is."""
+    """The page is separate from the repository: a link to a file leads nowhere. Text shown as code stays unchanged."""
     page = str(metadata.get_payload())
     assert metadata["Description-Content-Type"].startswith("text/markdown")
     links = re.findall(r"\[[^\]\[]+\]\(([^)\s]+)\)", page)
     assert [link for link in links if not re.match(r"https?://|mailto:|#", link)] == []
     assert page.startswith("# kpybroker\n")
-    assert "# Changelog" in page, "what is new stands below the readme"
+    assert "# Changelog" in page, "the changelog follows the readme"
 
 
 def test_links_of_the_readme_and_the_changelog_lead_to_files() -> None:
@@ -93,7 +93,7 @@ def test_links_of_the_readme_and_the_changelog_lead_to_files() -> None:
                 assert (ROOT / link.partition("#")[0]).exists(), f"{page} links to {link}"
 
 
-def test_the_wheel_is_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_contains_only_the_package(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     assert "kpybroker/py.typed" in names
     assert {name.partition("/")[0] for name in names} == {
@@ -109,7 +109,7 @@ def message_version(names: list[str]) -> str:
 
 
 def imports(node: ast.AST, *, at_load: bool = True) -> Iterator[tuple[str, bool]]:
-    """Foreign top-level names that a module imports, and whether it does so as it is loaded."""
+    """Third-party top-level names that a module imports, and whether it does so at its own import."""
     names: list[str] = []
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
@@ -127,8 +127,8 @@ def imports(node: ast.AST, *, at_load: bool = True) -> Iterator[tuple[str, bool]
             yield from imports(inner, at_load=at_load)
 
 
-def test_modules_load_with_what_is_installed() -> None:
-    """An import of anything else stands in a function, where its absence can be told with the extra that brings it."""
+def test_modules_can_be_imported_with_the_required_packages() -> None:
+    """Imports of anything else are inside functions, where the error can name the extra that provides it."""
     for file in sorted(PACKAGE.rglob("*.py")):
         room = file.relative_to(PACKAGE).parts[0]
         allowed = RUNTIME | WITH_EXTRAS.get(room, set())
@@ -137,7 +137,7 @@ def test_modules_load_with_what_is_installed() -> None:
 
 
 def commands_of(target: str, tmp_path: Path) -> str:
-    """What make would do on a fresh clone."""
+    """The commands that make would run in a fresh clone."""
     command = ["make", "--dry-run", target, f"VENV={tmp_path / 'venv'}"]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert told.returncode == 0, told.stderr

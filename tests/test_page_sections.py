@@ -1,4 +1,4 @@
-"""What pages say between marks is what the project itself says: tables, figures, what a program prints."""
+"""The marked sections of pages match the project: tables, figures, and program output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def printed_by(*module: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S, cwd=ROOT).stdout
 
 
-def test_every_mark_encloses_something() -> None:
+def test_every_mark_encloses_content() -> None:
     opened = [mark for text in TEXTS.values() for mark in re.findall(r"<!-- (/?\w+) -->", text)]
     assert opened == [mark for name in SECTIONS for mark in (name, f"/{name}")]
     assert set(SECTIONS) == {"api", "bench", "clients", "demo", "figures", "fixtures", "laptop", "speed"}, (
@@ -49,13 +49,13 @@ def test_every_mark_encloses_something() -> None:
     assert all(text.strip() for text in SECTIONS.values())
 
 
-def test_the_apis_are_those_that_are_served() -> None:
+def test_the_api_table_matches_the_served_apis() -> None:
     assert printed_by("kpybroker", "api", "--markdown") in SECTIONS["api"]
 
 
 @pytest.mark.slow
-def test_the_clients_are_those_that_the_tests_run() -> None:
-    """Versions are those of the last complete run; names, combinations and numbers of tests those of today."""
+def test_the_table_of_clients_matches_the_tests() -> None:
+    """Versions are those of the last complete run; names, combinations and numbers of tests are the current ones."""
     said, found = table_of(SECTIONS["clients"]), table_of(printed_by("compat_tests.versions"))
     assert [[name, how, count] for name, _, how, count in said] == [[name, how, count] for name, _, how, count in found]
     assert all(re.match(r"\d+\.\d+", version) for _, version, *_ in said[1:])
@@ -66,14 +66,14 @@ def figure(text: str) -> float:
     return float(text.split(" ")[0].replace(",", ""))
 
 
-def test_the_figures_are_of_todays_loads_and_judged_by_todays_floors() -> None:
+def test_the_figures_match_the_current_loads_and_floors() -> None:
     heading, *rows = table_of(SECTIONS["bench"])
     assert tuple(heading) == HEADINGS
     assert rows
     cases = [case.measures for family in FAMILIES for case in family.cases()]
     case: Sequence[Measure] = ()
     for label, unit, ours, _, ratio, floor, goal, verdict in rows:
-        if not label.startswith("…"):  # which goes on with the load of the row before
+        if not label.startswith("…"):  # which continues the load of the previous row
             case = next((known for known in cases if label in [measure.label for measure in known]), ())
         measure = next((known for known in case if (known.label, known.unit) == (label, unit)), None)
         assert measure is not None, f"no load measures {label!r} in {unit!r} here"
@@ -99,14 +99,14 @@ def test_the_readme_shows_medians_of_the_fixtures() -> None:
     assert set(shown) <= medians
 
 
-def test_the_fixtures_are_measured_so_today() -> None:
+def test_the_fixtures_are_measured_in_the_current_way() -> None:
     said = [(what, unit) for what, unit, _ in table_of(SECTIONS["fixtures"])[1:]]
     assert said == fixture.rows()
     for word in (r"\d{4}-\d\d-\d\d", r"\d+ cores", "CPython 3"):
         assert re.search(word, SECTIONS["fixtures"]), word
 
 
-def test_the_waits_of_a_laptop_are_measured_so_today() -> None:
+def test_the_waiting_times_of_a_laptop_are_measured_in_the_current_way() -> None:
     (_, _, *brokers), *rows = table_of(SECTIONS["laptop"])
     assert tuple(brokers) == laptop_groups.BROKERS
     assert tuple(what for what, *_ in rows) == laptop_groups.ROWS
@@ -124,13 +124,13 @@ def verdict_of(measure: Measure, value: float) -> str:
 @pytest.mark.parametrize(
     "word", [r"\d{4}-\d\d-\d\d", r"\d+ (cores|×)", r"\d+ GB", "CPython 3", re.escape(KAFKA_VERSION)]
 )
-def test_the_figures_say_when_and_on_what(word: str) -> None:
+def test_the_figures_state_their_date_and_machine(word: str) -> None:
     assert re.search(word, SECTIONS["bench"])
 
 
 @pytest.mark.slow
-def test_the_demo_shows_what_the_flights_are() -> None:
-    """The table as the demo prints it, from the package's own totals, line by line; the README leaves some out."""
+def test_the_demo_shows_the_totals_of_the_flights() -> None:
+    """The table as the demo prints it, with the package's own totals, line by line; the README omits some lines."""
     with flights_demo.console.capture() as capture:
         flights_demo.show(totals_of(flights()))
     printed = [line.rstrip() for line in capture.get().splitlines()]

@@ -1,4 +1,4 @@
-"""Every page is true: its blocks are run as they stand, and what it names is there."""
+"""Every page is correct: its blocks run unchanged, and the things that it names exist."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ RUN_ELSEWHERE = {
     "docs/moving-to-apache-kafka.md": "compat_tests/test_takeover_page.py",
     "docs/runbook.md": "compat_tests/test_runbook.py",
     "docs/security-acls.md": "compat_tests/test_acls.py",
+    "docs/security.md": "tests/test_security_page.py",
     "docs/spark.md": "compat_tests/test_spark_page.py",
 }
-"""Pages whose blocks need Java, and the test that runs them."""
+"""Pages whose blocks need Java or several ports, and the test that runs them."""
 SCRIPTS = ("docs/moving-to-apache-kafka.md", "docs/runbook.md", "docs/security-acls.md")
 """Which `compat_tests/pages.py` runs, with Kafka's own tools."""
 SERVING = ("dev", "serve")
@@ -44,14 +45,14 @@ def text_of(page: str) -> str:
 
 
 @pytest.mark.parametrize("page", ["README.md", *(pytest.param(page, marks=pytest.mark.slow) for page in LONG)])
-def test_a_page_works_as_it_stands(page: str, tmp_path: Path) -> None:
+def test_a_page_works_unchanged(page: str, tmp_path: Path) -> None:
     said = pages.run(page, tmp_path)
     for block, printed in zip(pages.blocks_of(page), said, strict=True):
         assert pages.is_shown(block.shown, printed), f"{page} shows\n{block.shown}\nand printed is\n{printed}"
 
 
 @pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/developing.md", "docs/spark.md", "docs/archive.md"])
-def test_a_page_has_topics_that_the_readme_has_not_filled(page: str) -> None:
+def test_a_page_uses_topics_that_the_readme_has_not_filled(page: str) -> None:
     """Readers come from the readme, and their broker still has its records."""
     filled = set(re.findall(r"kpybroker produce (\w+)", text_of("README.md")))
     assert filled
@@ -79,7 +80,7 @@ def test_every_block_is_run(page: str) -> None:
 
 
 @each_page
-def test_every_link_leads_somewhere(page: str) -> None:
+def test_every_link_has_a_target(page: str) -> None:
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", text_of(page)):
         there = (ROOT / page).parent / target if target else ROOT / page
         assert there.exists(), target
@@ -89,19 +90,19 @@ def test_every_link_leads_somewhere(page: str) -> None:
 
 
 @each_page
-def test_every_target_of_make_is_one(page: str) -> None:
+def test_every_make_target_exists(page: str) -> None:
     made = set(re.findall(r"^([\w-]+):", text_of("Makefile"), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([\w-]+)", text_of(page), re.MULTILINE)) <= made
 
 
 @each_page
-def test_every_setting_on_a_command_line_is_one(page: str) -> None:
+def test_every_setting_on_a_command_line_exists(page: str) -> None:
     for setting in re.findall(r"kpybroker (?:dev|serve)\b[^`\n]* --set[ =]([a-z.]+=\w+)", text_of(page)):
         parse_config(dict([setting.split("=")]))
 
 
 def command_lines(page: str) -> list[str]:
-    """What a page writes as `kpybroker ...`: between backticks, and at the begin of a line or behind a pipe."""
+    """The command lines in a page: `kpybroker ...` in backticks, and at the beginning of a line or after a pipe."""
     text = text_of(page)
     lines = re.findall(r"`(kpybroker [a-z][^`]*)`", text)
     for block in re.findall(r"^ *```sh\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
@@ -110,13 +111,13 @@ def command_lines(page: str) -> list[str]:
 
 
 @each_page
-def test_every_command_and_option_named_is_one(page: str) -> None:
+def test_every_command_and_option_exists(page: str) -> None:
     for line in command_lines(page):
         assert not unknown_in(line), f"{line}: {unknown_in(line)}"
 
 
-def test_every_command_that_the_product_tells_of_is_one() -> None:
-    """In help texts, errors and docstrings; what is filled in is `X`."""
+def test_every_command_in_texts_of_the_product_exists() -> None:
+    """In help texts, errors and docstrings; `X` stands for values that are filled in."""
     told = 0
     for source in sorted((ROOT / "kpybroker").rglob("*.py")):
         for text in re.findall(r"`(kpybroker (?!ready)[a-z][^`]*)`", source.read_text()):
@@ -127,7 +128,7 @@ def test_every_command_that_the_product_tells_of_is_one() -> None:
 
 
 def unknown_in(line: str) -> list[str]:
-    """What of a command line is no command, and no option of it; `a|b` is two."""
+    """The parts of a command line that are neither a command nor one of its options; `a|b` is two."""
     unknown: list[str] = []
     for one in alternatives(line):
         words = shlex.split(one)[1:]
@@ -135,7 +136,7 @@ def unknown_in(line: str) -> list[str]:
         while len(path) < len(words) and words[len(path)] in getattr(command_at(*path), "commands", {}):
             path.append(words[len(path)])
         if path == ["archive"]:
-            path.append("copy")  # as it reads its arguments itself
+            path.append("copy")  # the program reads these arguments itself
         command = command_at(*path)
         further = words[len(path) :]
         if not path or (getattr(command, "commands", {}) and further and not further[0].startswith("-")):
@@ -161,7 +162,7 @@ def serving_options(name: str) -> set[str]:
 
 
 def alternatives(line: str) -> list[str]:
-    """`topics list|create` is two command lines."""
+    """`topics list|create` stands for two command lines."""
     found = re.search(r"(\S+\|\S+)", line)
     if found is None:
         return [line]
@@ -186,8 +187,8 @@ def test_the_readme_is_short() -> None:
     assert len(text_of("README.md").encode()) <= 7168
 
 
-def test_what_cannot_work_is_found(tmp_path: Path) -> None:
-    """A block that fails, a line that is shown and not printed, an extra that there is not."""
+def test_mistakes_in_pages_are_detected(tmp_path: Path) -> None:
+    """A block that fails, a line that is shown but not printed, an extra that does not exist."""
     assert pages.is_shown("a\nc…\n", "a\nb\ncd\n")
     assert not pages.is_shown("c\na\n", "a\nb\nc\n")
     assert not pages.is_shown("b…\n", "a\n")
@@ -203,5 +204,5 @@ def test_what_cannot_work_is_found(tmp_path: Path) -> None:
     page.write_text("```sh\ntrue\n```\n\n```sh\nkpybroker topics list --bootstrap 127.0.0.1:1\ntrue\n```\n")
     folder = tmp_path / "run"
     folder.mkdir()
-    with pytest.raises(AssertionError, match="nothing listens"):
+    with pytest.raises(AssertionError, match="no server listens"):
         pages.run(str(page), folder)

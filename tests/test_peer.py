@@ -1,4 +1,4 @@
-"""A Peer hands every reply to whoever asked for it, and believes no stream that is not Kafka's."""
+"""A Peer hands every reply to the caller that asked for it, and refuses streams that are not Kafka's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import WithBroker
 
 
 def against(reply: bytes, scenario: Callable[[Peer], Awaitable[None]], *, then_close: bool = False) -> None:
-    """Run a scenario with a peer of something that answers the first bytes it gets with `reply`."""
+    """Run a scenario with a peer of a server that answers the first bytes with `reply`."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -39,7 +39,7 @@ def against(reply: bytes, scenario: Callable[[Peer], Awaitable[None]], *, then_c
     asyncio.run(asyncio.wait_for(whole(), 20))
 
 
-def test_replies_find_their_requests(with_broker: WithBroker) -> None:
+def test_replies_are_matched_to_their_requests(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         asked = [peer.ask("Metadata", metadata.Request(topics=[]), version=v) for v in (1, 13, 4, 9)]
         asked += [peer.ask("ApiVersions", version=v) for v in (0, 2)]
@@ -50,7 +50,7 @@ def test_replies_find_their_requests(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_a_request_given_up_does_not_disturb_the_next(with_broker: WithBroker) -> None:
+def test_a_cancelled_request_does_not_affect_the_next(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         given_up = asyncio.ensure_future(peer.ask("ApiVersions", version=0))
         await asyncio.sleep(0)
@@ -61,7 +61,7 @@ def test_a_request_given_up_does_not_disturb_the_next(with_broker: WithBroker) -
     with_broker(scenario)
 
 
-def test_versions_are_those_that_both_know() -> None:
+def test_the_version_is_the_highest_that_both_support() -> None:
     peer = Peer("test")
     fetch = by_name["Fetch"]
     assert peer.best_version(fetch) == fetch.max
@@ -88,7 +88,7 @@ def test_versions_are_those_that_both_know() -> None:
     ],
     ids=["negative", "short", "huge", "another protocol", "not its number", "a count too large", "cut", "bytes left"],
 )
-def test_what_is_no_reply_ends_the_connection(reply: bytes) -> None:
+def test_an_invalid_reply_ends_the_connection(reply: bytes) -> None:
     async def scenario(peer: Peer) -> None:
         first = asyncio.ensure_future(peer.ask("ApiVersions", version=0))
         second = asyncio.ensure_future(peer.ask("ApiVersions", version=0))
@@ -103,7 +103,7 @@ def test_what_is_no_reply_ends_the_connection(reply: bytes) -> None:
     against(reply, scenario)
 
 
-def test_a_reply_nobody_asked_for_ends_the_connection() -> None:
+def test_an_unexpected_reply_ends_the_connection() -> None:
     empty = pack(">iihi", 10, 1, 0, 0)
 
     async def scenario(peer: Peer) -> None:
@@ -113,7 +113,7 @@ def test_a_reply_nobody_asked_for_ends_the_connection() -> None:
     against(empty + empty, scenario)
 
 
-def test_a_connection_lost_is_told_to_all_who_wait() -> None:
+def test_a_lost_connection_is_reported_to_all_callers() -> None:
     async def scenario(peer: Peer) -> None:
         asked = [asyncio.ensure_future(peer.ask("ApiVersions", version=0)) for _ in range(3)]
         for each in asked:
@@ -124,7 +124,7 @@ def test_a_connection_lost_is_told_to_all_who_wait() -> None:
     against(b"\x00", scenario, then_close=True)
 
 
-def test_a_broker_that_refuses_to_tell_its_versions() -> None:
+def test_a_broker_that_refuses_api_versions() -> None:
     async def scenario(peer: Peer) -> None:
         with pytest.raises(KafkaError):
             await peer.negotiate()
@@ -132,7 +132,7 @@ def test_a_broker_that_refuses_to_tell_its_versions() -> None:
     against(pack(">iihi", 10, 1, 35, 0), scenario)
 
 
-def test_nobody_there() -> None:
+def test_a_closed_port() -> None:
     async def dial() -> None:
         world = RealWorld(1)
         with pytest.raises(ConnectionRefusedError):

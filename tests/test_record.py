@@ -1,4 +1,4 @@
-"""Recording golden vectors (oracle/record.py), as far as it needs no Kafka: what is played, and what is written."""
+"""Recording golden vectors (oracle/record.py) without Kafka: which scenes are played, and what is written."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ VECTOR: Exchange = {"version": 0, "request": "00", "response": "01", "note": "n"
         (["CreateAcls", "AddRaftVoter"], ["cluster", "quorum", "acls", "authorized operations"]),
     ],
 )
-def test_one_api_needs_the_plays_that_name_it(names: list[str], plays: list[str]) -> None:
+def test_one_api_needs_the_scenes_that_name_it(names: list[str], plays: list[str]) -> None:
     assert [play.name for play in plays_of(apis_named(names))] == plays
 
 
-def test_all_apis_need_all_plays() -> None:
+def test_all_apis_need_all_scenes() -> None:
     assert plays_of(API) == PLAYS
     assert all(plays_of([api]) for api in API)
 
@@ -64,7 +64,7 @@ def test_only_the_files_of_the_named_apis_are_written(tmp_path: Path) -> None:
     assert (tmp_path / "produce.json").read_text() == "produce before"
 
 
-def test_an_api_that_no_scene_keeps_is_found() -> None:
+def test_an_api_without_a_scene_is_reported() -> None:
     said = {"produce": [VECTOR], "api_versions_at_controller": [VECTOR]}
     assert record.unrecorded(said, [by_name[name] for name in ("Fetch", "Produce", "ApiVersions")]) == [
         "ApiVersions",

@@ -1,4 +1,4 @@
-"""The runbook names metrics, settings and options that there are; compat_tests/test_runbook.py runs its commands."""
+"""The runbook names existing metrics, settings and options; compat_tests/test_runbook.py runs its commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kpybroker.server.metrics.gauges import ALL_NAMES
 TEXT = (Path(__file__).parent.parent / "docs" / "runbook.md").read_text()
 
 
-def test_every_metric_is_one() -> None:
+def test_every_metric_exists() -> None:
     named = set(re.findall(r"\b(?:kafka|kpybroker)_[a-z_]+", TEXT))
     assert len(named) > 10
     assert named <= set(ALL_NAMES)
@@ -23,15 +23,15 @@ def test_every_metric_is_one() -> None:
         assert any(watched in name for name in named), watched
 
 
-def test_every_setting_is_one() -> None:
+def test_every_setting_exists() -> None:
     named = set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)`", TEXT)) | set(re.findall(r"s[/|]\^([a-z.]+)=", TEXT))
     settings = {name for name in named if not name.endswith((".md", ".py", ".properties", ".ready", ".log", ".sh"))}
     assert len(settings) > 5
     assert settings <= set(BROKER_KEYS)
 
 
-def test_brokers_are_started_with_options_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read by the program's own parser, up to where it would serve."""
+def test_brokers_are_started_with_existing_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checked by the program's own parser, up to the point where it would serve."""
     served = []
     monkeypatch.setattr("kpybroker.cli.serving.dev", lambda *given, **more: served.append(("dev", given)))
     monkeypatch.setattr("kpybroker.cli.serving.serve", lambda *given, **more: served.append(("serve", given)))

@@ -1,4 +1,4 @@
-"""A row of the Api table is a promise: a message, a handler, a test of the handler, and vectors recorded from Kafka."""
+"""Every row of the Api table has a message, a handler, a test of the handler, and vectors recorded from Kafka."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_row_has_its_golden_vectors(api: Api) -> None:
 
 
 @each_row
-def test_row_advertises_what_kafka_does(api: Api) -> None:
+def test_row_advertises_the_same_versions_as_kafka(api: Api) -> None:
     at = "api_versions" if "broker" in api.listens.value else "api_versions_at_controller"
     exchanges = json.loads((GOLDEN / f"{at}.json").read_text())
     said = next(each for each in exchanges if each["version"] == LATEST)
@@ -62,14 +62,14 @@ def test_row_advertises_what_kafka_does(api: Api) -> None:
     assert api.advertised in [(row.min_version, row.max_version) for row in response.api_keys if row.api_key == api.key]
 
 
-def test_what_is_only_declared_is_not_dispatched() -> None:
+def test_apis_that_are_only_declared_are_not_dispatched() -> None:
     assert by_key == {api.key: api for api in API}
     for api in DECLARED:
         assert api.request().__class__.__module__ == api.response().__class__.__module__
         assert not (HANDLERS / f"{api.module}.py").exists(), f"{api.name} has a handler: its row belongs into API"
 
 
-def test_every_oddity_says_why() -> None:
+def test_every_exception_is_explained() -> None:
     assert all(api.note for api in API if api.advertise_from is not None)
 
 

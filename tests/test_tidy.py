@@ -1,4 +1,4 @@
-"""The house's rules that a linter does not know (STYLE.md)."""
+"""The project's rules that a linter does not know (STYLE.md)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LINES_WARNED_OF = 400
 FUNCTION_LINES_LIMIT = 60
 DOORS = {"socket", "os", "time", "random", "threading", "subprocess", "concurrent", "multiprocessing", "ssl", "select"}
-"""What only a World may touch: the simulator is another World."""
+"""Modules that only a World may import: the simulator replaces the World."""
 OUTSIDE = {"world", "cli", "testing", "sim", "spark", "archive", "__main__"}
 NAMELESS = re.compile(r"(util|helper|manager|impl|misc|common)s?\b|(^|_)base(_|$)", re.IGNORECASE)
 GUARDS = {"server/requests/dispatch.py", "machine/runner.py"}
-"""Where `except Exception` may stand: the guards around handlers, and around decisions that somebody asked for."""
+"""The files in which `except Exception` is allowed: the guards around handlers, and around decisions with a caller."""
 PYTHON_OF_THE_PROJECT = [
     file
     for folder in ("kpybroker", "tests", "compat_tests", "bench", "chaos", "oracle", "spark_examples")
@@ -54,7 +54,7 @@ def test_only_the_world_touches_the_outside(file: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_functions_are_short(file: Path) -> None:
-    """A function has a limit. A long file gets a warning: whether it is two things is for its reader to say."""
+    """A function has a limit. A long file gets a warning: a human decides whether it contains two things."""
     text = file.read_text()
     if (lines := text.count("\n")) > LINES_WARNED_OF:
         warnings.warn(f"{name_of(file)} has {lines} lines: is it two things?", stacklevel=1)
@@ -65,7 +65,7 @@ def test_functions_are_short(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=name_of)
-def test_names_say_what_it_is(file: Path) -> None:
+def test_names_are_specific(file: Path) -> None:
     assert not NAMELESS.search(file.stem), f"{name_of(file)}: a name that says nothing"
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ClassDef):
@@ -73,7 +73,7 @@ def test_names_say_what_it_is(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=name_of)
-def test_public_things_are_described(file: Path) -> None:
+def test_public_names_have_docstrings(file: Path) -> None:
     tree = ast.parse(file.read_text())
     if file.read_text().strip():
         assert ast.get_docstring(tree), f"{name_of(file)} does not say what it is"
@@ -101,10 +101,10 @@ def test_nothing_is_tied_to_one_machine(file: Path) -> None:
 
 
 def test_no_broker_directory_is_tracked() -> None:
-    """`kpybroker dev` keeps its data in the folder where it starts; that is no part of the project."""
-    command = ["git", "-c", "safe.directory=*", "ls-files"]  # whoever owns the checkout
+    """`kpybroker dev` keeps its data in the folder where it starts; that data must not be committed."""
+    command = ["git", "-c", "safe.directory=*", "ls-files"]  # the owner of the checkout may be another user
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if listed.returncode:  # not a clone: all that is here was tracked, or was made since
+    if listed.returncode:  # not a clone: there is no list of tracked files
         tracked = [name_of(path) for path in ROOT.glob("*/meta.properties")]
     else:
         tracked = [name for name in listed.stdout.split("\n") if name.endswith("meta.properties")]

@@ -1,4 +1,4 @@
-"""A Machine of words on a log whose commits the test decides, in time that jumps to the next timer."""
+"""A Machine of words for tests, on a log whose commits the test decides, in time that jumps to the next timer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kpybroker.machine.runner import Runner
 
 
 class JumpingSelector(selectors.DefaultSelector):
-    """Nothing happens between timers, so waiting for one means to be there."""
+    """Nothing happens between timers, so a wait jumps to the next one."""
 
     now = 0.0
 
@@ -38,7 +38,7 @@ def run(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Clock:
-    """The only doors of the World that a Runner uses, both on the loop's own time."""
+    """The part of a World that a Runner uses, both clocks on the loop's own time."""
 
     random = network = disk = None
     ahead_ms = 0
@@ -52,7 +52,7 @@ class Clock:
 
 
 class ManualLog:
-    """A StateLog that commits when told."""
+    """A StateLog that commits when the test says so."""
 
     def __init__(self, start: Sequence[bytes] = (), *, at_once: bool = False) -> None:
         self.values = list(start)

@@ -27,7 +27,7 @@ TOOL_TIMEOUT_S = 45.0
 ANYTHING = "…"
 PROMPTS = ("$", "$~", "$*")
 SETTINGS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
-"""Of the broker that scripts are played on."""
+"""The settings of the broker on which scripts are played."""
 VARYING = (
     (re.compile(r"\b((?:TopicId|Cluster ID|ClusterId|Directory ?Id|id): ?\"?)[A-Za-z0-9_-]{22}"), r"\1{id}"),
     (re.compile(r"\b[12][0-9]{12}\b"), "{ms}"),
@@ -36,13 +36,13 @@ VARYING = (
     (re.compile(r"\s+"), " "),
 )
 USAGE = "Option Description"
-"""All options of a tool follow; they are not the broker's."""
+"""All options of a tool follow; they do not depend on the broker."""
 NOISE = re.compile(r"^\s+at |^\s*\.\.\. \d+ more|^ \(org\.apache\.kafka\.[a-z.]*[A-Za-z]+\)$")
 
 
 @dataclass
 class Exchange:
-    """One command, what it reads, and what it said."""
+    """One command, its input, and its output."""
 
     prompt: str
     command: str
@@ -52,11 +52,11 @@ class Exchange:
     instead: list[str] = field(default_factory=list)
 
     def due_from(self, target: str) -> list[str]:
-        """What the target is to say."""
+        """The expected output of the target."""
         return self.instead or self.said if target == KPyBroker.name else self.said
 
     def accepts(self, heard: list[str], target: str) -> bool:
-        """Whether the target is to say this, or something that `…` stands for."""
+        """Whether this is the expected output, in which `…` stands for anything."""
         due = self.due_from(target)
         if self.prompt == "$~":
             due, heard = sorted(due), sorted(heard)
@@ -70,7 +70,7 @@ def _like(due: str, heard: str) -> bool:
 
 
 def parse(text: str) -> list[Exchange | str]:
-    """The exchanges of a script, and the lines between them: comments and empty ones."""
+    """The exchanges in a script, and the lines between them: comments and empty ones."""
     files: dict[str, str] = {}
     last: Exchange | None = None
     found: list[Exchange | str] = []
@@ -96,7 +96,7 @@ def parse(text: str) -> list[Exchange | str]:
 
 
 def written(exchanges: list[Exchange | str]) -> str:
-    """The script of these."""
+    """The script with these exchanges."""
     lines: list[str] = []
     for one in exchanges:
         if isinstance(one, str):
@@ -118,7 +118,7 @@ class Player:
         self._directory = directory
 
     def hear(self, exchange: Exchange) -> list[str]:
-        """Run the command: its exit code unless 0, then the lines that it said."""
+        """Run the command: returns its exit code unless 0, then its output lines."""
         for name, content in exchange.files.items():
             (self._directory / name).write_text(self._given(content) + "\n")
         name, *args = shlex.split(self._given(exchange.command))
@@ -133,7 +133,7 @@ class Player:
         return told[: told.index(USAGE)] if USAGE in told else told
 
     def play(self, exchange: Exchange, patience_s: float) -> list[str]:
-        """What is said at last: as it is due, or after so long."""
+        """The final output: the expected one, or the output after a timeout."""
         deadline = time.monotonic() + (PATIENCE_S if exchange.prompt == "$*" else patience_s)
         while True:
             heard = self.hear(exchange)
@@ -155,7 +155,7 @@ class Player:
 
 
 def record(name: str, broker: KPyBroker | Kafka) -> None:
-    """Play a script and write down what is said; lines that hold as they are stay."""
+    """Play a script and record the output; lines that still match stay unchanged."""
     path = HERE / f"{name}.txt"
     exchanges = parse(path.read_text())
     with tempfile.TemporaryDirectory() as directory:
@@ -164,7 +164,7 @@ def record(name: str, broker: KPyBroker | Kafka) -> None:
             if isinstance(one, Exchange):
                 heard = player.play(one, patience_s=0.0 if not one.said else 3.0)
                 if not one.accepts(heard, broker.name):
-                    time.sleep(1.0)  # a first answer may be of before
+                    time.sleep(1.0)  # the first answer may be from before
                     one.said = player.hear(one) if not one.said and _only_looks(one) else heard
     path.write_text(written(exchanges))
 

@@ -1,4 +1,5 @@
-"""Record transcripts on Apache Kafka: `python -m compat_tests.transcripts topics configs`; all where none is named."""
+"""Records transcripts on Apache Kafka: `python -m compat_tests.transcripts topics configs`; without names, all of
+them."""
 
 import sys
 

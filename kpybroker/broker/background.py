@@ -1,4 +1,4 @@
-"""The background work of one node, and the reason why the node cannot go on, if there is one."""
+"""The background work of one node, and the reason why the node cannot continue, if there is one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BackgroundTasks:
 
     def __init__(self) -> None:
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Resolved with the reason when the node cannot go on; its owner stops it."""
+        """Resolved with the reason when the node cannot continue; its owner then stops it."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self, what: str, work: Coroutine[Any, Any, None]) -> None:
@@ -25,7 +25,7 @@ class BackgroundTasks:
         self._tasks.append(begin(work, what, self.fail))
 
     def fail(self, reason: str) -> None:
-        """Report that this node cannot go on; the first reason counts."""
+        """Report that this node cannot continue; only the first reason is kept."""
         log.critical("%s", reason)
         if not self.failed.done():
             self.failed.set_result(reason)

@@ -1,4 +1,4 @@
-"""One broker: its parts are put together here. They learn only by `publish` that the metadata has changed."""
+"""One broker, built from its parts. `publish` is the only way in which the parts learn of metadata changes."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ class Broker:
         return broker
 
     async def enter_quorum(self) -> None:
-        """Take part in the quorum: other nodes can reach this one. A broker returns when it knows the metadata.
+        """Join the quorum, so that other nodes can reach this one. A broker returns when it knows the metadata.
 
-        Raises ConfigError: nobody leads, or the node cannot go on.
+        Raises ConfigError if no leader was found in time, or if the node cannot continue.
         """
         quorum = self.quorum
         if not quorum.is_active:
@@ -120,17 +120,18 @@ class Broker:
             await quorum.until_current(self.config.initial_broker_registration_timeout_ms)
 
     def follow_metadata(self) -> None:
-        """Take over the metadata whole, and then every change. Only once it is current: a partition that an older Image
-        does not have yet would be deleted as a leftover."""
+        """Apply the current metadata as a whole, and then every change. This starts only once the metadata is current:
+        a partition that an older Image does not contain yet would be deleted as a leftover."""
         self.publish(Image(), self.quorum.image)
         self.quorum.on_image(self.publish)
 
     def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
-        """Pass requests to the active controller to `answer` while that is this node."""
+        """Pass requests for the active controller to `answer` while this node is the active controller."""
         self.membership.answer_here(answer)
 
     async def join(self, advertised: Sequence[Endpoint]) -> None:
-        """Register with the controller and be unfenced: from then on clients are sent here. Raises ConfigError."""
+        """Register with the controller and wait until it unfences this broker: from then on clients are sent here.
+        Raises ConfigError."""
         storage, metadata = self.storage, self.metadata
         log_dirs, disk_watch = storage.log_dirs, storage.disk_watch
         disk_watch.start()
@@ -150,7 +151,7 @@ class Broker:
             "retention and checkpoints",
             retain_and_checkpoint(self.world, self.config, replication.hosting, log_dirs),
         )
-        begin("the watch over followers", replication.replicas.watch_followers())
+        begin("the check for lagging followers", replication.replicas.watch_followers())
         begin("the moves between log directories", replication.replicas.moves.run())
         begin("the log cleaner", Cleaner(self.world, log_dirs, lambda: self.config).run())
         for directory in log_dirs.online:
@@ -168,7 +169,7 @@ class Broker:
             await self.membership.leave()
 
     async def close(self) -> None:
-        """Stop the coordinators, write everything, leave the mark of a clean stop."""
+        """Stop the coordinators, write everything, and leave the marker of a clean shutdown."""
         self.storage.disk_watch.stop()
         self.membership.close()
         self.background.cancel()
@@ -212,7 +213,7 @@ class Broker:
         self.membership.metadata_applied()
 
     def _settle_in(self) -> None:
-        """Take part in replication once the metadata shows this incarnation; see `Replicas.is_registered`."""
+        """Start replication once the metadata contains this incarnation of the broker; see `Replicas.is_registered`."""
         replicas, image, epoch = self.replication.replicas, self.metadata.image, self.membership.epoch
         me = image.brokers.get(self.node_id)
         if replicas.is_registered or epoch < 0 or me is None or me.epoch != epoch:
@@ -246,5 +247,5 @@ class Broker:
         self.coordinators.on_topic_deleted(topic)
 
     def _applied(self, node_id: int) -> int:
-        """The last metadata offset that a node has applied, as far as this one knows."""
+        """The last metadata offset that a node has applied, as far as this node knows."""
         return self.metadata.image.offset if node_id == self.node_id else self.quorum.applied_by(node_id)

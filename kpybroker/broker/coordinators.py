@@ -36,7 +36,7 @@ from kpybroker.world import World
 
 
 class Coordinators:
-    """Each coordinates the partitions of its internal topic that this broker leads."""
+    """The coordinators of a broker. Each one serves the partitions of its internal topic that this broker leads."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Coordinators:
         }
 
     def configure(self) -> None:
-        """The broker's settings have changed."""
+        """Apply changed broker settings."""
         self.groups.configure(GroupSettings.of(self._metadata.config))
 
     def on_topic_deleted(self, topic: TopicImage) -> None:
@@ -120,7 +120,7 @@ class Coordinators:
         self.shares.on_topics_deleted({topic.id})
 
     def leadership_changed(self, partition: Partition, leads: bool) -> None:
-        """This broker has begun or ceased to lead a partition: start or stop coordinating it."""
+        """This broker has started or stopped leading a partition: start or stop coordinating it."""
         coordinator = self.by_topic.get(partition.topic)
         if coordinator is None:
             return

@@ -24,10 +24,10 @@ class Membership:
         self._random = world.random
         self._config = config
         self.supported_features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
-        """Feature -> lowest and highest level."""
+        """Feature -> lowest and highest supported level."""
         dialer = controller_dialer(world, config)
         self.channel = ControllerChannel(dialer, quorum, f"broker-{config.node_id}")
-        """For every request to the active controller but registrations and heartbeats."""
+        """The channel for every request to the active controller except registrations and heartbeats."""
         self._heartbeats = ControllerChannel(dialer, quorum, f"broker-{config.node_id}-heartbeat")
         self.lifecycle: Lifecycle | None = None
         """None until the broker registers."""
@@ -93,12 +93,12 @@ class Membership:
         self._epoch_begun()
 
     def tell(self) -> None:
-        """Send a heartbeat now: there is something that the controller should know."""
+        """Send a heartbeat now, because there is something to report to the controller."""
         if self.lifecycle is not None:
             self.lifecycle.tell()
 
     def metadata_applied(self) -> None:
-        """New metadata is applied: a broker that waits to be unfenced sends a heartbeat."""
+        """New metadata has been applied: a broker that waits to be unfenced sends a heartbeat."""
         if self.lifecycle is not None:
             self.lifecycle.wake()
 
@@ -108,7 +108,7 @@ class Membership:
             await self.lifecycle.leave()
 
     def close(self) -> None:
-        """End the heartbeats and the connections."""
+        """Stop the heartbeats and close the connections."""
         if self.lifecycle is not None:
             self.lifecycle.stop()
         self._heartbeats.close()

@@ -28,7 +28,7 @@ class MetadataView:
         self.authorizer: Authorizer | None = None
         """None if everything is allowed."""
         self.standard_authorizer: StandardAuthorizer | None = None
-        """The same, if it decides by the ACLs of the Image."""
+        """The same object, if it is the one that follows the ACLs of the Image."""
         if config.authorizer_class_name:
             self.authorizer = self.standard_authorizer = StandardAuthorizer(
                 config.super_users,
@@ -43,7 +43,7 @@ class MetadataView:
         return self.dynamic.config
 
     def follow(self, old: Image, new: Image) -> None:
-        """Take over a new Image. Its settings come into force with `dynamic.follow`."""
+        """Adopt a new Image. Its settings take effect with `dynamic.follow`."""
         self.image = new
         if self.standard_authorizer is not None:
             self.standard_authorizer.follow(new.acls)
@@ -69,7 +69,7 @@ class MetadataView:
         return whereabouts.leader_of(self.image, topic, index, listener)
 
     def departed(self) -> tuple[int, ...]:
-        """The brokers that were fenced a moment ago."""
+        """The brokers that have just been fenced."""
         return self._departed.at(asyncio.get_running_loop().time(), self.image)
 
     def endpoints(
@@ -83,10 +83,11 @@ class MetadataView:
         return whereabouts.address_for_brokers(self.image, node_id, self.config.inter_broker_listener_name)
 
     def any_live_broker(self) -> int:
-        """The id that Metadata gives as the controller's: any broker forwards."""
+        """The controller id in Metadata responses: this node if it is live, else a live broker. Any broker forwards
+        requests to the controller."""
         live = [broker.id for broker in self.image.brokers.values() if not broker.fenced]
         return self._node_id if self._node_id in live or not live else live[0]
 
     def others_live(self) -> bool:
-        """Whether there are other brokers that are not fenced."""
+        """Whether other brokers are live, that is, not fenced."""
         return whereabouts.others_live(self.image, self._node_id)

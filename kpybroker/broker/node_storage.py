@@ -38,7 +38,7 @@ class NodeStorage:
         )
 
     async def close(self) -> None:
-        """Write everything, leave the mark of a clean stop, and release the locks."""
+        """Write everything, leave the marker of a clean shutdown, and release the locks."""
         await self.log_dirs.close()
         for directory in self.directories:
             self._disk.close(directory.lock)

@@ -96,7 +96,7 @@ class TopicCreation:
 
     async def _create_internal(self, name: str) -> None:
         if name not in MADE_HERE:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} belongs to what is not served")
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} belongs to a feature that is not served")
         [made] = await self._create([MADE_HERE[name](self._config(), self._most_replicas())])
         if made.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             text = f"{name} cannot be created: {made.error_message}"
@@ -105,6 +105,7 @@ class TopicCreation:
             raise KafkaError(ErrorCode(made.error_code), text)
 
     def _most_replicas(self) -> int | None:
-        """A node that is the only controller and a broker is enough for an internal topic; see docs/decisions/0020."""
+        """A single node that is both controller and broker gets internal topics with one replica; see
+        docs/decisions/0020."""
         brokers, voters = self._image().brokers, self._voters()
         return len(brokers) if len(voters) == 1 and all(voter in brokers for voter in voters) else None

@@ -155,7 +155,7 @@ def copy(
     elif rows:
         show_table([name.upper() for name in rows[0]], [tuple(row.values()) for row in rows])
     else:
-        show_line("nothing new: the archive has all that the topics have")
+        show_line("nothing new: the archive has all records of the topics")
     _check_losses(spans)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 import time
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +21,9 @@ from kpybroker.security.tls.stores import check_library
 app = typer.Typer(
     name="certs", cls=CommandGroup, help="Make certificates for listeners with TLS.", no_args_is_help=True
 )
+LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+DNS_NAME = re.compile(rf"(\*\.)?{LABEL}(\.{LABEL})*")
+DNS_NAME_MAX = 253
 SETTINGS = """\
 # server.properties
 listeners=PLAINTEXT://127.0.0.1:9092,SSL://127.0.0.1:9093
@@ -55,8 +60,17 @@ def family() -> None:
 
 
 @app.command()
-def dev(directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are written.")]) -> None:
+def dev(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are written.")],
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="A further DNS name or IP address of brokers. Repeatable."),
+    ] = None,
+) -> None:
     """Write a private authority and certificates for localhost, and print the settings of brokers and clients."""
+    for host in hosts or ():
+        if not _is_host(host):
+            raise ConfigError(f"--host {host[:DNS_NAME_MAX]}: write a DNS name or an IP address, without a port")
     try:
         check_library()
     except ConfigError as error:
@@ -64,13 +78,21 @@ def dev(directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the
     at = directory.resolve()
     try:
         at.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name, content in laptop_files(time.time_ns() // 1_000_000).items():
+        for name, content in laptop_files(time.time_ns() // 1_000_000, hosts or ()).items():
             _write_new(at / name, content)
     except FileExistsError as error:
         raise CommandFailed(f"{error.filename} is there already; remove it, or name another directory") from None
     except OSError as error:
         raise CommandFailed(f"cannot write to {at}: {error.strerror or error}") from None
     show_line(SETTINGS.format(at=at))
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return len(text) <= DNS_NAME_MAX and DNS_NAME.fullmatch(text) is not None
+    return True
 
 
 def _write_new(path: Path, content: bytes) -> None:

@@ -34,6 +34,8 @@ COMMANDS = {
     "groups": ("groups:app", "List, describe, reset and delete consumer groups."),
     "configs": ("configs:app", "Show and change settings of topics, brokers and groups."),
     "quotas": ("quotas:app", "List, set and remove the quotas of clients."),
+    "users": ("users:app", "List, add and remove the users who log in with SCRAM."),
+    "acls": ("acls:app", "List, add and remove the rules of who may do what."),
     "transactions": ("transactions:app", "List, describe and abort transactions."),
     "reassign": ("reassign:app", "Move replicas to other brokers."),
     "storage": ("storage:app", "Format, look at, check and repair the data directories of a stopped broker."),

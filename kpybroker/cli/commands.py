@@ -46,7 +46,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _reader_has_seen_enough() -> int:
-    """The reader has closed stdout: redirect it, so that Python does not write the rest again at exit."""
+    """The reader has closed stdout: redirect it, so that Python does not write the remaining output again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return DONE
 

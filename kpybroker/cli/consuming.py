@@ -40,7 +40,7 @@ async def find_start(
             raise CommandFailed(
                 f"offset {place} is outside {topic}-{partition}, which holds {start} to {ends[partition] - 1}"
                 if ends[partition] > start
-                else f"offset {place} is outside {topic}-{partition}, which is empty at {start}"
+                else f"offset {place} is outside {topic}-{partition}, which is empty and starts at {start}"
             )
     return dict.fromkeys(partitions, place)
 
@@ -60,7 +60,7 @@ async def find_ends(client: Client, topic: str, partitions: list[int], *, until_
 
 
 def whole_batches(records: memoryview | bytes | None) -> list[Batch]:
-    """The batches of a Fetch response, without a last one that the broker has truncated. Raises KafkaError."""
+    """The batches of a Fetch response, except for a last one that the broker truncated. Raises KafkaError."""
     data = memoryview(records or b"")
     end = 0
     while len(data) - end >= PREFIX_BYTES:
@@ -85,7 +85,8 @@ class TopicReader:
         return sorted(p for p, at in self.positions.items() if ends is None or at < ends[p])
 
     async def pages(self) -> AsyncIterator[list[tuple[int, Record]]]:
-        """(partition, record) pairs of each round of requests, in order within a partition; [] for nothing new.
+        """Yields the (partition, record) pairs of each round of requests, in order within a partition; [] if nothing is
+        new.
 
         Raises CommandFailed, KafkaError, OSError.
         """
@@ -141,7 +142,7 @@ class TopicReader:
             )
         check(row.error_code, f"reading {self._topic}-{partition} at {at}")
         found: list[tuple[int, Record]] = []
-        assert not isinstance(row.records, list), "parsed records are one piece"
+        assert not isinstance(row.records, list), "records parsed from a response are contiguous"
         for batch in whole_batches(row.records):
             if not batch.crc_ok():
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch {batch.base_offset} of {self._topic}-{partition}")

@@ -29,7 +29,7 @@ NO_LIMIT = 2147483647
 OPEN_MAX = 10_240
 """The most that macOS allows a process, although it reports an unlimited hard limit."""
 FEW = 1000
-"""A limit of fewer connections than this is logged as a warning."""
+"""A connection limit below this is logged as a warning."""
 
 
 class DescriptorLimits(NamedTuple):
@@ -55,14 +55,15 @@ def set_descriptor_limits(config: BrokerConfig) -> BrokerConfig:
 
 
 def reserved_descriptors(config: BrokerConfig) -> int:
-    """Descriptors that are reserved for other uses than segments and connections of clients."""
+    """Descriptors that are reserved for purposes other than segments and connections of clients."""
     http = HTTP_CONNECTIONS if config.http_port is not None else 0
     controllers = CONTROLLERS if config.controller_listeners else 0
     return KEPT_BACK + controllers + http + DIRECTORY * (len(config.log_dirs) - 1)
 
 
 def shares(descriptors: int, config: BrokerConfig) -> DescriptorLimits:
-    """Limits from the settings. Unset, segments get at most their default, and connections at least a quarter.
+    """Limits from the settings. If they are not set, segments get at most their default, and connections at least a
+    quarter.
 
     Raises ConfigError if there are not enough descriptors.
     """

@@ -37,7 +37,8 @@ def log_file(directory: Path) -> Path:
 
 
 def start(arguments: Sequence[str], directory: Path) -> None:
-    """Start `kpybroker dev` with these arguments, and return when clients can connect. If it ends, exits with its code.
+    """Start `kpybroker dev` with these arguments, and return when clients can connect. If the broker exits, exit with
+    its code.
 
     Raises ConfigError.
     """
@@ -45,7 +46,7 @@ def start(arguments: Sequence[str], directory: Path) -> None:
     ready, log = ready_file(directory), log_file(directory)
     if is_in_use(directory):
         stop_it = f"kpybroker stop --data-dir {shlex.quote(str(directory))}"
-        raise ConfigError(f"{directory} is in use by another kpybroker; `{stop_it}` ends it")
+        raise ConfigError(f"{directory} is in use by another kpybroker; `{stop_it}` stops it")
     command = [sys.executable, "-P", "-m", "kpybroker", *arguments, "--ready-file", str(ready)]
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +66,7 @@ def start(arguments: Sequence[str], directory: Path) -> None:
             print("kpybroker ready", *(f"{name}={fact}" for name, fact in facts.items()), flush=True)
             return
         if ended is not None:
-            print(_last_line(log) or f"kpybroker: ended with code {ended}; see {log}", file=sys.stderr)
+            print(_last_line(log) or f"kpybroker: exited with code {ended}; see {log}", file=sys.stderr)
             sys.exit(ended or 1)
         if time.monotonic() > deadline:
             process.terminate()
@@ -83,7 +84,7 @@ def stop(directory: Path, timeout_s: float) -> str | None:
     pid = _read(ready_file(directory)).get("pid")
     if not isinstance(pid, int):
         return f"the broker on {directory} was not started with --detach; stop it with Ctrl-C or a SIGTERM"
-    with contextlib.suppress(ProcessLookupError):  # it has just ended
+    with contextlib.suppress(ProcessLookupError):  # the process has just ended
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
     # the broker removes its ready file last; a killed one leaves it, and then only the lock shows that it has ended
@@ -91,7 +92,7 @@ def stop(directory: Path, timeout_s: float) -> str | None:
         if time.monotonic() > deadline:
             if not is_in_use(directory):
                 return None
-            return f"process {pid} still runs after {timeout_s:g} s; give it longer with --timeout"
+            return f"process {pid} is still running after {timeout_s:g} s; allow more time with --timeout"
         time.sleep(LOOK_EVERY_S)
     return None
 

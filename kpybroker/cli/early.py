@@ -18,7 +18,7 @@ _heard: list[int] = []
 def prepare(*, until_hangup: bool = False) -> None:
     """From now on SIGINT and SIGTERM end the process with exit code 0, as nothing needs a clean stop yet.
 
-    until_hangup: so does SIGHUP, which is sent when the terminal closes, unless it is ignored, as under `nohup`.
+    until_hangup: so does SIGHUP, which is sent when the terminal closes, unless it is ignored (`nohup`).
     """
     gc.set_threshold(*GC_THRESHOLDS)
     for number in (signal.SIGINT, signal.SIGTERM):

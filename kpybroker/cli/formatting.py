@@ -21,7 +21,7 @@ RELEASES = ("4.3-IV0", "4.3")
 METADATA_VERSION = "metadata.version"
 INITIAL, CLUSTER = "kpybroker.initial.controllers", "kpybroker.cluster.id"
 NOT_SERVED = ("streams.version",)
-"""Features of Apache Kafka 4.3 that are not supported here. Only level 0 is allowed, which needs no record."""
+"""Features of Apache Kafka 4.3 that are not supported here. They can only have level 0, which needs no record."""
 
 
 class FormatOptions(NamedTuple):

@@ -99,7 +99,7 @@ async def find(client: Client, group: str) -> describe_groups.DescribedGroup:
 
 
 async def _of_the_consumer_protocol(client: Client, group: str, node: int) -> describe_groups.DescribedGroup:
-    """Describe a consumer group (KIP-848) in the form of a classic one; Dead if it does not exist."""
+    """Describe a consumer group (KIP-848) in the form of a classic one; its state is Dead if it does not exist."""
     dead = describe_groups.DescribedGroup(group_id=group, group_state="Dead")
     try:
         response = await client.ask(

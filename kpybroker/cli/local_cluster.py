@@ -130,7 +130,7 @@ def plan(directory: Path, wanted: LocalClusterOptions, defaults: Mapping[str, st
     clients = [ports.hold(wanted.port + place if wanted.port else 0) for place in range(count)]
     controllers = [ports.hold(_controller_port(wanted.port, place)) for place in range(votes)]
     every = {
-        "controller.listener.names": "CONTROLLER",  # the default here, but Apache Kafka requires it
+        "controller.listener.names": "CONTROLLER",  # kpybroker's default, but Apache Kafka requires the setting
         **defaults,
         **replication(count),
         **wanted.settings,

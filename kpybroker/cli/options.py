@@ -69,7 +69,7 @@ CommandConfig = Annotated[
 
 
 def command_config_option() -> TyperOption:
-    """The option of a single command, for all that talk to a broker; before the command's name it is the program's."""
+    """The --command-config option of a single command. Given before the command's name, it is the program's option."""
     return TyperOption(
         param_decls=["command_config", COMMAND_CONFIG],
         metavar="FILE",
@@ -80,7 +80,7 @@ def command_config_option() -> TyperOption:
 
 
 def flag(name: str, summary: str) -> Any:
-    """An option without a value, for which typer would show <bool>."""
+    """An option without a value; typer would show it with <bool>."""
     return typer.Option(name, metavar="", help=summary)
 
 
@@ -93,7 +93,7 @@ OFFSET_MAX = 2**63 - 1
 
 
 def check_offset(option: str, value: int | None) -> None:
-    """Check the range of an offset, or of a number to shift one by. Raises ConfigError."""
+    """Check the range of an offset, or of a number to shift offsets by. Raises ConfigError."""
     if value is not None and abs(value) > OFFSET_MAX:
         raise ConfigError(f"{option} {value}: offsets go up to {OFFSET_MAX}")
 

@@ -15,7 +15,7 @@ KEPT_BYTES = 64 << 20
 
 
 def freeze_startup_objects() -> None:
-    """Exempt the objects of start-up from collections, as they live to the end."""
+    """Exempt the objects created at startup from collections, as they live until the process ends."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -29,7 +29,7 @@ def put_off_full_collections(is_busy: bool) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep the memory that large replies free: new pages for each cost more than copying the reply."""
+    """Have glibc keep the memory that large replies free: new pages for each reply cost more than copying it."""
     if not sys.platform.startswith("linux"):
         return
     import ctypes

@@ -20,7 +20,7 @@ BATCH_BYTES = 256 * 1024
 """A batch is closed at this size; a single record may be larger."""
 BATCH_RECORDS_MAX = 20_000
 OPEN_BYTES_MAX = 16 * 1024 * 1024
-"""The most bytes that all partitions together hold back."""
+"""The most bytes that all unsent batches together may hold."""
 RECORD_OVERHEAD_BYTES = 16
 LINE_BYTES_MAX = 64 * 1024 * 1024
 TOO_LARGE = {ErrorCode.MESSAGE_TOO_LARGE: "max.message.bytes", ErrorCode.RECORD_LIST_TOO_LARGE: "segment.bytes"}
@@ -131,7 +131,7 @@ class RecordSender:
         return created
 
     async def _begin(self) -> tuple[int, int]:
-        """A producer id and its epoch. Apache Kafka has none just after its start, so this is retried."""
+        """Get a producer id and its epoch. Apache Kafka has none just after its start, so this is retried."""
         request = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=60_000)
         response = await self._client.ask("InitProducerId", request, at_most=5)
         check(response.error_code)

@@ -1,4 +1,4 @@
-"""Reads a property file, of a broker or of a client, as Apache Kafka does."""
+"""Reads a properties file of a broker or of a client, as Apache Kafka does."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}; name a readable property file") from error
+        raise ConfigError(f"cannot read {path}: {error}; name a readable properties file") from error
     return dict(parse_properties(text, str(path)))

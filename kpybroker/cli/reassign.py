@@ -128,7 +128,7 @@ def _show_moves(moves: list[PlannedMove], *, executed: bool, as_json: bool) -> N
         show_json({"executed": executed, "moves": [move._asdict() for move in moves]})
         return
     if not moves:
-        remark("all replicas are where they should be")
+        remark("all replicas are already in place")
         return
     rows = [(move.topic, move.partition, _listed(move.old), _listed(move.new)) for move in moves]
     show_table(("TOPIC", "PARTITION", "REPLICAS", "NEW REPLICAS"), rows[:ROWS_SHOWN])
@@ -214,7 +214,7 @@ async def _change(client: Client, wanted: Mapping[TopicPartition, list[int] | No
         check(response.error_code, response.error_message)
         for topic in response.responses:
             for row in topic.partitions:
-                if row.error_code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:  # it has just ended
+                if row.error_code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:  # the move has just ended
                     check(row.error_code, row.error_message or f"{topic.name}-{row.partition_index}")
 
     await client.patiently(attempt)

@@ -1,7 +1,7 @@
-"""`storage format --add-scram`: the SCRAM credentials that a new cluster begins with (KIP-900).
+"""`storage format --add-scram`: the SCRAM credentials of a new cluster (KIP-900).
 
-The form is kafka-storage's: MECHANISM=[name=...,password=...|saltedpassword=...,salt=...,iterations=...], where salt
-and saltedpassword are base64.
+The format is that of kafka-storage: MECHANISM=[name=...,password=...|saltedpassword=...,salt=...,iterations=...], where
+salt and saltedpassword are base64.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CREDENTIALS_MAX = 1000
 
 
 def scram_records(options: Iterable[str]) -> tuple[UserScramCredentialRecord, ...]:
-    """The records of all options. Raises CommandFailed, which never has a password."""
+    """The records of all options. Raises CommandFailed, whose text never contains a password."""
     records: dict[tuple[str, int], UserScramCredentialRecord] = {}
     for text in options:
         record = _record(text)
@@ -50,7 +50,7 @@ def _record(text: str) -> UserScramCredentialRecord:
     if ("password" in fields) == ("saltedpassword" in fields):
         raise CommandFailed("--add-scram: give either password or saltedpassword")
     if "saltedpassword" in fields and "salt" not in fields:
-        raise CommandFailed("--add-scram: saltedpassword needs the salt that it was made with; add salt")
+        raise CommandFailed("--add-scram: saltedpassword needs the salt that it was derived with; add salt")
     iterations = _iterations(fields.get("iterations", str(ITERATIONS_MIN)))
     salt = _bytes("salt", fields["salt"]) if "salt" in fields else salt_of(secrets.randbits(SALT_BITS))
     if "password" in fields:

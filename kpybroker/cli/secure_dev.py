@@ -1,4 +1,4 @@
-"""`kpybroker dev --secure`: TLS, a user with SCRAM, and ACLs, which allow everything to that user alone."""
+"""`kpybroker dev --secure`: TLS, a SCRAM user, and ACLs that allow everything to that user alone."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 LISTENER = "listener.name.sasl_ssl"
 PASSWORD_BYTES = 12
 SUFFIX = ".secure"
-"""After the name of the data directory."""
+"""Appended to the name of the data directory."""
 CLIENT, AUTHORITY, SERVER = "client.properties", "ca.pem", "server.pem"
 RENEWED_BEFORE_MS = 7 * 86_400_000
 
 
 class SecureFiles(NamedTuple):
-    """The files beside a data directory, and what a client needs. Its text shows the password."""
+    """The files beside a data directory, and the settings that a client needs. The string form contains the
+    password."""
 
     directory: Path
     port: int
@@ -38,7 +39,7 @@ class SecureFiles(NamedTuple):
 
     @property
     def client(self) -> Path:
-        """The settings of Apache Kafka's clients, for --command-config."""
+        """The settings file for Apache Kafka's clients and for --command-config."""
         return self.directory / CLIENT
 
     @property
@@ -50,7 +51,7 @@ class SecureFiles(NamedTuple):
         return f"SecureFiles({self.directory})"
 
     def settings(self) -> dict[str, str]:
-        """Of the broker, over the others of `dev`."""
+        """The broker's settings, which override the other settings of `dev`."""
         return {
             "listeners": f"SASL_SSL://127.0.0.1:{self.port}",
             "inter.broker.listener.name": "SASL_SSL",
@@ -66,9 +67,9 @@ class SecureFiles(NamedTuple):
         }
 
     def explained(self) -> str:
-        """What to give to clients, to read and to paste."""
+        """Settings for various clients, as text to paste."""
         return (
-            f"user {USER}, password {self.password}; other users: kafka-configs, kafka-acls\n"
+            f"user {USER}, password {self.password}; other users: kpybroker users add, kpybroker acls allow\n"
             f"command line, Java: --command-config {self.client}\n"
             f"confluent-kafka: security.protocol=SASL_SSL sasl.mechanism={MECHANISM} sasl.username={USER} "
             f"sasl.password={self.password} ssl.ca.location={self.authority}\n"
@@ -78,7 +79,8 @@ class SecureFiles(NamedTuple):
 
 
 def prepare(data_dir: Path, port: int) -> SecureFiles:
-    """Write what is missing beside the data directory: DIR.secure, for its owner alone. Raises ConfigError."""
+    """Write the missing files beside the data directory to DIR.secure, readable by the owner only. Raises
+    ConfigError."""
     check_library()
     found = SecureFiles(directory_of(data_dir), port, "")
     try:
@@ -86,7 +88,8 @@ def prepare(data_dir: Path, port: int) -> SecureFiles:
             found = found._replace(password=_password_in(found.client))
         elif is_formatted(real_world(), str(data_dir)):
             raise ConfigError(
-                f"{data_dir} was made without --secure, and has no user; choose another --data-dir, or start it without"
+                f"{data_dir} was created without --secure, so it has no user; choose another --data-dir, or omit "
+                "--secure"
             )
         else:
             found = found._replace(password=secrets.token_urlsafe(PASSWORD_BYTES))
@@ -107,7 +110,7 @@ def format_with_user(settings: dict[str, str], data_dir: Path, files: SecureFile
 
 
 def directory_of(data_dir: Path) -> Path:
-    """Beside the data: Apache Kafka takes every folder in a log directory for a partition."""
+    """DIR.secure is beside the data: Apache Kafka takes every folder in a log directory for a partition."""
     return data_dir.with_name(data_dir.name + SUFFIX)
 
 
@@ -132,7 +135,7 @@ def _write(files: SecureFiles) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """For the owner alone; a reader sees the old file or the new one."""
+    """Write a file that only the owner may read; readers see either the old file or the new one."""
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:

@@ -43,18 +43,18 @@ DEV_DEFAULTS = {
 """On a laptop people wait for each rebalance; Kafka's heartbeats of 5 s are meant for thousands of members."""
 
 ONE_WISH_S = 0.5
-"""A second SIGINT within this time is the same Ctrl-C, forwarded by another process."""
+"""A second SIGINT within this time counts as the same Ctrl-C, forwarded by another process."""
 
 
 class Lifetime(NamedTuple):
-    """The ready file, and what ends the node besides a signal."""
+    """The ready file, and what stops the node apart from a signal."""
 
     ready_file: Path | None = None
     until_stdin_closes: bool = False
     hands_over: bool = False
-    """Whether `children.HAND_OVER` may arrive on standard input first, as for nodes of a local cluster."""
+    """Whether the parent may send `children.HAND_OVER` on standard input first, as for nodes of a local cluster."""
     client: Path | None = None
-    """The settings that a client needs, if there are any."""
+    """The file with the settings that a client needs, if there is one."""
     explained: str = ""
     """Lines to print after the ready line."""
 
@@ -95,7 +95,7 @@ def dev(
 def _dev_one(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetime, *, is_secure: bool) -> None:
     check_alone(directory)
     if is_secure:
-        from kpybroker.cli import secure_dev  # what it imports would delay every other start
+        from kpybroker.cli import secure_dev  # its imports would delay every other start
 
         files = secure_dev.prepare(directory, wanted.port)
     properties = {
@@ -119,7 +119,7 @@ def _dev_one(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetime, *
 
 def _dev_several(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetime) -> None:
     if not 1 <= wanted.brokers <= BROKERS_MAX:
-        raise ConfigError(f"--brokers {wanted.brokers}: one machine takes 1 to {BROKERS_MAX}")
+        raise ConfigError(f"--brokers {wanted.brokers}: give a number from 1 to {BROKERS_MAX}")
     _prepare(lifetime)
     world = real_world()
     try:
@@ -133,7 +133,7 @@ def _dev_several(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetim
         nodes = plan(directory, wanted, DEV_DEFAULTS, ports)
         try:
             for node in nodes:
-                assert node.config, "invalid settings are refused before anything is written"
+                assert node.config, "invalid settings were refused before"
             for node in nodes:
                 node.write()
         except OSError as error:
@@ -179,10 +179,11 @@ def serve(
     http_port: int | None,
     lifetime: Lifetime,
 ) -> None:
-    """Run one node. Variables win over the properties file, --set over both. Raises ConfigError."""
+    """Run one node. Environment variables take precedence over the properties file, and --set over both. Raises
+    ConfigError."""
     properties: dict[str, str] = {}
     if environment is not None:
-        _prepare(lifetime)  # it may log
+        _prepare(lifetime)  # reading the environment may log
         properties = read_environment(environment, config)
     elif config is not None:
         properties = read_properties(config)
@@ -270,7 +271,7 @@ def _check_ready_file(path: Path) -> None:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether the file is from a process that was killed; a script that waits for it must not read the old one."""
+    """Whether a killed process has left the file behind; a script that waits for the file must not read the old one."""
     try:
         os.kill(int(json.loads(path.read_text())["pid"]), 0)
     except (OSError, ValueError, KeyError, TypeError) as reason:

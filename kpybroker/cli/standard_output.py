@@ -24,7 +24,7 @@ class _File(io.FileIO):
 def watch() -> None:
     """From now on `failure` reports errors of this process's stdout."""
     old = sys.stdout
-    if old is None:  # it was closed before the start
+    if old is None:  # stdout was closed before the start
         sys.stdout = io.TextIOWrapper(io.FileIO(os.devnull, "wb"))
         return
     buffered = io.BufferedWriter(_File(old.fileno(), "wb", closefd=False))

@@ -58,7 +58,7 @@ class Screen:
 
 
 async def look(client: Client, *, with_groups: bool) -> Screen:
-    """Ask for all parts, one after the other."""
+    """Query all parts, one after the other."""
     screen = Screen()
     client.limit_timeout(int(1000 * PATIENCE_S_MAX))
     screen.nodes = await screen.part("nodes", cluster_facts.nodes(client))

@@ -199,7 +199,7 @@ def describe(
 
 async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, Any]:
     name = topic.name or ""
-    places = [(name, row.partition_index) for row in topic.partitions if not row.error_code]  # those with a leader
+    places = [(name, row.partition_index) for row in topic.partitions if not row.error_code]  # partitions with a leader
     offline: dict[TopicPartition, str] = {}
     starts = await client.list_offsets(dict.fromkeys(places, EARLIEST), offline=offline)
     ends = await client.list_offsets(dict.fromkeys(places, LATEST), offline=offline)

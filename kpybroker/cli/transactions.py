@@ -130,7 +130,7 @@ async def _fence(client: Client, name: str, timeout_ms: int) -> None:
         request = init_producer_id.Request(transactional_id=name, transaction_timeout_ms=timeout_ms)
         response = await client.ask("InitProducerId", request, node=node, at_most=INIT_VERSION_MAX)
         if response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:  # it is being aborted now
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"transaction {name} is still being ended")
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"transaction {name} is still ending")
         check(response.error_code, name)
 
     await client.patiently(attempt)

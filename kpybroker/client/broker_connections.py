@@ -1,4 +1,5 @@
-"""Connections to the other brokers of the cluster: one each, opened on demand, and opened again when it is lost."""
+"""Connections to the other brokers of the cluster: one for each broker, opened on demand, and opened again when it is
+lost."""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ class BrokerConnections:
                 answered = True
             finally:
                 if not answered:
-                    peer.close()  # it was given time enough
+                    peer.close()  # the request has timed out or was cancelled; its reply may still arrive
         return answer
 
     async def _connected(self, node_id: int) -> Peer:
         address = self._address(node_id)
         if address is None or self._is_closed:
-            raise ConnectionError(f"it is not known where broker {node_id} is")
+            raise ConnectionError(f"the address of broker {node_id} is unknown")
         known = self._peers.get(node_id)
         if known is not None and known[0] == address and _is_good(known[1]):
             dialling = known[1]
@@ -49,9 +50,9 @@ class BrokerConnections:
             self._hang_up(node_id)
             dialling = asyncio.get_running_loop().create_task(self._dial(address))
             self._peers[node_id] = (address, dialling)
-        await asyncio.wait([dialling])  # it may be called off, which is not the asker's own end
+        await asyncio.wait([dialling])  # the dial may be cancelled without its waiters being cancelled
         if dialling.cancelled():
-            raise ConnectionError("the connection was given up")
+            raise ConnectionError("the connection attempt was cancelled")
         return dialling.result()
 
     async def _dial(self, address: tuple[str, int]) -> Peer:
@@ -69,7 +70,7 @@ class BrokerConnections:
             dialled.result().close()
 
     def close(self) -> None:
-        """Close all connections; requests under way get no answer."""
+        """Close all connections; requests in progress get no answer."""
         self._is_closed = True
         for node_id in list(self._peers):
             self._hang_up(node_id)

@@ -27,7 +27,7 @@ ADDRESSES_MAX = 64
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 1.0
 CREATION_PAUSES_S = (0.05, 0.1, 0.2, 0.4)
-"""Pauses while a topic is created: Apache Kafka first answers that it is unknown, and then creates it."""
+"""Pauses while a topic is created: Apache Kafka first answers that the topic is unknown, and then creates it."""
 EARLIEST, LATEST = -2, -1
 """Special timestamps of ListOffsets."""
 STORAGE_ERROR = "its leader, node {}, cannot read or write its log (KAFKA_STORAGE_ERROR); see the log of that node"
@@ -82,7 +82,7 @@ def parse_bootstrap(text: str) -> list[Address]:
             raise ConfigError(f"cannot read the address {part.strip()!r}: write host:port, such as {DEFAULT_BOOTSTRAP}")
         addresses.append((host, int(port)))
     if len(addresses) > ADDRESSES_MAX:
-        raise ConfigError(f"{len(addresses)} addresses; {ADDRESSES_MAX} are enough to find a cluster")
+        raise ConfigError(f"{len(addresses)} addresses; give at most {ADDRESSES_MAX}")
     return addresses
 
 
@@ -113,7 +113,7 @@ class Client:
             try:
                 await self._peer(address)
             except ConnectionRefusedError:
-                failures.append(f"nothing listens at {_shown(address)}")
+                failures.append(f"no server listens at {_shown(address)}")
             except TimeoutError:
                 failures.append(f"{_shown(address)} does not answer within {self.timeout_ms / 1000:g} s")
             except LoginFailed as error:
@@ -139,7 +139,7 @@ class Client:
         self.timeout_ms = min(self.timeout_ms, most_ms)
 
     def learn(self, cluster_id: str | None, brokers: Mapping[int, Address]) -> None:
-        """The id of the cluster and the addresses of brokers, as a response has them."""
+        """Remember the cluster id and the brokers' addresses from a response."""
         self.cluster_id = cluster_id
         self.brokers |= brokers
 
@@ -316,7 +316,8 @@ class Client:
         committed: bool = False,
         offline: Reasons | None = None,
     ) -> dict[TopicPartition, int]:
-        """By partition, the offset for a timestamp in ms, EARLIEST or LATEST; -1 if no record is as new.
+        """By partition, the offset for a timestamp in ms, EARLIEST or LATEST; -1 if no record has that timestamp or a
+        later one.
 
         `committed`: LATEST is the last stable offset (KIP-98). `offline`: if given, it collects the partitions whose
         leader is unreachable or answers KAFKA_STORAGE_ERROR, with the reason, and these do not fail the call. Raises

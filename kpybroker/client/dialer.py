@@ -27,15 +27,15 @@ class Dialer:
     def __init__(
         self, network: Network, login: Login | None = None, tls: Callable[[], TlsContext] | None = None
     ) -> None:
-        """`tls` is asked for a context at each connection; None for listeners without TLS."""
+        """`tls` is called for a context at each connection; it is None for listeners without TLS."""
         self._network = network
         self._login = login
         self._tls = tls
         self._told: dict[tuple[str, int], str] = {}
-        """Why the last handshake with an address failed."""
+        """For each address, the reason of the last failed handshake that was logged."""
 
     async def dial(self, host: str, port: int, *, client_id: str) -> Peer:
-        """A new connection, logged in if the listener wants that, whose versions are not negotiated yet.
+        """A new connection, whose versions are not negotiated yet. Logs in if the listener requires it.
 
         Raises OSError; ConnectionError if the login is refused.
         """
@@ -51,7 +51,7 @@ class Dialer:
         return peer
 
     def _tell(self, address: tuple[str, int], why: str) -> None:
-        """One line for each cause: whoever dials tries again and again."""
+        """Log each cause only once, as callers keep retrying."""
         if self._told.get(address) != why:
             if len(self._told) >= TOLD_MAX:
                 self._told.clear()
@@ -59,7 +59,7 @@ class Dialer:
             log.warning("cannot connect to %s:%d with TLS: %s", *address, why)
 
     async def meet(self, host: str, port: int, *, client_id: str) -> Peer:
-        """A new connection with its versions. A failure or cancellation closes it.
+        """A new connection with negotiated versions. A failure or cancellation closes it.
 
         Raises OSError, ConnectionError if the broker refuses ApiVersions, MalformedFrame.
         """
@@ -77,21 +77,22 @@ class Dialer:
 
 
 def broker_dialer(world: World, config: Callable[[], BrokerConfig]) -> Dialer:
-    """For the listeners that brokers use among themselves (inter.broker.listener.name). Raises ConfigError for stores
-    that cannot be used."""
+    """A dialer for the listeners that brokers use among themselves (inter.broker.listener.name). Raises ConfigError if
+    the stores cannot be used."""
     now = config()
     return Dialer(world.network, now.login_to_brokers, _context(world, config, now.tls_to_brokers))
 
 
 def controller_dialer(world: World, config: BrokerConfig) -> Dialer:
-    """For the controllers' listeners (controller.listener.names). Raises ConfigError for stores that cannot be used."""
+    """A dialer for the controllers' listeners (controller.listener.names). Raises ConfigError if the stores cannot be
+    used."""
     tls = _context(world, lambda: config, config.tls_to_controllers)
     return Dialer(world.network, config.login_to_controllers, tls)
 
 
 def client_dialer(world: World, properties: Mapping[str, str]) -> Dialer:
-    """For a client with these settings, by the names of Apache Kafka's clients (`config/client_properties.py`). Raises
-    ConfigError."""
+    """A dialer for a client with these settings, named as in Apache Kafka's clients (`config/client_properties.py`).
+    Raises ConfigError."""
     check_client_properties(properties)
     if not has_tls(properties):
         return Dialer(world.network, login_of(properties))

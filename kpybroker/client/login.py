@@ -1,5 +1,5 @@
-"""The client's side of a login: SaslHandshake, then the tokens of the mechanism (KIP-43, KIP-152), and the same again
-before the session ends if the broker wants that (KIP-368).
+"""The client's side of a login: SaslHandshake, then the tokens of the mechanism (KIP-43, KIP-152). If the broker limits
+the session's lifetime, the client logs in again before it ends (KIP-368).
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from kpybroker.wire.rpc import sasl_authenticate, sasl_handshake
 NONCE_BYTES = 18
 OF_LOGINS = ("SaslHandshake", "SaslAuthenticate")
 RENEWED_AFTER = 0.85
-"""The part of a session's lifetime after which it is renewed, as by Apache Kafka's clients."""
+"""The part of a session's lifetime after which the login is renewed, as in Apache Kafka's clients."""
 AGAIN_AFTER_S = 1.1
-"""A broker lets a session be renewed once a second."""
+"""A broker accepts one renewal per second."""
 VERSION = 1
-"""Of both requests: every broker since Apache Kafka 2.2 serves it, and versions are negotiated after the login."""
+"""The version of both requests: every broker since Apache Kafka 2.2 serves it, and versions are negotiated after the
+login."""
 
 
 class LoginFailed(ConnectionError):
@@ -41,7 +42,7 @@ async def log_in(peer: Peer, login: Login) -> None:
 
 
 class Renewal:
-    """Logs in again on a connection when most of a session's lifetime is over (KIP-368).
+    """Logs in again on a connection when most of the session's lifetime is over (KIP-368).
 
     Requests that were sent before are answered first; later ones wait until the login is renewed.
     """
@@ -53,14 +54,16 @@ class Renewal:
         self._renewing: asyncio.Task[None] | None = None
 
     async def before(self, name: str) -> None:
-        """Renew the login if it is time, unless this request is a part of that. Raises ConnectionError."""
+        """Renew the login if it is due, unless this request is part of a renewal. Raises ConnectionError."""
         if name in OF_LOGINS:
             return
         if self._renewing is None and asyncio.get_running_loop().time() >= self._due:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
             self._renewing.add_done_callback(lambda done: done.cancelled() or done.exception())
         if self._renewing is not None:
-            await asyncio.shield(self._renewing)  # whoever asked may be called off, and others wait for it too
+            await asyncio.shield(
+                self._renewing
+            )  # a cancelled caller must not cancel the renewal, for which other callers wait too
 
     async def _renew(self) -> None:
         try:
@@ -88,11 +91,11 @@ async def _log_in(peer: Peer, login: Login) -> int:
 
 
 async def _exchange(peer: Peer, login: Login) -> int:
-    """Returns for how many milliseconds the login is valid; 0 for ever. Raises LoginRefused."""
+    """Log in. Returns for how many milliseconds the login is valid; 0 for no limit. Raises LoginRefused."""
     wanted = sasl_handshake.Request(mechanism=login.mechanism)
     told = await peer.ask("SaslHandshake", wanted, version=VERSION)
     if told.error_code == ErrorCode.ILLEGAL_SASL_STATE:
-        raise LoginRefused("the listener has no logins; its security protocol is not SASL_PLAINTEXT or SASL_SSL")
+        raise LoginRefused("the listener does not use SASL; connect to one with SASL_PLAINTEXT or SASL_SSL")
     if told.error_code:
         raise LoginRefused(f"the listener offers {', '.join(told.mechanisms)} (error {told.error_code})")
     if login.mechanism == PLAIN:
@@ -106,7 +109,7 @@ async def _exchange(peer: Peer, login: Login) -> int:
 
 
 async def _token(peer: Peer, token: bytes) -> sasl_authenticate.Response:
-    """The answer to a token. Raises LoginRefused."""
+    """Send a token and return the broker's answer. Raises LoginRefused."""
     request = sasl_authenticate.Request(auth_bytes=token)
     told: sasl_authenticate.Response = await peer.ask("SaslAuthenticate", request, version=VERSION)
     if told.error_code:

@@ -22,11 +22,12 @@ _SIZE = Struct(">i")
 REPLY_LIMIT_BYTES = 256 * 1024 * 1024
 """The largest valid reply; a larger size means that the stream is not Kafka's protocol."""
 IN_FLIGHT_MAX = 1024
-"""The most requests in flight on one connection; more is a bug of the caller."""
+"""The most requests in flight on one connection; more means a bug in the caller."""
 
 
 class Peer(asyncio.Protocol):
-    """One TCP connection. Create it with `Peer.dial` or a `Dialer`, use `ask`, end with `close`."""
+    """One TCP connection. Create it with `Peer.dial` or a `Dialer`, send requests with `ask`, and end it with
+    `close`."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -120,7 +121,7 @@ class Peer(asyncio.Protocol):
     # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from it
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._lost is None:

@@ -31,9 +31,9 @@ def run(
     properties: Mapping[str, str] = NO_PROPERTIES,
     around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> None:
-    """Connect to `bootstrap` (`host:port[,host:port...]`), run the scenario within `around`, disconnect.
+    """Connect to `bootstrap` (`host:port[,host:port...]`), run the scenario within `around`, and disconnect.
 
-    `properties` are the settings of security, by the names of Apache Kafka's clients.
+    `properties` are security settings, named as in Apache Kafka's clients.
 
     Raises CommandFailed for refusals and lost connections, ConfigError for invalid addresses and properties.
     """
@@ -55,9 +55,9 @@ def run(
             f"the broker did not answer within {timeout_ms / 1000:g} s; allow more time with --timeout"
         ) from error
     except BrokenPipeError:
-        raise  # from our own stdout, whose reader has closed it
+        raise  # raised by our own stdout, whose reader has closed it
     except NodeOutOfReach as error:
-        raise CommandFailed(f"{error}; is it running? `kpybroker status` shows the rest of the cluster") from error
+        raise CommandFailed(f"{error}; is it running? `kpybroker status` shows the other nodes") from error
     except ConnectionError as error:
         raise CommandFailed(
             f"the connection broke: {error.strerror or error}; is the broker still running, and does the command "

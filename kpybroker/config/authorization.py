@@ -1,4 +1,4 @@
-"""The settings of the authorizer: its class, super users, and what holds for resources without ACLs."""
+"""The settings of the authorizer: its class, super users, and the access to resources without ACLs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kpybroker.errors import ConfigError
 
 
 def parse_authorization(class_name: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """The values of AUTHORIZER_KEYS. Raises ConfigError for another class, and for super users that are no principals.
+    """The values of AUTHORIZER_KEYS. Raises ConfigError for another class, and for super users that are not principals.
 
     `texts`: all settings.
     """
@@ -34,6 +34,7 @@ def _principals(text: str) -> frozenset[str]:
         kind, colon, name = principal.partition(":")
         if not (kind and colon and name):
             raise ConfigError(
-                f"super.users: {principal!r} is no principal; write type:name, with ; between, as User:alice;User:bob"
+                f"super.users: {principal!r} is not a principal; write type:name, separated by semicolons, such as "
+                "User:alice;User:bob"
             )
     return frozenset(found)

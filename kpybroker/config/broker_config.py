@@ -47,7 +47,7 @@ NO_SETTINGS: Mapping[str, str] = {}
 SETS = ("cleanup_policy", "leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
 """Lists whose order has no meaning."""
 NOT_GIVEN = {"node.id": "1", "process.roles": "broker,controller", "controller.listener.names": "CONTROLLER"}
-"""The settings that Kafka requires; a single node needs no file."""
+"""Defaults of settings that Kafka requires; a single node needs no properties file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ class BrokerConfig:
     login_to_brokers: Login | None
     login_to_controllers: Login | None
     tls_to_brokers: str | None
-    """The listener whose stores this node dials brokers with; None if brokers speak no TLS."""
+    """The listener whose stores are used to connect to other brokers; None if brokers do not use TLS."""
     tls_to_controllers: str | None
     delegation_tokens: TokenSettings
     queued_max_request_bytes: int
@@ -223,7 +223,7 @@ class BrokerConfig:
     transactional_id_expiration_ms: int
 
     authorizer_class_name: str
-    """Empty for none."""
+    """Empty if there is no authorizer."""
     super_users: frozenset[str]
     """Principals, as text."""
     allow_everyone_if_no_acl_found: bool

@@ -1,7 +1,7 @@
-"""The settings of a client: a property file as Apache Kafka's tools take it with `--command-config`.
+"""The settings of a client: a properties file, as Apache Kafka's tools read it with `--command-config`.
 
-`security.protocol`, `sasl.*` and `ssl.*` count. Other settings are those of producers and consumers, and are passed
-over.
+`security.protocol`, `sasl.*` and `ssl.*` take effect. Other settings are those of producers and consumers, and are
+ignored.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ OF_SECURITY = ("security.", "sasl.", "ssl.")
 
 
 def check_client_properties(properties: Mapping[str, str]) -> None:
-    """Raises ConfigError for an unknown security protocol, and for a name that only looks like a setting of security:
-    without it, less would be protected than was meant."""
+    """Raises ConfigError for an unknown security protocol, and for an unknown name that resembles a security setting:
+    if it were ignored, the connection would be less secure than intended."""
     protocol = protocol_of(properties)
     if protocol not in PROTOCOLS:
         raise ConfigError(f"{PROTOCOL}={protocol}: name one of {', '.join(PROTOCOLS)}")

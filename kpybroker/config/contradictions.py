@@ -35,7 +35,7 @@ NOT_ABOVE = (
     ("group.share.max.size", "group.share.max.share.sessions"),
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
     ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),
-    # Kafka takes this one, and can then make no compacted topic that does not say otherwise: none for groups' offsets.
+    # Kafka accepts these, but then cannot create compacted topics without settings of their own: no __consumer_offsets.
     ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
 )
 BELOW = tuple((f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms") for kind in GROUP_KINDS)
@@ -44,7 +44,7 @@ CODEC_MAX = 4
 """The code of zstd."""
 NOT_EMPTY = ("advertised.listeners", "group.consumer.assignors", "group.share.assignors", "log.dir", "log.dirs")
 DEDUPE_BYTES_MIN = 1 << 20
-"""The value for one thread must be greater, whatever Kafka's message says."""
+"""The value per thread must be greater than this, whatever Kafka's message says."""
 
 
 class Contradiction(NamedTuple):
@@ -89,7 +89,7 @@ def _orders(config: BrokerConfig) -> Iterator[Contradiction]:
 
 
 def _times(config: BrokerConfig) -> Iterator[Contradiction]:
-    """Of several units the strongest one is in force, so that a unit has no range of its own."""
+    """If several units are set, the strongest one is in force, so a single unit has no range of its own."""
     for topic_name, least, expected in (
         ("retention.ms", 1, "unlimited (-1) or, greater than or equal to 1"),
         ("segment.ms", 1, "at least 1"),
@@ -121,7 +121,7 @@ def _codecs(config: BrokerConfig) -> Iterator[Contradiction]:
 def _connections(config: BrokerConfig) -> Iterator[Contradiction]:
     per_ip, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
     if _value(config, per_ip) == 0 and not _value(config, overrides):
-        said = f"{per_ip} (0) lets nobody in; name those who may come in {overrides}, or raise it"
+        said = f"{per_ip} (0) lets no client connect; name allowed addresses in {overrides}, or raise it"
         yield Contradiction((per_ip, overrides), said)
     queued, largest = "queued.max.request.bytes", "socket.request.max.bytes"
     if 0 < _value(config, queued) < _value(config, largest):

@@ -123,7 +123,7 @@ def describe_broker(layers: BrokerLayers) -> list[Described]:
 def _broker_entry(layers: BrokerLayers, key: ConfigKey) -> Described:
     synonyms = layers.synonyms(key.name, BROKER_SYNONYMS.get(key.name, (key.name,)))
     if key.name == "broker.id":
-        # Kafka shows the node's id under its old name too.
+        # Kafka also shows the node's id under its old name.
         node_id = str(layers.config.node_id)
         synonyms = [Synonym(key.name, node_id, Source.STATIC_BROKER_CONFIG), *synonyms[-1:]]
     value = synonyms[0].value if synonyms else None

@@ -36,7 +36,7 @@ def here(key: ConfigKey) -> str:
 
 
 def purpose(name: str) -> str:
-    """The purpose of a setting of Kafka's; empty for our own, whose row has it."""
+    """The purpose of one of Kafka's settings; empty for our own, whose rows contain it."""
     own = _sentences().get(name)
     if own is not None:
         return own

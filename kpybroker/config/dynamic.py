@@ -25,10 +25,11 @@ TOPICS_OF = {
 }
 """Broker setting -> the topic settings that it is a default of, each with the factor to the topic's unit."""
 CONNECTIONS_MIN = 2
-"""The connections of a client of Apache Kafka to a broker: one for metadata, which stays open, and one for requests."""
+"""The connections that a client of Apache Kafka opens to a broker: one for metadata, which stays open, and one for
+requests."""
 LEAST = {"max.connections": CONNECTIONS_MIN, "max.connection.creation.rate": 1}
-"""Below these values, no client could connect to take a change back. A property file may have lower ones, since it is
-changed otherwise."""
+"""Below these values, no client could connect to undo a change. A properties file may have lower ones, since it can be
+edited."""
 MIN_ISR = "min.insync.replicas"
 """Set for the whole cluster while eligible leader replicas are enabled."""
 ENTITIES = {2: "topics", 4: "brokers", 16: "client-metrics", 32: "groups"}
@@ -52,7 +53,7 @@ class Unusable(NamedTuple):
 
     @property
     def way_out(self) -> str:
-        """The command that removes it, or sets another value if it must not be missing."""
+        """The command that removes the setting, or sets another value if the setting is required."""
         is_default = self.resource_type == BROKER and not self.resource_name
         entity = "--entity-default" if is_default else f"--entity-name {self.resource_name}"
         entity_type = ENTITIES.get(self.resource_type, str(self.resource_type))
@@ -70,7 +71,7 @@ def topic_text(topic_setting: str, text: str, factor: int) -> str:
 
 
 def why_unusable(resource_type: int, name: str, text: str) -> str | None:
-    """Why this value cannot be applied, in Kafka's words if it has some; None if it can.
+    """Why this value cannot be applied, in Kafka's words where Kafka has such an error; None if it can be applied.
 
     Also for a value that asks for protection that is not available (`Effect.REFUSED`). None for unknown settings.
     """

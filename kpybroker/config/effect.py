@@ -1,4 +1,4 @@
-"""The effect of settings: each row of the tables has it (`key.Effect`)."""
+"""The effect of settings. Each row of the tables has one (`key.Effect`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The listeners of a node, and how it reaches those of other nodes: with which login, and whether with TLS."""
+"""The listeners of a node, and how the node connects to other nodes: with which login, and whether with TLS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from kpybroker.errors import ConfigError
 
 
 def read_endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """By field of BrokerConfig. `values` are the parsed settings, `texts` what was given. Raises ConfigError."""
+    """The endpoint fields of BrokerConfig, by name. `values` are the parsed settings, `texts` the given ones. Raises
+    ConfigError."""
     controller_names = tuple(name.upper() for name in values["controller_listener_names"])
     protocols = parse_protocol_map(
         values["listener_security_protocol_map"], controller_names, "listener.security.protocol.map" in texts
@@ -54,5 +55,5 @@ def read_endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str
 
 
 def _tls_to_controllers(names: Sequence[str], protocols: Mapping[str, str]) -> str | None:
-    """The first listener of controller.listener.names, if controllers speak TLS there."""
+    """The first listener of controller.listener.names, if controllers use TLS there."""
     return names[0] if names and protocols.get(names[0]) in TLS_PROTOCOLS else None

@@ -1,4 +1,4 @@
-"""The address of a page, `http://host:port/path?query`, or with https."""
+"""An HTTP URL, `http://host:port/path?query`, or with https."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from typing import NamedTuple
 
 SCHEMES = {"http": 80, "https": 443}
-"""With the ports that they have by themselves."""
+"""The supported schemes and their default ports."""
 URL_MAX = 2048
 WRITTEN = re.compile(r"[\x21-\x7e]+")
-"""Nothing that could end the line of a request."""
+"""The characters of a valid URL: none of them can end a line of the HTTP request."""
 
 
 class HttpUrl(NamedTuple):
-    """Where to ask and for what: `target` is the path with the query."""
+    """A parsed URL: `target` is the path with the query."""
 
     scheme: str
     host: str
@@ -25,23 +25,23 @@ class HttpUrl(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Host and port as in the header Host."""
+        """Host and port, as in the header Host."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == SCHEMES[self.scheme] else f"{host}:{self.port}"
 
     def followed(self, location: str) -> HttpUrl:
-        """Where a redirect leads to. Raises ValueError with the reason."""
+        """The URL that a redirect leads to. Raises ValueError with the reason."""
         from urllib.parse import urljoin
 
         return parse_url(urljoin(str(self), location))
 
 
 def parse_url(text: str) -> HttpUrl:
-    """Read an address. Raises ValueError with the reason."""
-    from urllib.parse import urlsplit  # which few brokers need
+    """Parse a URL. Raises ValueError with the reason."""
+    from urllib.parse import urlsplit  # imported here, as few brokers need it
 
     if len(text) > URL_MAX or not WRITTEN.fullmatch(text):
-        raise ValueError(f"it must have at most {URL_MAX} characters of ASCII, and no blanks")
+        raise ValueError(f"it must have at most {URL_MAX} ASCII characters, and no spaces")
     parts = urlsplit(text)
     if parts.scheme not in SCHEMES:
         raise ValueError("it must begin with http:// or https://")

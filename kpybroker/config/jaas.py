@@ -1,6 +1,6 @@
-"""The text of `sasl.jaas.config`: a login module of Java, and its options (KIP-85).
+"""The text of `sasl.jaas.config`: a Java login module and its options (KIP-85).
 
-Only Kafka's own modules have a meaning here, and no Java class is run.
+Only Kafka's own modules are supported, and no Java class is run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ USER_PREFIX = "user_"
 
 
 class Jaas(NamedTuple):
-    """A module and its options, which are secret."""
+    """A login module and its options, which are secret."""
 
     module: str
     options: Mapping[str, str]
@@ -51,14 +51,14 @@ class Jaas(NamedTuple):
 
 
 def parse_jaas(setting: str, text: str) -> Jaas:
-    """Read one login module. Raises ConfigError, which has none of the text: it is secret."""
+    """Parse one login module. Raises ConfigError, whose message has no part of the text, as the text is secret."""
     words, symbols = _tokens(setting, text)
     if not symbols.endswith(";") or ";" in symbols[:-1]:
         raise ConfigError(f"{setting}: it must have one login module and end with a semicolon; {FORM}")
     if symbols[:2] != "ww" or words[1].lower() not in FLAGS:
         raise ConfigError(f"{setting}: after the class there must be {FLAGS[0]}; {FORM}")
     if not re.fullmatch("ww(?:w=w)*;", symbols):
-        raise ConfigError(f"{setting}: an option is no pair of name and value; {FORM}")
+        raise ConfigError(f"{setting}: an option is not a name and a value; {FORM}")
     options = words[2:]
     return Jaas(words[0], dict(zip(options[::2], options[1::2], strict=True)))
 
@@ -74,14 +74,14 @@ def module_of(setting: str, text: str, mechanism: str) -> Jaas:
 
 
 def _tokens(setting: str, text: str) -> tuple[list[str], str]:
-    """The words, and all tokens in short: w for a word."""
+    """The words, and the kinds of all tokens as one string, in which w stands for a word."""
     if len(text) > TEXT_MAX:
         raise ConfigError(f"{setting}: longer than {TEXT_MAX} characters")
     words, symbols, at, text = [], "", 0, text.rstrip()
     while at < len(text):
         found = TOKEN.match(text, at)
         if found is None:
-            raise ConfigError(f"{setting}: a quotation mark is missing, or stands where none may be; {FORM}")
+            raise ConfigError(f"{setting}: a quotation mark is missing or misplaced; {FORM}")
         quoted, word, symbol = found.groups()
         if symbol is None:
             words.append(word if quoted is None else ESCAPE.sub(lambda each: ESCAPED.get(each[1], each[1]), quoted))

@@ -165,7 +165,7 @@ class ThrottledReplicas(NamedTuple):
 
 
 class HostCounts(NamedTuple):
-    """`host:count` pairs; an IPv6 address may stand as it is."""
+    """`host:count` pairs; an IPv6 address may be written without brackets."""
 
     def refuse(self, value: Value) -> str | None:
         assert isinstance(value, str)
@@ -242,7 +242,8 @@ class ConfigKey(NamedTuple):
         return value not in ("", ()) and value != self.default_value
 
     def unprotected(self, text: str) -> str | None:
-        """Why this valid value is refused: it asks for a protection that this broker does not provide. Else None."""
+        """Why this valid value is refused: it asks for a protection that this broker does not provide. None if it is
+        not refused."""
         if self.effect is not Effect.REFUSED or not self.asks(text):
             return None
         return f"{self.name}={'[hidden]' if self.sensitive else text[:SHOWN_MAX]} cannot be obeyed: {self.doc}"

@@ -1,6 +1,7 @@
-"""Settings of one listener that can change while the broker runs: `listener.name.<listener>.<setting>`.
+"""Settings of single listeners that can change while the broker runs: `listener.name.<listener>.<setting>`.
 
-Limits of its connections, and of an address (KIP-402, KIP-612), and the stores of its TLS (KIP-226).
+They limit the connections to a listener (KIP-402) and their rate, also per address (KIP-612), or set the listener's TLS
+stores (KIP-226).
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ LOOPBACK = ("127.0.0.1", "::1")
 
 
 def is_listener_limit(name: str) -> bool:
-    """Whether it limits the connections of one listener."""
+    """Whether the setting limits the connections of one listener."""
     return name.startswith(LISTENER_PREFIX) and without_prefix(name) in LISTENER_LIMITS
 
 
 def is_listener_store(name: str) -> bool:
-    """Whether it is a setting of the stores of one listener with TLS."""
+    """Whether the setting belongs to the TLS stores of one listener."""
     return name.startswith(LISTENER_PREFIX) and without_prefix(name) in STORE_KEYS
 
 

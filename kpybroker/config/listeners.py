@@ -91,7 +91,7 @@ def listener_for_brokers(endpoints: Sequence[Endpoint], named: str | None) -> En
 
 
 def check_advertised(advertised: Sequence[Endpoint], listening: Sequence[Endpoint]) -> None:
-    """Every advertised listener exists, and clients can connect to its address."""
+    """Check that every advertised listener exists, and that clients can connect to its address."""
     names = {endpoint.name for endpoint in listening}
     for endpoint in advertised:
         if endpoint.name not in names:

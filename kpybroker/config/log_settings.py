@@ -51,14 +51,14 @@ class LogSettings:
     record_validation_full: bool = True
     """The broker's `kpybroker.record.validation=full`: the records of clients' batches are checked."""
     replayed: bool = False
-    """A coordinator replays the whole log before it answers: an internal topic's log, which is compacted early."""
+    """Whether a coordinator replays the whole log before it answers: such an internal topic is compacted early."""
 
     @property
     def compacted(self) -> bool:
-        """cleanup.policy has `compact`: records need a key."""
+        """Whether cleanup.policy has `compact`: records then need a key."""
         return "compact" in self.cleanup_policy
 
     @property
     def deletes(self) -> bool:
-        """cleanup.policy has `delete`: retention by time and size applies."""
+        """Whether cleanup.policy has `delete`: retention by time and size then applies."""
         return "delete" in self.cleanup_policy

@@ -13,8 +13,8 @@ NOT_SERVED = {"GSSAPI": "it needs Kerberos: a key distribution centre, keytabs a
 
 
 class Login(NamedTuple):
-    """A mechanism, a user and the password, which is never shown. `by_token`: the id and the secret of a delegation
-    token."""
+    """A mechanism, a user and the password, which is never logged. `by_token`: user and password are the id and the
+    secret of a delegation token."""
 
     mechanism: str
     user: str
@@ -26,7 +26,7 @@ class Login(NamedTuple):
 
 
 def check_mechanism(setting: str, mechanism: str) -> None:
-    """Raises ConfigError for a mechanism that is not served, with the reason."""
+    """Raises ConfigError, with the reason, for a mechanism that is not served."""
     if mechanism in MODULES:
         return
     reason = NOT_SERVED.get(mechanism, "there is no such mechanism in Apache Kafka")
@@ -34,13 +34,13 @@ def check_mechanism(setting: str, mechanism: str) -> None:
 
 
 def check_own_mechanism(setting: str, mechanism: str) -> None:
-    """Raises ConfigError for a mechanism that kpybroker does not log in with itself, with the reason."""
+    """Raises ConfigError, with the reason, for a mechanism that kpybroker cannot log in with itself."""
     check_mechanism(setting, mechanism)
     if mechanism == OAUTHBEARER:
         others = ", ".join(name for name in MODULES if name != OAUTHBEARER)
         raise ConfigError(
-            f"{setting}={mechanism} is not served: kpybroker checks the tokens of others, and fetches none of its own; "
-            f"use one of {others}"
+            f"{setting}={mechanism} is not served: kpybroker checks tokens of clients, but cannot fetch one for "
+            f"itself; use one of {others}"
         )
 
 

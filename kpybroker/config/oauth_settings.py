@@ -1,4 +1,4 @@
-"""What a listener with OAUTHBEARER asks of tokens (KIP-255, KIP-768).
+"""The requirements of a listener with OAUTHBEARER on tokens (KIP-255, KIP-768).
 
 Without a callback handler, tokens are unsecured, as in Apache Kafka: anybody can write one. With Kafka's own handler
 for signed tokens, an identity provider signs them, and the listener knows its public keys.
@@ -24,17 +24,17 @@ REFRESH, BACKOFF, BACKOFF_MAX = (
 AUDIENCE, ISSUER = "sasl.oauthbearer.expected.audience", "sasl.oauthbearer.expected.issuer"
 SCOPE_CLAIM, SUB_CLAIM = "sasl.oauthbearer.scope.claim.name", "sasl.oauthbearer.sub.claim.name"
 OF_SIGNED = (KEYS_URL, AUDIENCE, ISSUER)
-"""Settings that ask for checks which unsecured tokens do not get."""
+"""Settings that require checks which unsecured tokens do not get."""
 OPTION = "unsecuredValidator"
 FILE = re.compile("file:(//[^/]*)?", re.IGNORECASE)
-"""What stands before the path of a file."""
+"""The prefix of a file URL."""
 SCOPE_ITEM = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 DAYS_MAX_MS = 366 * 86_400_000
 """Intervals are at most a year, so that a timer can wait for them."""
 
 
 class UnsecuredTokens(NamedTuple):
-    """Tokens that nobody has signed, for development: who has written one is whom it names."""
+    """Unsecured tokens, for development: nobody signs them, so a client may claim any name."""
 
     principal_claim: str = "sub"
     scope_claim: str = "scope"
@@ -49,7 +49,7 @@ class KeysFile(NamedTuple):
 
 
 class KeysUrl(NamedTuple):
-    """The public keys are at an address. `tls` are the options `ssl.*` of the JAAS text, by name; never shown."""
+    """The public keys are at a URL. `tls` are the options `ssl.*` of the JAAS text, by name; they are never logged."""
 
     url: HttpUrl
     refresh_ms: int
@@ -62,7 +62,7 @@ class KeysUrl(NamedTuple):
 
 
 class SignedTokens(NamedTuple):
-    """Tokens that an identity provider signs. An empty `audiences` allows only tokens that name none."""
+    """Tokens that an identity provider signs. If `audiences` is empty, a token must not name an audience."""
 
     keys: KeysFile | KeysUrl
     audiences: tuple[str, ...]
@@ -90,7 +90,8 @@ def token_rules(listener: str, handler: str | None, jaas: Jaas, value: Callable[
 
 
 def check_handlers(texts: Mapping[str, str]) -> None:
-    """Raise ConfigError for a callback handler that is not Kafka's own for signed tokens, or stands elsewhere."""
+    """Raise ConfigError for a callback handler other than Kafka's own for signed tokens, and for one in a place where
+    it has no effect."""
     for name, text in texts.items():
         if not name.endswith(HANDLER) or not text.strip():
             continue
@@ -149,7 +150,7 @@ def _keys(listener: str, url: str, jaas: Jaas, value: Callable[[str], Value]) ->
     if not url:
         raise ConfigError(f"{said} is not set: it has the public keys that signatures are checked with; name it")
     if url[:5].lower() == "file:":
-        path = FILE.sub("", url, count=1)  # as it is: Apache Kafka does not decode %20 either
+        path = FILE.sub("", url, count=1)  # not decoded, as in Apache Kafka: it leaves %20 as it is
         if not path.startswith("/"):
             raise ConfigError(f"{said}={url}: a file needs its whole path; write file:///path/to/keys.json")
         return KeysFile(path)

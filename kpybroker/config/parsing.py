@@ -1,4 +1,4 @@
-"""From properties to a BrokerConfig: checks names, values and combinations."""
+"""Parses properties into a BrokerConfig, and checks names, values and combinations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Property files by Java's rules, and `--set name=value`; misspelt names are refused with the nearest known one."""
+"""Properties files by Java's rules, and `--set name=value`. Misspelt names are refused, and the error suggests the
+nearest known one."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 BLANK = " \t\f"
 SUGGESTION_CUTOFF = 0.6
 OTHERS = frozenset({"com", "confluent", "cruise", "io", "org", "rlmm", "rsm", "strimzi"})
-"""First words of other software's settings, and of its Java packages. Apache Kafka ignores any unknown name; here, a
-name that is not known to be other software's is a mistake."""
+"""First words of other software's settings, and of its Java packages. Apache Kafka ignores all unknown names; here, a
+name that does not belong to other software is an error."""
 NAME_MAX = 200
 """Longer names are not compared."""
 OTHERWISE = {other: topic for topic, others in TOPIC_SYNONYMS.items() for other, _ in others} | {
@@ -37,12 +38,12 @@ REMOVED = {
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """Read a property file: comments (# !), `=`, `:` or blank as separator, continued lines, \\t \\n \\uXXXX escapes.
+    """Read a properties file: comments (# !), `=`, `:` or blank as separator, continued lines, \\t \\n \\uXXXX escapes.
 
     The last of two equal names wins, as in Java. Raises ConfigError with `source` and the line for what cannot be read.
     """
     if len(text) > FILE_BYTES_MAX:
-        raise ConfigError(f"{source}: larger than {FILE_BYTES_MAX} bytes; is it a property file?")
+        raise ConfigError(f"{source}: larger than {FILE_BYTES_MAX} bytes; is it a properties file?")
     found: dict[str, str] = {}
     for number, line in _logical_lines(text):
         name, value = _split(line)
@@ -70,7 +71,7 @@ def check_names(names: Iterable[str], source: str) -> None:
 
 
 def is_of_others(name: str) -> bool:
-    """Whether an unknown name is known to be a setting of other software, which Apache Kafka ignores."""
+    """Whether an unknown name is a setting of other software, which Apache Kafka ignores."""
     first, dot, _ = name.partition(".")
     return bool(dot) and first in OTHERS
 
@@ -154,7 +155,7 @@ def _unescape(text: str) -> str:
         if escaped == "u":
             digits = text[at + 2 : at + 6]
             if len(digits) != 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
-                raise ValueError(f"\\u{digits} is no character: write four hexadecimal digits")
+                raise ValueError(f"\\u{digits} is not a character: write four hexadecimal digits")
             out.append(chr(int(digits, 16)))
             at += 6
         else:

@@ -89,19 +89,19 @@ def parse_initial(
     if text is None or text == STANDALONE:
         return None
     if voters:
-        raise ConfigError(f"{said} and {VOTERS} both say who votes; set one of them")
+        raise ConfigError(f"{said} and {VOTERS} both name the voters; set one of them")
     if text == NO_CONTROLLERS:
         if not servers:
-            raise ConfigError(f"{said}: name the controllers there are in {SERVERS}=host:port,...")
+            raise ConfigError(f"{said}: name the existing controllers in {SERVERS}=host:port,...")
         return ()
     found = tuple(_initial(entry.strip()) for entry in text.split(","))
     ids = [controller.node_id for controller in found]
     if len(set(ids)) < len(ids) or len({controller.directory_id for controller in found}) < len(ids):
-        raise ConfigError(f"{INITIAL}: a node or a directory is named twice in {text!r}; each is one voter's")
+        raise ConfigError(f"{INITIAL}: a node or a directory is named twice in {text!r}; each belongs to one voter")
     if len(found) > VOTERS_MAX:
         raise ConfigError(f"{INITIAL}: {len(found)} voters, at most {VOTERS_MAX} are allowed; name 3 or 5")
     if "controller" in roles and node_id not in ids:
-        raise ConfigError(f"{INITIAL}: node.id={node_id} is not among {ids}; name it, or say {NO_CONTROLLERS}")
+        raise ConfigError(f"{INITIAL}: node.id={node_id} is not among {ids}; add it, or write {NO_CONTROLLERS}")
     return found
 
 

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ResourceType(IntEnum):
-    """By Kafka's codes (ConfigResource)."""
+    """The types, by Kafka's codes (ConfigResource)."""
 
     UNKNOWN = 0
     TOPIC = 2

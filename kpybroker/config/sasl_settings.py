@@ -1,7 +1,7 @@
-"""Who may log in at a listener, and how this node logs in at others: the settings of SASL, by listener and mechanism.
+"""The SASL settings, by listener and mechanism: who may log in at a listener, and how this node logs in to other nodes.
 
-The most special setting wins: `listener.name.<listener>.<mechanism>.<setting>`, `listener.name.<listener>.<setting>`,
-`<setting>`. A JAAS text counts only with listener and mechanism, as in Apache Kafka.
+The most specific setting wins: `listener.name.<listener>.<mechanism>.<setting>`, `listener.name.<listener>.<setting>`,
+`<setting>`. A JAAS text takes effect only with listener and mechanism, as in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NEED_JAAS = {
         "has the users of PLAIN and their passwords",
         f'{PLAIN_MODULE} required user_<name>="<password>";',
     ),
-    OAUTHBEARER: ("says that tokens are taken", f"{OAUTHBEARER_MODULE} required;"),
+    OAUTHBEARER: ("configures which tokens are accepted", f"{OAUTHBEARER_MODULE} required;"),
 }
 """What the JAAS text of a mechanism is for, and an example, if a listener needs one."""
 
 
 class SaslListener(NamedTuple):
-    """How clients log in at a listener. `users` are the passwords for PLAIN; `lifetimes_ms` has for each mechanism for
-    how long a login is valid, 0 for ever; `tokens` are the rules of OAUTHBEARER, None without it."""
+    """How clients log in at a listener. `users` are the passwords for PLAIN; `lifetimes_ms` has the lifetime of a login
+    for each mechanism, 0 for no limit; `tokens` are the rules of OAUTHBEARER, None without it."""
 
     mechanisms: tuple[str, ...]
     users: Mapping[str, str]
@@ -46,7 +46,7 @@ class SaslListener(NamedTuple):
 
 
 def has_login(protocol: str) -> bool:
-    """Whether clients of a listener with this security protocol log in."""
+    """Whether clients log in at a listener with this security protocol."""
     return protocol.startswith("SASL_")
 
 
@@ -59,7 +59,7 @@ def sasl_listeners(texts: Mapping[str, str], endpoints: Sequence[Endpoint]) -> d
 def login_to_brokers(
     texts: Mapping[str, str], for_brokers: Endpoint | None, found: Mapping[str, SaslListener]
 ) -> Login | None:
-    """The login at other brokers; None if their listener has none."""
+    """The login to other brokers; None if their listener has no logins."""
     if for_brokers is None or for_brokers.name not in found:
         return None
     name = for_brokers.name
@@ -72,7 +72,7 @@ def login_to_brokers(
 
 
 def login_to_controllers(texts: Mapping[str, str], names: Sequence[str], protocols: Mapping[str, str]) -> Login | None:
-    """The login at controllers; None if the first listener of controller.listener.names has none."""
+    """The login to controllers; None if the first listener of controller.listener.names has no logins."""
     if not names or not has_login(protocols.get(names[0], "")):
         return None
     mechanism = _mechanism(texts, names[0], TO_CONTROLLERS)
@@ -137,7 +137,7 @@ def _jaas_setting(name: str, mechanism: str) -> str:
 
 
 def _value(texts: Mapping[str, str], listener: str, setting: str, mechanism: str = "") -> Value:
-    """Raises ConfigError with the full name of the setting."""
+    """The value that is in force. Raises ConfigError, which has the full name of the setting."""
     of_listener = f"{PREFIX}{listener.lower()}."
     key = SASL_KEYS[setting]
     names = (f"{of_listener}{mechanism.lower()}.{setting}", of_listener + setting, setting)

@@ -1,7 +1,7 @@
 """Broker settings of security: TLS, SASL, delegation tokens, authorization.
 
-A setting that asks for protection is refused. A setting that only configures such a protection is harmless: without the
-other settings it protects nothing, in Apache Kafka neither. Each such row names the other settings.
+A setting that asks for protection is refused. A setting that only configures such a protection is harmless: on its own
+it protects nothing, neither here nor in Apache Kafka. Each such row names the other settings.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ AUTHORIZER_KEYS: Mapping[str, ConfigKey] = {
         obeyed("super.users", STRING, "", doc="Of the authorizer: User:a;User:b."),
     )
 }
-"""Settings of Kafka's StandardAuthorizer, which are not in Kafka's table. The defaults are what applies here."""
+"""Settings of Kafka's StandardAuthorizer, which are not in Kafka's table. The defaults are the values that apply
+here."""
 
 SASL_KEYS: Mapping[str, ConfigKey] = {
     key.name: key
@@ -213,7 +214,7 @@ SASL_KEYS: Mapping[str, ConfigKey] = {
         "sasl.server.max.receive.size",
     )
 }
-"""Settings of logins, which are read at the start of a node; until then, a change would have no effect."""
+"""Settings of logins, which a node reads at its start; until then, a change would have no effect."""
 
 STORE_KEYS = frozenset(
     {

@@ -24,7 +24,7 @@ NO_CALLBACK = (
     "Java classes are not run, and it would limit no client; remove the setting, and set quotas with kafka-configs"
 )
 NO_CONFIG_PROVIDERS = (
-    "Java classes are not run, and ${provider:path:key} in a value, such as a password, would be taken as it stands; "
+    "Java classes are not run, and ${provider:path:key} in a value, such as a password, would be used literally; "
     "remove the setting, and write the values themselves"
 )
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class TokenSettings(NamedTuple):
-    """`secret_key` has to be the same on all nodes; None: there are no delegation tokens. It is never shown."""
+    """`secret_key` has to be the same on all nodes; None if there are no delegation tokens. It is never logged."""
 
     secret_key: str | None
     max_lifetime_ms: int
@@ -22,7 +22,7 @@ class TokenSettings(NamedTuple):
 
 
 def token_settings(values: Mapping[str, Any]) -> TokenSettings:
-    """From the values of all settings, by attribute. An empty key is none, as in Apache Kafka."""
+    """The values by attribute, from all settings. An empty key counts as none, as in Apache Kafka."""
     return TokenSettings(
         values["delegation_token_secret_key"] or None,
         values["delegation_token_max_lifetime_ms"],

@@ -1,4 +1,4 @@
-"""The controller's commands for ACLs; plain values, like those of `commands`."""
+"""The controller's commands for ACLs; plain values, like those in `commands.py`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class CreateAcls(NamedTuple):
 
 
 class DeleteAcls(NamedTuple):
-    """Answer: list[AclResult], one for each filter. All that they select is deleted, or nothing."""
+    """Answer: list[AclResult], one for each filter. Either all ACLs that the filters select are deleted, or none."""
 
     filters: tuple[AclFilter, ...]
 
 
 class AclResult(NamedTuple):
-    """The result for one ACL or filter. `deleted`: what the filter selected."""
+    """The result for one ACL or filter. `deleted`: the ACLs that the filter selected."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None

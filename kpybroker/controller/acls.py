@@ -15,11 +15,11 @@ from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
 from kpybroker.wire.stored import metadata as stored
 
 ACLS_MAX = 100_000
-"""More are not added. A log of Apache Kafka may have more."""
+"""The most ACLs that can be added. A log of Apache Kafka may have more."""
 DELETED_MAX = 10_000
 """The most records of one request, as in Kafka."""
 LISTED_MAX = 10 * DELETED_MAX
-"""The most ACLs in one answer, where several filters select the same ones."""
+"""The most ACLs in one answer; an ACL that several filters select counts several times."""
 COMPARED_MAX = 1_000_000
 """How many comparisons of a filter with an ACL one request may cost: about half a second."""
 LENGTH_MAX = 2048
@@ -29,7 +29,7 @@ OPERATIONS = frozenset(Operation)
 
 
 def create_acls(state: ControllerState, random: Random, command: CreateAcls) -> tuple[list[Any], list[AclResult]]:
-    """Decide all ACLs, each by itself. One that is there already is a success without a record."""
+    """Decide on each ACL by itself. An ACL that already exists is a success without a record."""
     made: dict[Acl, stored.AccessControlEntryRecord] = {}
     results = []
     for acl in command.acls:
@@ -75,7 +75,7 @@ def _name(code: int, *, with_match: bool = False) -> str:
 
 
 def delete_acls(state: ControllerState, command: DeleteAcls) -> tuple[list[Any], list[AclResult]]:
-    """Delete what the filters select, all of it or nothing. Raises INVALID_REQUEST where it is too much at once."""
+    """Delete all ACLs that the filters select, or none. Raises INVALID_REQUEST if they are too many at once."""
     asked = sum(each.acl is None for each in command.filters)
     if asked * len(state.acls) > COMPARED_MAX:
         raise _invalid(
@@ -100,7 +100,7 @@ def delete_acls(state: ControllerState, command: DeleteAcls) -> tuple[list[Any],
 
 
 def _unknown(wanted: AclFilter) -> str | None:
-    """What a filter has that is unknown, in Kafka's words."""
+    """The unknown parts of a filter, in Kafka's words."""
     if wanted.resource_type not in {ANY, *RESOURCES} or wanted.pattern_type not in {ANY, MATCH, *PatternType}:
         return "Unknown patternFilter."
     if wanted.operation not in {ANY, *OPERATIONS} or wanted.permission not in {ANY, *Permission}:

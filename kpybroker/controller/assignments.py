@@ -1,4 +1,4 @@
-"""Assigns replicas to brokers and makes the records of new partitions; decides CreatePartitions."""
+"""Assigns replicas to brokers and creates the records of new partitions; decides CreatePartitions."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def too_many_partitions() -> KafkaError:
 def create_partitions(
     state: ControllerState, config: BrokerConfig, random: Random, command: CreatePartitions
 ) -> tuple[list[Any], list[TopicResult]]:
-    """Decide a CreatePartitions. Raises POLICY_VIOLATION if it asks for too many partitions in all."""
+    """Decide a CreatePartitions. Raises POLICY_VIOLATION if all of it asks for too many partitions."""
     asked = sum(_added(state, topic) for topic in command.topics)
     if asked > NEW_PARTITIONS_PER_REQUEST_MAX:
         raise too_many_partitions()

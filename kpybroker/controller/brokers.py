@@ -33,8 +33,8 @@ partitions of one topic are changed together."""
 
 
 class Lost(NamedTuple):
-    """The directories that a broker no longer has after a restart, and the one that replaces all of them. None if some
-    are left: replicas of the others may be found there, or the broker reports where they are."""
+    """The directories that a broker no longer has after a restart. `new` is the one that replaces all of them, or None
+    if some are left: replicas of the others may be found there, or the broker reports where they are."""
 
     directories: frozenset[bytes]
     instead: bytes | None
@@ -200,7 +200,7 @@ class Leaving:
         self._is_new = False
         if self._topics or records:
             return records, False
-        return fence(state, rules, self.node_id), True  # with it what was placed there meanwhile
+        return fence(state, rules, self.node_id), True  # includes the partitions that were placed there in the meantime
 
 
 def unregister_broker(state: ControllerState, rules: Rules, node_id: int) -> tuple[list[Any], None]:
@@ -309,7 +309,7 @@ def _leave_topic(
 
 
 def come_back(state: ControllerState, rules: Rules, node_id: int) -> list[Any]:
-    """A broker that is unfenced becomes leader of partitions without one."""
+    """An unfenced broker becomes the leader of its partitions that have none."""
     records: list[Any] = []
     for topic in state.topics.values():
         change: PartitionChange | None = None

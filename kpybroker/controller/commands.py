@@ -44,8 +44,8 @@ class AlterOp(IntEnum):
 class RegisterBroker(NamedTuple):
     """A broker starts (KIP-631). It is fenced until a BrokerHeartbeat unfences it. Answer: its epoch (int).
 
-    `previous_epoch` is the broker epoch of its last clean stop, -1 for none: otherwise its leaderships get a new leader
-    epoch.
+    `previous_epoch` is the broker epoch of its last clean shutdown, or -1; without one, the partitions that it keeps
+    leading get a new leader epoch.
     """
 
     node_id: int
@@ -82,7 +82,7 @@ class BrokerState(NamedTuple):
 
 
 class AssignReplicas(NamedTuple):
-    """A broker reports the directories of replicas: (directory id, topic id, partition) of each (KIP-858).
+    """A broker reports the directories of replicas: a (directory id, topic id, partition) for each (KIP-858).
 
     Answer: a code for each, in the given order.
     """
@@ -108,7 +108,8 @@ class UnregisterBroker(NamedTuple):
 
 
 class NewTopic(NamedTuple):
-    """A topic to create. -1 means the default. `assignments`: (partition, brokers), instead of the two numbers."""
+    """A topic to create. -1 means the default. `assignments`: (partition, brokers) of a manual assignment, in which
+    case the two numbers are -1."""
 
     name: str
     num_partitions: int = -1
@@ -118,7 +119,7 @@ class NewTopic(NamedTuple):
 
 
 class CreateTopics(NamedTuple):
-    """Answer: list[TopicResult] in the given order; a name that is given twice is refused, once."""
+    """Answer: list[TopicResult] in the given order. If a name occurs twice, there is one result, which refuses it."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
@@ -161,7 +162,7 @@ class CreatePartitions(NamedTuple):
 
 
 class ReplaceConfigs(NamedTuple):
-    """All settings of one resource; those that are not given are reset (AlterConfigs)."""
+    """All settings of one resource; settings that are not given are reset (AlterConfigs)."""
 
     resource_type: int
     resource_name: str
@@ -300,8 +301,8 @@ class OngoingReassignment(NamedTuple):
 
 
 class QuotaChange(NamedTuple):
-    """Quotas of one entity, which is a list of (type, name): a name of None is the default. A value of None removes a
-    quota."""
+    """Quotas of one entity, which is a list of (type, name); the name None is the default. A quota with the value None
+    is removed."""
 
     entity: tuple[tuple[str, str | None], ...]
     ops: tuple[tuple[str, float | None], ...]
@@ -339,7 +340,8 @@ class FeatureUpdate(NamedTuple):
 
 
 class UpdateFeatures(NamedTuple):
-    """Made together or not at all. Answer: None. Raises KafkaError for the first feature that cannot change."""
+    """The updates are made together or not at all. Answer: None. Raises KafkaError for the first feature that cannot
+    change."""
 
     updates: tuple[FeatureUpdate, ...]
     validate_only: bool = False

@@ -1,4 +1,4 @@
-"""Broker settings that are valid one by one, but conflict with others or with their previous values."""
+"""Broker settings that are valid on their own, but conflict with other settings or with their previous values."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ THREADS = (
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
 )
-"""Kafka allows these to grow to double and shrink to half at once. They have no effect here, but scripts must fail
-alike."""
+"""Kafka allows these to grow at most to double and to shrink at most to half in one change. They have no effect here,
+but scripts must fail alike."""
 LOCAL = (
     ("local.retention.ms", "retention.ms", "log.local.retention.ms", "log.retention.ms"),
     ("local.retention.bytes", "retention.bytes", "log.local.retention.bytes", "log.retention.bytes"),
 )
-"""Kafka refuses these as changes only, and starts with them."""
+"""Kafka refuses these only as changes; it starts with them."""
 AS_THE_WHOLE, UNLIMITED = -2, -1
 
 
 def check_together(config: BrokerConfig, settings: Mapping[str, str], new: Iterable[str], *, default: bool) -> None:
-    """Check the dynamic settings of a broker, or of all by `default`, on top of `config`. Raises INVALID_REQUEST.
+    """Check the dynamic settings of a broker, or with `default` of all brokers, on top of `config`. Raises
+    INVALID_REQUEST.
 
     `new` are the changed settings; conflicts between the others are ignored.
     """

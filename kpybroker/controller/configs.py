@@ -59,7 +59,7 @@ Change = Callable[[Mapping[str, str]], dict[str, str]]
 def alter_configs(
     state: ControllerState, config: BrokerConfig, command: AlterConfigs
 ) -> tuple[list[Any], list[ConfigResult]]:
-    """Decide an AlterConfigs: the resource has only the given settings afterwards."""
+    """Decide an AlterConfigs: afterwards, the resource has only the given settings."""
 
     def change_of(resource: ReplaceConfigs) -> Change:
         return lambda _: _replaced(resource)
@@ -104,7 +104,7 @@ def _alter(
             records.extend(changes)
             is_brokers_own = kind == ResourceType.BROKER and name
             if state.features.get(ELR_FEATURE, 0) and any(c.name == MIN_ISR for c in changes) and not is_brokers_own:
-                # who was eligible was so by the old one
+                # replicas were eligible under the old value
                 records.append(stored.ClearElrRecord(topic_name=name))
             results.append(ConfigResult(kind, name))
         except KafkaError as refusal:
@@ -118,7 +118,9 @@ def _check_min_isr(resource: Any, current: Mapping[str, str], wanted: Mapping[st
         return
     if resource.resource_name:
         named = resource.changes if isinstance(resource, ChangeConfigs) else resource.configs
-        is_taken_away = MIN_ISR in current and MIN_ISR not in wanted  # it was there before, or came from elsewhere
+        is_taken_away = (
+            MIN_ISR in current and MIN_ISR not in wanted
+        )  # the value was there before, or was not written by this controller
         if any(each[0] == MIN_ISR for each in named) and not is_taken_away:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled."
@@ -279,7 +281,7 @@ def check_broker_configs(
     """Check dynamic broker settings; unknown names belong to plug-ins, as in Kafka. Raises INVALID_REQUEST."""
     new = [name for name in settings if settings[name] != current.get(name)]
     known = [name for name in new if name in CHANGEABLE_KEYS]
-    # Apache Kafka stores those of its authorizer, and nobody becomes a super user by it
+    # Apache Kafka stores the settings of its authorizer too, but they give no super user any rights
     _none_of(
         [name for name in new if name in AUTHORIZER_KEYS]
         + [name for name in known if CHANGEABLE_KEYS[name].mode is Mode.READ_ONLY],

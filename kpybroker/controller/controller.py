@@ -26,7 +26,7 @@ class Leadership(StateLog, Protocol):
 
     @property
     def is_active(self) -> bool:
-        """This node leads, and `replay` returns all records."""
+        """Whether this node leads and `replay` returns all records."""
 
     def on_leadership(self, callback: Callable[[], None]) -> None: ...
 

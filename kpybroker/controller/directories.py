@@ -1,4 +1,4 @@
-"""The log directories of replicas, as far as brokers have reported them (KIP-858)."""
+"""The log directories of replicas, as reported by brokers (KIP-858)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refuses changes of broker settings that would shut out the client that makes them, or a broker. Apache Kafka accepts
+"""Refuses changes of broker settings that would lock out a broker, or the client that makes them. Apache Kafka accepts
 them."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _shut_out(state: ControllerState, after: BrokerConfig, new: Mapping[str, str
         if _is_address(endpoint.host)
     }
     if host:
-        hosts[host] = "from where this is asked"
+        hosts[host] = "the address of this client"
     for each, whose in hosts.items():
         count = after.connections_from(each)
         if count < CONNECTIONS_MIN:
@@ -53,7 +53,7 @@ def _shut_out(state: ControllerState, after: BrokerConfig, new: Mapping[str, str
 
 
 def _is_address(host: str) -> bool:
-    """Whether it is an address: names are not resolved while metadata is decided."""
+    """Whether the text is an address: names are not resolved in decisions on metadata."""
     try:
         ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The settings for elections and in-sync sets: of a topic, else of the cluster, else of this node's file."""
+"""The settings for elections and in-sync sets: a topic's own, else the cluster's, else those in this node's file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elections that somebody asks for (ElectLeaders, KIP-460), and those that come with time."""
+"""Elections that a client requests (ElectLeaders, KIP-460), and elections by timer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kpybroker.metadata.topics import NO_LEADER, PartitionImage
 from kpybroker.topics import TopicPartition
 
 BALANCED_AT_ONCE_MAX = 1000
-"""Kafka's limit of leaders that go home in one step."""
+"""The most leaderships that one step returns to preferred leaders, as in Kafka."""
 
 
 def elect_leaders(
     state: ControllerState, rules: Rules, command: ElectLeaders
 ) -> tuple[list[Any], list[PartitionResult]]:
-    """Decide each partition by itself. Raises INVALID_REQUEST for a kind of election that is not known."""
+    """Decide each partition by itself. Raises INVALID_REQUEST for an unknown type of election."""
     if command.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {command.election_type}.")
     preferred = command.election_type == ElectionType.PREFERRED
@@ -41,7 +41,7 @@ def elect_leaders(
 def asked_partitions(
     state: ControllerState, asked: tuple[tuple[str, tuple[int, ...]], ...] | None
 ) -> Iterator[TopicPartition]:
-    """(topic, index) of those that are asked for, or of all there are."""
+    """(topic, index) of the requested partitions, or of all partitions."""
     if asked is None:
         for topic in state.topics.values():
             for index in topic.partitions:
@@ -74,7 +74,7 @@ def _has_leader(state: ControllerState, partition: PartitionImage) -> bool:
 
 
 def elect_uncleanly(state: ControllerState, rules: Rules) -> list[Any]:
-    """Leaders for partitions that have none, in topics that allow it."""
+    """Elect leaders for partitions that have none, in topics that allow unclean elections."""
     records: list[Any] = []
     for topic in state.topics.values():
         leaderless = [index for index, partition in topic.partitions.items() if partition.leader == NO_LEADER]
@@ -86,7 +86,7 @@ def elect_uncleanly(state: ControllerState, rules: Rules) -> list[Any]:
 
 
 def balance_leaders(state: ControllerState, rules: Rules) -> list[Any]:
-    """Preferred leaders for partitions that others lead, as many as one step may move."""
+    """Return leaderships to preferred leaders, as many as one step may move."""
     records: list[Any] = []
     for topic in state.topics.values():
         change = PartitionChange(state, rules, topic, state.active)

@@ -1,4 +1,4 @@
-"""UpdateFeatures: other finalized levels, as far as every registered broker can go (KIP-584, KIP-778)."""
+"""UpdateFeatures: new finalized levels, within the range that every registered broker supports (KIP-584, KIP-778)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
         TRANSACTION_FEATURE: (0, 2),
     }
 )
-"""By name, the range of levels that this version of kpybroker can run at."""
+"""By name, the range of levels that this version of kpybroker supports."""
 OF_THE_QUORUM = "kraft.version"
-"""Control records of the log say its level, not FeatureLevelRecords: `raft.duties.voter_changes` writes them."""
+"""Its level is in control records of the log, not in FeatureLevelRecords: `raft.duties.voter_changes` writes them."""
 MIN_ISR = "min.insync.replicas"
 
 
@@ -53,7 +53,7 @@ def _check(state: ControllerState, update: FeatureUpdate, now: int) -> None:
     if update.upgrade_type not in tuple(UpgradeType):
         raise _refused(update, f"the upgrade type {update.upgrade_type} is not known.")
     if name == OF_THE_QUORUM:
-        return  # the quorum has checked it
+        return  # the quorum has already checked it
     low, high = SUPPORTED_FEATURES.get(name, (0, 0))
     if name not in SUPPORTED_FEATURES:
         raise _refused(update, "the controller does not support this feature.")

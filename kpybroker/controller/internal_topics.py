@@ -1,7 +1,7 @@
-"""Topics the broker makes for itself, with the settings Kafka gives them.
+"""Internal topics that the broker creates, with Kafka's settings for them.
 
-`most_replicas` is the number of registered brokers where the topics may have fewer replicas than the settings say, and
-else None (docs/decisions/0020).
+`most_replicas` is the number of registered brokers if the topics may have fewer replicas than the settings demand, else
+None (docs/decisions/0020).
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ def check_growth(topic: str) -> None:
     if topic in INTERNAL_TOPICS:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"The number of partitions of internal topic {topic} cannot be changed: what it keeps is found by that "
-            "number. It is set before the topic is first used (offsets.topic.num.partitions, "
-            "transaction.state.log.num.partitions, share.coordinator.state.topic.num.partitions).",
+            f"The number of partitions of internal topic {topic} cannot be changed, since the partition of each "
+            "group, transactional id or share partition depends on it. Set it before the topic is first used "
+            "(offsets.topic.num.partitions, transaction.state.log.num.partitions, "
+            "share.coordinator.state.topic.num.partitions).",
         )
 
 

@@ -56,7 +56,7 @@ def _decide(state: ControllerState, rules: Rules, node_id: int, proposal: Propos
     return record, IsrResult(
         proposal.topic_id,
         proposal.partition,
-        # the proposal completed a reassignment, and the leader is not among those who stay
+        # the proposal completed a reassignment, and the leader is not among the remaining replicas
         ErrorCode.NONE if after.leader == node_id else ErrorCode.NEW_LEADER_ELECTED,
         after.leader,
         after.leader_epoch,
@@ -68,7 +68,7 @@ def _decide(state: ControllerState, rules: Rules, node_id: int, proposal: Propos
 
 def _check_epochs(partition: PartitionImage, node_id: int, proposal: ProposedIsr) -> None:
     if proposal.leader_epoch > partition.leader_epoch or proposal.partition_epoch > partition.partition_epoch:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER)  # somebody else has gone on from here
+        raise KafkaError(ErrorCode.NOT_CONTROLLER)  # another change of the partition came first
     if proposal.leader_epoch < partition.leader_epoch:
         raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
     if partition.leader != node_id:

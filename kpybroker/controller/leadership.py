@@ -24,7 +24,7 @@ NOT_SAID = -1
 class Election(Enum):
     """Which replicas an election may choose."""
 
-    ONLINE = "the present leader, or another one that is live and in sync"
+    ONLINE = "the current leader, or another one that is live and in sync"
     PREFERRED = "the first replica if it can lead, else as ONLINE"
     UNCLEAN = "as ONLINE, else any live replica: acknowledged records may be lost"
 
@@ -89,18 +89,19 @@ class PartitionChange:
             gone = wanted.lost_its_log if wanted.directories is not None else None
             target.last_known = tuple(node_id for node_id in now.last_known_elr if node_id != gone)
         elif not target.isr and (wanted.directories is None or wanted.lost_its_log is None):
-            # the last one in sync stays: only it is known to have everything
+            # the last in-sync replica stays: no other is known to have all records
             target.isr = tuple(node_id for node_id in now.isr if node_id in target.replicas)
         online = self._online(now, target)
         is_clean = self._elect(now, target, wanted.election, online)
         if not is_clean:
-            target.elr = target.last_known = ()  # their logs and the new leader's may differ
+            target.elr = target.last_known = ()  # the replicas' logs may differ from the new leader's
         elif self._elr:
             self._note_eligible(now, target, wanted)
         return self._difference(index, now, target, wanted.directories)
 
     def _eligible(self, now: PartitionImage, target: _Target, lost_its_log: int | None) -> tuple[int, ...]:
-        """The eligible leader replicas: they have everything that was acknowledged while too few were in sync."""
+        """The eligible leader replicas: they have all records that were acknowledged while at least min.insync.replicas
+        were in sync."""
         if len(target.isr) >= min(self._min_isr, len(target.replicas)):
             return ()
         return tuple(
@@ -116,7 +117,7 @@ class PartitionChange:
         if len(target.isr) >= min(self._min_isr, len(target.replicas)):
             target.last_known = ()
         elif not target.isr:
-            # the last one in sync led; a reassignment under way while its broker was away took the leadership
+            # the last in-sync replica led; a reassignment took the leadership while its broker was away
             last = now.isr[0] if now.leader == NO_LEADER and len(now.isr) == 1 else now.leader
             if last != NO_LEADER:
                 has_it = wanted.directories is None or last != wanted.lost_its_log
@@ -138,7 +139,7 @@ class PartitionChange:
         if chosen is not None:
             target.leader = chosen
             if chosen not in target.isr:
-                target.isr = (chosen,)  # from the eligible ones: whoever else is in sync must show it again
+                target.isr = (chosen,)  # elected from the eligible replicas: other in-sync replicas must prove it again
             return True
         chosen = self._unclean_leader(target, election, online)
         if chosen is None:
@@ -163,7 +164,7 @@ class PartitionChange:
 
     def _unclean_leader(self, target: _Target, election: Election, online: frozenset[int]) -> int | None:
         if self._elr and not target.isr and not target.elr and len(target.last_known) == 1:
-            # nobody is known to have everything; who led last has most of it (balanced recovery)
+            # no replica is known to have everything; the last leader has the most (balanced recovery)
             (last,) = target.last_known
             if last in target.replicas and last in online:
                 return last
@@ -194,7 +195,7 @@ class PartitionChange:
             record.leader_recovery_state = target.recovery
         dropped = any(node_id not in target.replicas for node_id in now.replicas)
         if target.leader != now.leader or (dropped and target.leader != NO_LEADER):
-            record.leader = target.leader  # a replica that is let go must not fetch on in the old epoch
+            record.leader = target.leader  # a removed replica must not continue to fetch in the old epoch
         return record if _says_something(record) else None
 
 

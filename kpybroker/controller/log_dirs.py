@@ -60,7 +60,7 @@ def _assign(
     wanted = Wanted(directories=_with(partition, node_id, directory), election=_election(rules, name))
     if not is_online(broker, directory):
         others = tuple(other for other in partition.isr if other != node_id)
-        # a log that is gone is not taken for what was acknowledged; one that is out of reach may come back
+        # a new, empty log must not count as one with acknowledged records; an unreachable one may return
         wanted = wanted._replace(isr=others, lost_its_log=node_id if directory == LOST else None)
     return PartitionChange(state, rules, topic, state.active).record(index, wanted)
 
@@ -82,7 +82,7 @@ def lose_directories(state: ControllerState, rules: Rules, node_id: int, offline
         return []
     records: list[Any] = []
     left = [directory for directory in broker.log_dirs if directory not in gone]
-    if left:  # without any it ends; an empty list would say that nothing has changed
+    if left:  # without any directory the broker stops; an empty list would mean that nothing has changed
         records.append(
             stored.BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, log_dirs=left)
         )

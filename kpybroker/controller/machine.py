@@ -41,7 +41,7 @@ PRODUCER_ID_BLOCK = 1000
 
 
 WHOLE_RECORDS, WHOLE_BYTES = 1_000, BATCH_LIMIT_BYTES // 2
-"""More than this is written as a metadata transaction of several batches (KIP-868)."""
+"""A larger write becomes a metadata transaction of several batches (KIP-868)."""
 OF_THE_STATE = (
     asked.AlterPartition,
     asked.AssignReplicas,
@@ -53,7 +53,7 @@ OF_THE_STATE = (
     DeleteAcls,
     Tick,
 )
-"""Commands whose number of records depends on the state, so that a client cannot ask for fewer."""
+"""Commands whose number of records depends on the state, so that a client cannot split them."""
 LATE_MS = 500
 """If a Tick is this late, this node was suspended, and the brokers were not."""
 
@@ -154,8 +154,8 @@ class ControllerMachine:
         self.state.replay(record.message)
 
     def deadline_ms(self) -> int | None:
-        """The end of the first session, or the time of the next leader rebalance or removal of tokens; at once if a
-        step is pending."""
+        """The end of the first session, or the time of the next leader rebalance or token removal; now, if a step is
+        pending."""
         if self._leaving:
             return 0
         sweep_ms = self._tokens.next_sweep_ms(self.state)
@@ -202,7 +202,7 @@ class ControllerMachine:
     def _lose(self, rules: Rules, command: asked.BrokerLost) -> tuple[list[Any], None]:
         broker = self.state.brokers.get(command.node_id)
         if broker is None or broker.epoch != command.broker_epoch:
-            return [], None  # another incarnation has come meanwhile
+            return [], None  # another incarnation has registered in the meantime
         self.sessions.let_go(command.node_id)
         if broker.fenced or not command.dead:
             return [], None
@@ -224,7 +224,7 @@ class ControllerMachine:
     # ---- what comes with time
 
     def _tick(self, rules: Rules, now: Moment) -> list[Any]:
-        """Fence one broker whose session has expired, rebalance leaders and remove expired tokens from time to time.
+        """Fence one broker whose session has expired. From time to time, rebalance leaders and remove expired tokens.
 
         One broker at a time, since the leaders for the next one depend on this one's fencing. The deadline stays in the
         past, so the next Tick follows at once.

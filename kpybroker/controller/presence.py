@@ -60,7 +60,7 @@ class Presence:
         """The earliest loop time of the next early fencing."""
 
     def heard(self, connection: int, node_id: int, epoch: int) -> None:
-        """A heartbeat came on a connection."""
+        """A heartbeat arrived on a connection."""
         self._connections[connection] = Incarnation(node_id, epoch)
 
     def closed(self, connection: int) -> None:
@@ -95,11 +95,14 @@ class Presence:
             wait_s = self._next_fencing - loop.time()
             if wait_s <= 0:
                 break
-            await asyncio.sleep(wait_s)  # and look again: the next second is another one
+            await asyncio.sleep(wait_s)  # then look again, once the second is over
         if self._registered(who) is None:
             return
         self._next_fencing = loop.time() + BETWEEN_FENCINGS_MS / 1000
-        log.warning("broker %d has ended: its connection closed, and its listener refuses; it is fenced", who.node_id)
+        log.warning(
+            "broker %d has ended: its connection was closed, and its listener refuses connections; it is fenced",
+            who.node_id,
+        )
         self._controller.tell(BrokerLost(*who, dead=True))
 
     def _registered(self, who: Incarnation) -> BrokerEndpoint | None:

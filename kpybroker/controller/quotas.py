@@ -29,7 +29,7 @@ ENTITIES_MAX = 10_000
 NAME_LENGTH_MAX = 1024
 LONG_MAX, INT_MAX = float((1 << 63) - 1), float((1 << 31) - 1)
 FRACTION_MAX = 1e-6
-"""How far the rate of a countable thing may be from a whole number: values are doubles."""
+"""The largest difference of a whole-number quota from a whole number: values are doubles."""
 
 KEYS_OF_CLIENTS: Mapping[str, float | None] = {
     PRODUCER_BYTE_RATE: LONG_MAX,
@@ -43,7 +43,8 @@ WHOLE_TYPES = {LONG_MAX: "a LONG", INT_MAX: "an INT"}
 
 
 def alter_client_quotas(state: ControllerState, command: AlterClientQuotas) -> tuple[list[Any], list[QuotaResult]]:
-    """Decide all changes, each entity by itself. A second change of an entity is refused, and the first one is made."""
+    """Decide on each entity by itself. If an entity occurs twice, the first change is made and the second is
+    refused."""
     results: dict[Entity, QuotaResult] = {}
     records: list[Any] = []
     new = 0

@@ -98,7 +98,7 @@ def _towards(partition: PartitionImage, target: tuple[int, ...]) -> Wanted:
 
 
 def _call_off(rules: Rules, topic: str, partition: PartitionImage) -> Wanted:
-    """Return to the replicas from before the reassignment."""
+    """Cancel a reassignment: return to the replicas from before it."""
     if not (partition.adding_replicas or partition.removing_replicas):
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     replicas = tuple(node_id for node_id in partition.replicas if node_id not in partition.adding_replicas)
@@ -115,7 +115,7 @@ def _call_off(rules: Rules, topic: str, partition: PartitionImage) -> Wanted:
 
 
 def _staying(partition: PartitionImage, replicas: tuple[int, ...], *, may_lose: bool = False) -> tuple[int, ...]:
-    """The in-sync set without the replicas that are removed; one that has all records must stay."""
+    """The in-sync set without the replicas that are removed. One replica with all records must stay."""
     complete = partition.isr or partition.eligible_leader_replicas
     if complete and not may_lose and not any(node_id in replicas for node_id in complete):
         raise _wrong("No replica that is in sync would stay; the change would lose records.")

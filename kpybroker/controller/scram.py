@@ -24,7 +24,7 @@ SALT_BYTES_MAX = 1024
 def alter_user_scram_credentials(
     state: ControllerState, command: AlterUserScramCredentials
 ) -> tuple[list[Any], list[ScramResult]]:
-    """Decide all changes, each user by itself. A user that is given twice is refused, whatever the mechanisms."""
+    """Decide on each user by itself. A user that occurs twice is refused, whatever the mechanisms."""
     made: dict[str, Any] = {}
     refused: dict[str, ScramResult] = {}
     new: set[str] = set()

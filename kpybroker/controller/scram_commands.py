@@ -1,4 +1,4 @@
-"""The controller's commands for SCRAM credentials; plain values, like those of `commands`."""
+"""The controller's commands for SCRAM credentials; plain values, like those in `commands.py`."""
 
 from __future__ import annotations
 

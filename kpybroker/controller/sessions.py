@@ -30,11 +30,12 @@ class BrokerSessions:
         self._offsets[node_id] = max(metadata_offset, self._offsets.get(node_id, UNKNOWN))
 
     def let_go(self, node_id: int) -> None:
-        """The incarnation has ended, or may have: the next one need not wait. It is fenced when its session expires."""
+        """The incarnation has ended, or may have: the next one may register at once. The broker is fenced when its
+        session expires."""
         self._let_go[node_id] = self._ends_ms.get(node_id, 0)
 
     def end(self, node_id: int) -> None:
-        """The broker has ended or was unregistered: the next incarnation need not wait."""
+        """The broker has ended or was unregistered: the next incarnation may register at once."""
         self._ends_ms.pop(node_id, None)
         self._let_go.pop(node_id, None)
         self._offsets.pop(node_id, None)
@@ -46,13 +47,13 @@ class BrokerSessions:
         return end_ms > now_ms and self._let_go.get(node_id) != end_ms
 
     def begin(self, state: ControllerState, now_ms: int) -> None:
-        """Give every live broker without a session a full one: this controller has not waited for it yet."""
+        """Give a full session to every live broker that has none: this controller has not heard from it yet."""
         for node_id, broker in state.brokers.items():
             if not broker.fenced and node_id not in self._ends_ms:
                 self._ends_ms[node_id] = now_ms + self._timeout_ms
 
     def renew_all(self, now_ms: int) -> None:
-        """Give all brokers a full session: it was this node that heard none of them."""
+        """Give all brokers a full session: this node was the one that did not run."""
         for node_id in self._ends_ms:
             self._ends_ms[node_id] = now_ms + self._timeout_ms
 

@@ -1,7 +1,6 @@
-"""The controller's hard state: the parts of the metadata that an Image has, as the next decision finds them.
+"""The controller's hard state: the same parts of the metadata as in an Image, including uncommitted changes.
 
-It is ahead of the Image by what has not committed, and changes in place, so that a record costs what it touches
-(docs/decisions/0019).
+It changes in place, so that the cost of a record does not depend on the size of the state (docs/decisions/0019).
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ class TopicState:
 
 
 class ControllerState(Replaying):
-    """Everything the controller decides by: every part of the metadata, and what is counted and indexed of it.
+    """Everything that the controller decides by: all parts of the metadata, with counts and indexes.
 
-    folds_case: names that differ in case only collide: they would be one directory in the file system of log.dirs.
-    Equal after replaying equal records.
+    folds_case: names that differ in case only collide: they would be one directory in the file system of log.dirs. Two
+    states are equal if they have replayed the same records.
     """
 
     __slots__ = ("folds_case", "normal_names", "partition_count")
@@ -37,16 +36,18 @@ class ControllerState(Replaying):
         super().__init__()
         self.folds_case = folds_case
         self.normal_names: dict[str, str] = {}
-        """Normal name -> one topic that has it; where names are kept apart by case, for names with `.` or `_` alone."""
+        """Normal name -> one topic with that normal name. If names are case-sensitive, only names with `.` or `_` are
+        here."""
         self.partition_count = 0
 
     def normal_name(self, topic: str) -> str:
-        """Names that have it in common collide: metric names are made of them, with `_` for `.`."""
+        """Topics with the same normal name collide: metric names are derived from topic names, with `_` for `.`."""
         normal = topic.replace(".", "_")
         return normal.lower() if self.folds_case else normal
 
     def active(self, node_id: int) -> bool:
-        """Registered, not fenced and not on its way out: may lead, and may be given replicas."""
+        """Whether a broker is registered, not fenced and not shutting down: it may lead, and may be assigned
+        replicas."""
         broker = self.brokers.get(node_id)
         return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
 

@@ -1,4 +1,4 @@
-"""The controller's commands for delegation tokens; plain values, like those of `commands`. Principals are text."""
+"""The controller's commands for delegation tokens; plain values, like those in `commands.py`. Principals are text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class CreateDelegationToken(NamedTuple):
-    """Answer: the DelegationToken. Without a positive `max_lifetime_ms`, it lives as long as the settings allow.
+    """Answer: the DelegationToken. Unless `max_lifetime_ms` is positive, the token lives as long as the settings allow.
 
     Raises DELEGATION_TOKEN_AUTH_DISABLED, INVALID_PRINCIPAL_TYPE, POLICY_VIOLATION.
     """
@@ -20,7 +20,7 @@ class CreateDelegationToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RenewDelegationToken:
-    """Let a token expire `period_ms` from now; without a positive period, after that of the settings.
+    """Let a token expire `period_ms` from now; if that is not positive, after the period in the settings.
 
     Answer: when it expires, in milliseconds since the epoch. Raises DELEGATION_TOKEN_AUTH_DISABLED,
     DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH.
@@ -33,7 +33,8 @@ class RenewDelegationToken:
 
 @dataclass(frozen=True, slots=True)
 class ExpireDelegationToken:
-    """Let a token expire `period_ms` from now, or remove it if that is negative. Answer and errors: as for renewing."""
+    """Let a token expire `period_ms` from now, or remove it if that is negative. Answer and errors as for
+    RenewDelegationToken."""
 
     requester: str
     hmac: bytes = field(repr=False)

@@ -22,7 +22,7 @@ from kpybroker.storage.dirs.formatting import encode_id
 from kpybroker.wire.stored import metadata as stored
 
 TOKENS_MAX = 10_000
-"""More are not created. A log of Apache Kafka may have more."""
+"""The most tokens that can be created. A log of Apache Kafka may have more."""
 TEXT_MAX = 8192
 """The most characters of the principals of one token, together."""
 SWEPT_AT_ONCE_MAX = 1000
@@ -36,7 +36,7 @@ class Tokens:
     def __init__(self, settings: TokenSettings) -> None:
         self._settings = settings
         self._by_hmac: dict[bytes, str] = {}
-        """Token ids by secret, of tokens that were there at the last search; some may be gone."""
+        """Token ids by HMAC, of the tokens that existed at the last search; some may have been removed since."""
         self._swept_ms: int | None = None
         """When expired tokens were last removed, on the steady clock; None before the first Tick."""
 
@@ -90,7 +90,8 @@ class Tokens:
         return self._swept_ms + self._settings.expiry_check_interval_ms
 
     def sweep(self, state: ControllerState, now: Moment) -> list[Any]:
-        """Remove expired tokens, if it is time. If there are too many, the next sweep is due at once."""
+        """Remove expired tokens, if it is time. If not all can be removed at once, the next sweep is due
+        immediately."""
         if self._swept_ms is None:
             self._swept_ms = now.steady_ms
         due_ms = self.next_sweep_ms(state)
@@ -109,7 +110,7 @@ class Tokens:
         return self._settings.secret_key
 
     def _found(self, state: ControllerState, hmac: bytes) -> DelegationToken:
-        """The token with this secret. After a start, the first search computes the secrets of all tokens."""
+        """The token with this HMAC. The first search after a start computes the HMACs of all tokens."""
         key, tokens = self._key(), state.delegation_tokens
         if hmac not in self._by_hmac:
             self._learn(key, tokens)

@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics: what is refused, and the records of the rest."""
+"""CreateTopics and DeleteTopics: which topics are refused, and the records of the others."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class _Made:
     normal_names: dict[str, str] = field(default_factory=dict)
     partitions: int = 0
     settings: dict[tuple[tuple[str, str | None], ...], dict[str, str]] = field(default_factory=dict)
-    """Overrides as given -> as checked: many topics of a request have the same."""
+    """Overrides as given -> overrides as checked: many topics of a request have the same ones."""
     records: list[Any] = field(default_factory=list)
 
 
 def create_topics(
     state: ControllerState, config: BrokerConfig, random: Random, command: CreateTopics
 ) -> tuple[list[Any], list[TopicResult]]:
-    """Decide a CreateTopics. Raises POLICY_VIOLATION if it asks for too many partitions in all."""
+    """Decide a CreateTopics. Raises POLICY_VIOLATION if all topics together have too many partitions."""
     asked = sum(_count(topic, config) for topic in command.topics)
     if asked > PARTITIONS_PER_REQUEST_MAX:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")

@@ -53,7 +53,7 @@ class GroupCoordinator:
         self._partitions = partitions
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleted_meanwhile: dict[int, dict[str, bytes]] = {}
-        """Topics that were deleted while a partition was loading, by that partition."""
+        """Topics that were deleted while a partition was loading, by the partition that was loading."""
         self.led = LedPartitions(OFFSETS_TOPIC, world, self._machine, check_record, self._loaded)
 
     def partition_for(self, group_id: str) -> int:
@@ -72,7 +72,7 @@ class GroupCoordinator:
         return self.led.runner(self.partition_for(group_id))
 
     def configure(self, settings: GroupSettings) -> None:
-        """The settings have changed while the broker runs; only settings of consumer groups may."""
+        """The settings have changed while the broker runs; only settings of consumer groups can change."""
         self._settings = settings
         for led in self.led:
             led.machine.configure(settings)

@@ -14,7 +14,7 @@ from kpybroker.groups.unserved import UnservedGroups
 from kpybroker.metadata.image import Image
 
 KINDS: tuple[type[GroupKind], ...] = (ClassicGroups, ConsumerGroups, ShareGroups, UnservedGroups)
-"""A kind may use those before it."""
+"""Each kind may use the kinds before it."""
 BY_RECORD: dict[int, type[GroupKind]] = {kind: each for each in KINDS for kind in each.record_kinds}
 """Kind of record -> the kind of group that reads it."""
 assert len(BY_RECORD) == sum(len(each.record_kinds) for each in KINDS), "two kinds of group read the same records"

@@ -62,8 +62,8 @@ class GroupMachine:
         self._by_record = {record: kind for kind in self.kinds for record in kind.record_kinds}
         self._awake = False
         self._unapplied = 0
-        """The records of the last step that have not been applied: the log refused them, and the soft state is ahead of
-        it."""
+        """The records of the last step that have not been applied. If some are left, the log refused them, and the soft
+        state is ahead of it."""
         self._expiry = Timer(self._expire)
         self._expiring: Iterator[str] | None = None
         self._decisions: dict[type, Decision] = {
@@ -84,7 +84,7 @@ class GroupMachine:
             self._decisions.update(kind.decisions())
 
     def configure(self, settings: GroupSettings) -> None:
-        """The settings have changed while the broker runs; each kind takes over those that may."""
+        """The settings have changed while the broker runs; each kind applies the settings that can change."""
         for kind in self.kinds:
             kind.configure(settings)
 
@@ -148,7 +148,7 @@ class GroupMachine:
         self._timers.set(self._expiry, step.now_ms + self.settings.offsets_retention_check_interval_ms)
 
     def _start_over(self, step: Step) -> None:
-        """The log refused the last step: go back to what it has, and begin as a new coordinator would."""
+        """The log refused the last step: return to the logged state, and begin as a new coordinator would."""
         self._unapplied = 0
         for kind in self.kinds:
             kind.start_over(step)

@@ -23,11 +23,11 @@ class UnservedGroup:
     may_expire = False
 
     def usage(self) -> Usage:
-        """Unknown: nothing expires."""
+        """Unknown, so nothing expires."""
         return Usage(None, None)
 
     def subscribes(self, topic: str) -> bool:
-        """It may."""
+        """Unknown, so it counts as subscribed."""
         return True
 
     def check_delete(self) -> None:
@@ -60,10 +60,10 @@ class UnservedGroups(GroupKind):
             self.stored[group_id] = UnservedGroup(group_id, FOREIGN_GROUP_METADATA[kind])
 
     def wake(self, step: Step) -> None:
-        """There is nothing to do for them."""
+        """Nothing to do for these groups."""
 
     def start_over(self, step: Step) -> None:
-        """All of their state is hard."""
+        """Nothing to do: all state is hard."""
 
     def commit(self, command: CommitOffsets, step: Step) -> list[ErrorCode]:
         if command.generation >= 0:

@@ -30,12 +30,12 @@ Handle = Callable[["Broker", Call, Any], Any]
 
 
 def handler_of(api: Api) -> ModuleType:
-    """The module that answers this API."""
+    """The module that handles this API."""
     return importlib.import_module(f"kpybroker.handlers.{api.module}")
 
 
 def authorized(api: Api, handle: Handle) -> Handle:
-    """The handler, which answers as far as the caller is authorized if there is an authorizer."""
+    """The handler; if there is an authorizer, the handler answers only what the caller is authorized for."""
     if api.name in ASK_THEMSELVES or api.name in ASK_NOBODY:
         return handle
 
@@ -52,7 +52,7 @@ def authorized(api: Api, handle: Handle) -> Handle:
 async def answer(broker: Broker, api: Api, call: Call, request: Any, *, is_own: bool = False) -> Any:
     """The response to a request that did not come over a connection, error responses included.
 
-    `is_own`: the request is this node's own, which needs no authorization.
+    `is_own`: the request is this node's own and needs no authorization.
     """
     try:
         handle = handler_of(api).handle
@@ -67,7 +67,7 @@ async def answer(broker: Broker, api: Api, call: Call, request: Any, *, is_own: 
 def refused(api: Api, request: Any, refusal: KafkaError) -> Any:
     """The error response: from the handler's `refuse`, or a new response with the error code.
 
-    Raises MalformedFrame if the request wants no response (Produce with acks=0).
+    Raises MalformedFrame if the request must not be answered (Produce with acks=0).
     """
     refuse = getattr(handler_of(api), "refuse", None)
     if refuse is not None:

@@ -65,23 +65,23 @@ def merged(settled: Sequence[ConfigResult | None], answers: Iterable[ConfigResul
 
 
 def refused_alike(resources: Sequence[Any], refusal: KafkaError) -> list[ConfigResult]:
-    """The same error for every resource of a request."""
+    """The same error for every resource in a request."""
     return [ConfigResult(one.resource_type, one.resource_name, refusal.code, refusal.message) for one in resources]
 
 
 def told(answer: type[T], results: Sequence[ConfigResult]) -> list[T]:
-    """The results as rows of class `answer`, which an API declares for its response."""
+    """The results as rows of class `answer`, which each API declares for its response."""
     return [answer(**result._asdict()) for result in results]
 
 
 def of_a_broker(resources: Iterable[T]) -> T | None:
-    """The first broker among the resources. A request names a broker once, or is refused by the controller."""
+    """The first broker among the resources. A request may name only one broker, or the controller refuses it."""
     return next((one for one in resources if one.resource_type == ResourceType.BROKER and one.resource_name), None)
 
 
 def check_store_changes(broker: Broker, changed: Mapping[str, str | None]) -> None:
-    """Raise INVALID_REQUEST if a listener with TLS could not use its stores after these changes of this broker's
-    settings; None removes a setting."""
+    """Raise INVALID_REQUEST if, after these changes of this broker's settings, a TLS listener could not use its stores;
+    None removes a setting."""
     if not any(is_listener_store(name) for name in changed):
         return
     config = broker.config

@@ -47,7 +47,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def _proposal(topic_id: bytes, partition: PartitionData, version: int) -> ProposedIsr:
-    if version >= 3:  # the same set in another field, not a field that is missing
+    if version >= 3:  # the same set in another field: the field is not missing
         isr = tuple((member.broker_id, member.broker_epoch) for member in partition.new_isr_with_epochs)
     else:
         isr = tuple((node_id, ANY_EPOCH) for node_id in partition.new_isr)

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs (73): a broker says which of its directories hold which replicas (KIP-858)."""
+"""AssignReplicasToDirs (73): a broker reports which of its directories hold which replicas (KIP-858)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 10_000
 NO_CONNECTION = 0
-"""Stands for the connection of a node that asks itself."""
+"""Stands for the connection when a node sends the request to itself."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:

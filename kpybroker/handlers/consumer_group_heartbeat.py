@@ -21,7 +21,7 @@ PROTOCOL = "consumer"
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answer once the changes that it caused have committed."""
+    """Answer once the changes that the heartbeat caused have committed."""
     try:
         check_served(broker)
         if not request.member_id and request.member_epoch == 0 and call.version < OWN_IDS_SINCE:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def before(broker: Broker, call: Call, request: Request) -> Response | None:
-    """Refuse those who may have no token, before the request is forwarded."""
+    """Refuse callers that may not have tokens, before the request is forwarded."""
     if may_ask(broker, call):
         return None
     return _refused(call.principal, request, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
@@ -73,7 +73,7 @@ def _refused(requester: Principal, request: Request, code: ErrorCode, at_ms: int
 
 
 def _owner(requester: Principal, request: Request) -> Principal:
-    """The user that the request names; else the caller."""
+    """The owner that the request names; otherwise the caller."""
     if not request.owner_principal_name:
         return requester
     return Principal(request.owner_principal_type or "", request.owner_principal_name)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 DESCRIBED_MAX = 100_000
-"""The most ACLs in a response. There are more only where Apache Kafka has stored more."""
+"""The most ACLs in a response. There can be more only if Apache Kafka has stored them."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:

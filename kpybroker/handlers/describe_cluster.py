@@ -22,7 +22,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
     if request.endpoint_type in (BROKERS, CONTROLLERS) and request.endpoint_type != here:
         return Response(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            error_message="Controllers are asked at their own listeners, and brokers at theirs",
+            error_message="Ask controllers about controllers, and brokers about brokers, each on a listener of its own",
             endpoint_type=BROKERS,
         )
     if request.endpoint_type == CONTROLLERS:

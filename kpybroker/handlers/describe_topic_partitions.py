@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kpybroker.metadata.image import PartitionImage
 
 SORTED_A_TURN = 5000
-"""How many names are sorted before others have their turn."""
+"""How many names are sorted in one turn of the loop."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -43,33 +43,38 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         if cursor.partition_index < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's partition index is negative")
         if request.topics and all(topic.name != cursor.topic_name for topic in request.topics):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor is at a topic that is not asked for")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor is at a topic that was not requested")
     asked = [topic.name for topic in request.topics] if request.topics else list(broker.metadata.image.topics)
     response = Response(topics=[])
+    hidden = []
     async for name in _sorted(broker, asked, "" if cursor is None else cursor.topic_name):
         judge = allows if request.topics else is_shown
         if not judge(broker, call, Operation.DESCRIBE, AclResource.TOPIC, name):
-            if request.topics:
-                response.topics.append(_hidden(name))
+            hidden.append(name)
             continue
+        if response.next_cursor is not None:
+            continue  # each page has all that is hidden
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
-        if limit <= 0:
-            response.next_cursor = Cursor(topic_name=name, partition_index=first)
-            return response
-        topic = _topic(broker, name, first, limit)
-        topic.topic_authorized_operations = operations_of(broker, call, AclResource.TOPIC, name)
-        response.topics.append(topic)
-        limit -= len(topic.partitions)
-        image = broker.metadata.image.topic(name)
-        reached = first + len(topic.partitions)
-        if image is not None and reached < len(image.partitions):
-            response.next_cursor = Cursor(topic_name=name, partition_index=reached)
-            return response
+        if limit > 0:
+            topic = _topic(broker, name, first, limit)
+            topic.topic_authorized_operations = operations_of(broker, call, AclResource.TOPIC, name)
+            response.topics.append(topic)
+            limit -= len(topic.partitions)
+            first += len(topic.partitions)
+            image = broker.metadata.image.topic(name)
+            if image is None or first >= len(image.partitions):
+                continue
+        response.next_cursor = Cursor(topic_name=name, partition_index=first)
+        if not request.topics:
+            break
+    if request.topics:
+        response.topics += map(_hidden, hidden)
     return response
 
 
 async def _sorted(broker: Broker, names: list[str], begin: str) -> AsyncIterator[str]:
-    """The names from `begin` on, without duplicates; sorted in parts, because a sort blocks everybody else."""
+    """The names from `begin` on, without duplicates; sorted in parts, because a long sort would block all other
+    requests."""
     turns = Turns(broker.long_work)
     parts = []
     for at in range(0, len(names), SORTED_A_TURN):
@@ -84,7 +89,7 @@ async def _sorted(broker: Broker, names: list[str], begin: str) -> AsyncIterator
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """The response has no error code of its own: every topic gets it."""
+    """The response has no error code of its own, so every topic gets the error."""
     return Response(
         topics=[
             DescribeTopicPartitionsResponseTopic(error_code=refusal.code, name=topic.name, partitions=[])
@@ -97,7 +102,6 @@ def _hidden(name: str) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         name=name,
-        is_internal=name in INTERNAL_TOPICS,
         partitions=[],
     )
 

@@ -46,6 +46,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Refuse the whole request, with a row without a name for each user in it, as Apache Kafka has them."""
+    """Refuse the whole request. As in Apache Kafka, the response has a row without a user name for each requested
+    user."""
     row = DescribeUserScramCredentialsResult(error_code=refusal.code, error_message=refusal.message)
     return Response(error_code=refusal.code, error_message=refusal.message, results=[row for _ in request.users or ()])

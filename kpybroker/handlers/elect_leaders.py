@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """The result for each partition; if all were asked for, only for those that needed an election."""
+    """The result for each partition; if the request names none, only for those that needed an election."""
     there = ((topic.name, range(len(topic.partitions))) for topic in broker.metadata.image.topics.values())
     named = request.topic_partitions
     asked = there if named is None else ((each.topic, each.partitions) for each in named)

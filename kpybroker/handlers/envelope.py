@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answer the request inside, as its principal asks it.
+    """Handle the request inside on behalf of its principal.
 
     Raises NOT_CONTROLLER, PRINCIPAL_DESERIALIZATION_FAILURE, and INVALID_REQUEST if its API is not forwarded.
     """
@@ -42,7 +42,9 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     asker = Call(api.key, version, header.client_id, host, call.connection, forwarded=True, principal=principal)
     told = await answer(broker, api, asker, inner)
     if api.has_error(told, ErrorCode.NOT_CONTROLLER):
-        raise KafkaError(ErrorCode.NOT_CONTROLLER)  # it has moved meanwhile: the sender asks the new one
+        raise KafkaError(
+            ErrorCode.NOT_CONTROLLER
+        )  # the controller has moved in the meantime: the sender asks the new one
     assert not isinstance(told, Encoded)
     body = await work.through(build_in_turns(told, version))
     return Response(response_data=response_head(header.correlation_id, api, version) + body)

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 WANTS_AT_ONCE = 1000
-"""Partitions that one Fetch looks at in one go, which takes some five milliseconds; it looks at more in turns."""
+"""How many partitions one Fetch examines in one go, in some five milliseconds; it examines more over several turns of
+the loop."""
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Result:
-    """Answer at once where possible, else return a reply that waits."""
+    """Answer at once if possible, else return a reply that waits."""
     by_id = call.version >= 13
-    replica_id = request.replica_id  # -1 for a consumer
+    replica_id = request.replica_id  # -1 in a consumer's request
     if call.version >= 15:
         replica_id = -1 if request.replica_state is None else request.replica_state.replica_id
     if call.side == CONTROLLER:
@@ -41,10 +42,11 @@ def handle(broker: Broker, call: Call, request: Request) -> Result:
         require(broker, call, Operation.CLUSTER_ACTION, AclResource.CLUSTER)
         return fetch_metadata(broker, call, request, replica_id)
     if replica_id >= 0:
+        from kpybroker.serving.fetch.replica import check_size, fetch_replica
+
+        check_size(call, request)
         if not allows(broker, call, Operation.CLUSTER_ACTION, AclResource.CLUSTER):
             return _refuse_rows(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        from kpybroker.serving.fetch.replica import fetch_replica
-
         return fetch_replica(broker, call, request, replica_id)
     if call.is_long:
         from kpybroker.serving.fetch.many import fetch_in_turns
@@ -85,5 +87,5 @@ def _refuse_rows(request: Request, code: ErrorCode) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Refuse the whole fetch: the client is wrong about its session."""
+    """Refuse the whole Fetch: the client's idea of its session is wrong."""
     return Response(error_code=refusal.code, responses=[])

@@ -57,7 +57,7 @@ async def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordina
 
 
 def _refusal(call: Call, key_type: int, key: str) -> KafkaError | None:
-    """An error that clients do not retry: with a retriable one they would ask for ever."""
+    """An error that clients do not retry: with a retriable error they would ask for ever."""
     if key_type not in KEPT_IN:
         return KafkaError(ErrorCode.INVALID_REQUEST, f"this broker does not serve coordinators of type {key_type}")
     if key_type != SHARE:
@@ -81,11 +81,11 @@ async def _coordinator_of(broker: Broker, call: Call, key_type: int, key: str) -
         except KafkaError as refusal:
             log.warning("%s", refusal.message)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, refusal.message) from refusal
-        await coordinator.loaded()  # otherwise the client's next requests would be refused until then
+        await coordinator.loaded()  # otherwise the client's next requests would be refused until the topic exists here
         topic = broker.metadata.image.topic(kept_in)
     if topic is not None:
         leader = topic.partitions[coordinator.partition_for(key)].leader
         for node_id, host, port, _ in broker.metadata.endpoints(call.listener):
             if node_id == leader:
                 return node_id, host, port
-    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the partition that keeps it has no leader")
+    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its partition of the internal topic has no leader")

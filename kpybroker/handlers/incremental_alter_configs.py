@@ -70,7 +70,7 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 def _settled(
     broker: Broker, resource: AlterConfigsResource, request: Request, first: AlterConfigsResource | None
 ) -> ConfigResult | None:
-    """The result that this broker decides; None if the controller has to."""
+    """The result if this broker decides it; None if the controller has to."""
     kind, name = resource.resource_type, resource.resource_name
     try:
         if kind == ResourceType.BROKER and name:

@@ -42,5 +42,5 @@ def _expected(producer_id: int, producer_epoch: int) -> tuple[int, int] | None:
     if producer_id == -1 and producer_epoch == -1:
         return None
     if producer_id == -1 or producer_epoch == -1:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer has an id and an epoch, or neither")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "producer_id and producer_epoch must both be given, or neither")
     return producer_id, producer_epoch

@@ -85,7 +85,7 @@ async def _look_up(
     storage = partition.log
     if timestamp < 0 and call.version < _SINCE.get(timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    if request.replica_id >= 0 and timestamp == LATEST:  # a follower whose offset is out of range
+    if request.replica_id >= 0 and timestamp == LATEST:  # the request of a follower whose offset is out of range
         return -1, partition.committable_end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, storage.start, storage.epoch_at(storage.start)

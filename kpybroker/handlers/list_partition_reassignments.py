@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """The requested ones, or all; partitions that do not exist or are not being reassigned are left out."""
+    """The requested reassignments, or all; partitions that do not exist or are not being reassigned are left out."""
     asked = request.topics
     if asked is None:
         found = await broker.controller.ask(ListReassignments(None), request.timeout_ms)

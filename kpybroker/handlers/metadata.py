@@ -41,11 +41,11 @@ Departed = tuple[int, ...]
 Operations = Callable[[str], int]
 """The authorized operations on a topic."""
 TOPICS_AT_ONCE = 100
-"""Up to so many topics, a response is built and encoded in one go, unless they have many partitions."""
+"""Up to this many topics, a response is built and encoded in one go, unless they have many partitions."""
 KEPT_TOPICS_MAX = 1000
 """Responses to requests that name more topics than this are not cached."""
 KEPT_NAME_MAX = 249
-"""Nor are those with a longer name, which no topic has."""
+"""Responses to requests with a longer name are not cached either; no topic has such a name."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
@@ -78,15 +78,15 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
             found = Encoded(build(await work, call.version))
         elif not keeps:
             return await _described(broker, image, call, request, names, departed, uncreatable)
-        else:  # equal requests that come meanwhile wait for the same response
+        else:  # equal requests that arrive in the meantime wait for the same response
             found = asyncio.ensure_future(_described(broker, image, call, request, names, departed, uncreatable))
-        if keeps and broker.metadata.image is image:  # otherwise it has the topics and ACLs of before
+        if keeps and broker.metadata.image is image:  # otherwise the response has the previous topics and ACLs
             broker.metadata.answers[key] = found
     return found if isinstance(found, Encoded) else await asyncio.shield(found)
 
 
 async def _uncreatable(broker: Broker, call: Call, missing: list[str], turns: Turns) -> frozenset[str]:
-    """The topics to create that the caller may describe, and may not create."""
+    """The topics in the request that the caller may describe but not create."""
     if broker.metadata.authorizer is None or not broker.config.auto_create_topics_enable:
         return frozenset()
     wanted = [Operation.DESCRIBE, Operation.CREATE]
@@ -108,7 +108,7 @@ async def _described(
     departed: Departed,
     uncreatable: frozenset[str],
 ) -> Encoded:
-    """Build and encode the response in turns."""
+    """Build and encode the response over several turns of the loop."""
     work = broker.long_work
     response = await _describe(broker, image, call, request, names, departed, uncreatable, Turns(work))
     return Encoded(await work.through(build_in_turns(response, call.version)))
@@ -154,7 +154,7 @@ async def _describe(
                 continue
             topics.append(_asked(broker, image, name, topic_id, operations, call.version))
             turns.add(len(topics[-1].partitions))
-    # never empty: librdkafka forgets brokers that are not named, and may never recover from an empty list
+    # never empty: librdkafka forgets brokers that a response does not name, and may not recover from an empty list
     endpoints = broker.metadata.endpoints
     brokers = endpoints(call.listener, departed) or endpoints(call.listener, (broker.node_id,))
     return Response(
@@ -171,12 +171,11 @@ async def _describe(
 
 
 def _hidden(name: str | None, topic_id: bytes, version: int) -> MetadataResponseTopic:
-    """A topic that the caller may not describe, whether it exists or not; by its id, without its name."""
+    """A row for a topic that the caller may not describe, whether it exists or not; a row by id has no name."""
     return MetadataResponseTopic(
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         name=name if name is not None or version >= 12 else "",
         topic_id=topic_id if name is None else ZERO_UUID,
-        is_internal=name in INTERNAL_TOPICS,
         partitions=[],
     )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """An error code for each partition; offsets that do not exist are no error."""
+    """An error code for each partition; an offset that does not exist is not an error."""
     known: dict[str, set[int]] = {}
     turns = Turns(broker.long_work)
     async for topic in turns.through(request.topics):

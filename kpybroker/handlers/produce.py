@@ -1,4 +1,4 @@
-"""Produce (0): append batches to partitions and answer once they are as safe as `acks` asks.
+"""Produce (0): append batches to partitions and answer once they are as durable as `acks` requires.
 
 v9 flexible; v10 names the new leader (KIP-951); v12 transactions of the second kind (KIP-890); v13 topic ids.
 `serving/produce` has the work.

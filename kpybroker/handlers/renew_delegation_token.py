@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def before(broker: Broker, call: Call, request: Request) -> Response | None:
-    """Refuse those who may have no token, before the request is forwarded."""
+    """Refuse callers that may not have tokens, before the request is forwarded."""
     if may_ask(broker, call):
         return None
     return refuse(request, KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED))

@@ -1,4 +1,4 @@
-"""SaslAuthenticate (36) where no login is under way: a listener without logins, or after one (KIP-152)."""
+"""SaslAuthenticate (36) when no login is in progress: on a listener without logins, or after a login (KIP-152)."""
 
 from __future__ import annotations
 

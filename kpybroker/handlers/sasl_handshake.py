@@ -1,4 +1,4 @@
-"""SaslHandshake (17) where no login is under way: a listener without logins, or a session that goes on (KIP-43).
+"""SaslHandshake (17) when no login is in progress: on a listener without logins, or after a login (KIP-43).
 
 Logins are handled before dispatch, by `server/connections/logging_in.py`.
 """

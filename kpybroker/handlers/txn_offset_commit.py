@@ -89,7 +89,7 @@ async def _commit(broker: Broker, call: Call, request: Request, known: list[Know
     """Raises KafkaError."""
     broker.coordinators.groups.runner(
         request.group_id
-    )  # not the coordinator of the group: do not ask that of the transaction
+    )  # this broker is not the coordinator of the group: do not ask the coordinator of the transaction
     place = (OFFSETS_TOPIC, broker.coordinators.groups.partition_for(request.group_id))
     who = request.producer_id, request.producer_epoch
     producers = broker.replication.hosting.leads(*place).log.producers
@@ -145,7 +145,7 @@ async def _ask(broker: Broker, request: Request, place: TopicPartition, *, adds:
 
 
 def _in_clients_words(code: ErrorCode, version: int) -> ErrorCode:
-    if code == ErrorCode.NETWORK_EXCEPTION:  # clients would look for another coordinator
+    if code == ErrorCode.NETWORK_EXCEPTION:  # on the original error, clients would look for another coordinator
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_SINCE:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

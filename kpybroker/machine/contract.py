@@ -47,13 +47,13 @@ class Stored:
         self.transaction = transaction
 
     def serialized(self, frame: Callable[[Any], bytes]) -> bytes:
-        """The value; if there is none yet, `frame` makes it of the message."""
+        """The value; if there is none yet, `frame` makes it from the message."""
         if self.value is None:
             self.value = frame(self.message)
         return self.value
 
     def appended_at(self, offset: int) -> None:
-        """The log has assigned this offset."""
+        """Note the offset that the log has assigned."""
         self.offset = offset
 
     def stamp(self, timestamp_ms: int) -> None:
@@ -151,7 +151,7 @@ class Outcome:
 
 
 class Tick:
-    """The command of the timer: run once after a replay, and then whenever `deadline_ms` is reached."""
+    """The command of the timer: it is run once after a replay, and then whenever `deadline_ms` is reached."""
 
     __slots__ = ()
 
@@ -171,14 +171,15 @@ class Machine(Protocol):
     """Replicated state. Its methods never wait, read no clock, and use only the random numbers given to them."""
 
     def decide(self, ticket: Ticket, command: Any, now: Moment) -> Outcome:
-        """Decide on a command without a change of hard state. KafkaError refuses the command.
+        """Decide on a command without changing hard state. A KafkaError refuses the command.
 
         Any other exception is a bug. If the command has a caller, it gets UNKNOWN_SERVER_ERROR, and others are not
         affected, as only the records carry the decision.
         """
 
     def apply(self, record: Stored) -> None:
-        """Change hard state. The only place to do so; called for each record in order, live and during replay."""
+        """Change hard state. This is the only place that does so; it is called for each record in order, live and
+        during replay."""
 
     def deadline_ms(self) -> int | None:
         """The steady time of the next `Tick`, or None. Called after each step, so it must be cheap."""

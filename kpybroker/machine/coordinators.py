@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Machine)
 
 AGAIN_S, AGAIN_MAX_S = 1.0, 60.0
-"""First and longest pause before a partition is replayed after a bug, which may happen again at once."""
+"""The first and the longest pause before a partition is replayed after a bug: the replay may hit the same bug at
+once."""
 
 LOGGED_LIMIT = 10
 """How many unreadable records one replay logs by their offsets."""

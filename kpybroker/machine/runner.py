@@ -60,7 +60,7 @@ class Runner:
         return self._refusal is None
 
     async def load(self) -> None:
-        """Replay the log into the machine, then take commands, of which the first is a Tick. Raises Damage."""
+        """Replay the log into the machine, then accept commands; the first one is a Tick. Raises Damage."""
         async for records in self.log.replay():
             if self._stopped:
                 return

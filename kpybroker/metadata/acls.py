@@ -1,4 +1,4 @@
-"""ACLs as the metadata has them (KIP-801): by id, and the id of each."""
+"""The ACLs in the metadata (KIP-801), by id, and an index from ACL to id."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _forget(metadata: Metadata, uuid: bytes) -> None:
     if ids[acl] != uuid:
         return
     del ids[acl]
-    if len(acls) > len(ids):  # the log has equal ACLs, maybe of this one
+    if len(acls) > len(ids):  # the log has equal ACLs, perhaps also equal to this one
         for other_uuid, other in acls.items():
             if other == acl:
                 ids[acl] = other_uuid
@@ -67,6 +67,6 @@ ACLS: Part[Mapping[bytes, Acl]] = Part(
     {stored.AccessControlEntryRecord: _add, stored.RemoveAccessControlEntryRecord: _remove},
     _records,
 )
-"""By id, in the order in which they came."""
+"""ACLs by id, in the order in which they were added."""
 ACL_IDS: Part[Mapping[Acl, bytes]] = Part("acl_ids", {}, {}, lambda _: ())
-"""The same the other way round. Of equal ACLs, which Apache Kafka does not write, the id of the last one."""
+"""The index from ACL to id. Among equal ACLs, which Apache Kafka does not write, the id of the last one counts."""

@@ -1,4 +1,4 @@
-"""The brokers and controllers that are registered (KIP-631)."""
+"""The registered brokers and controllers (KIP-631)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kpybroker.wire.stored import metadata as stored
 
 
 class BrokerEndpoint(NamedTuple):
-    """Where a broker can be reached. `security_protocol` by Kafka's codes: 0 is PLAINTEXT."""
+    """The address of a broker's listener. `security_protocol` is one of Kafka's codes: 0 is PLAINTEXT."""
 
     name: str
     host: str
@@ -19,7 +19,7 @@ class BrokerEndpoint(NamedTuple):
 
 
 class BrokerImage(NamedTuple):
-    """One registered broker, fenced or not; `epoch` is its registration record's offset."""
+    """One registered broker, fenced or not; `epoch` is the offset of its registration record."""
 
     id: int
     epoch: int

@@ -1,5 +1,5 @@
-"""Logs changes of the cluster, one line each: brokers that come and go, in-sync sets, unclean elections, settings
-without effect.
+"""Logs changes of the cluster, one line each: brokers that register, are fenced or leave, in-sync sets, unclean
+elections, and settings without effect.
 
 Every node of a cluster logs them unless KPYBROKER_LOG says otherwise (`cli/serving.py`). The broker that leads
 partitions logs their changes, all that happen at once in one line.
@@ -18,12 +18,12 @@ CHRONICLE = "kpybroker.cluster"
 log = logging.getLogger(CHRONICLE)
 
 NAMED_MAX = 5
-"""Beyond this many, partitions are counted and not named."""
+"""Up to this many partitions are named; beyond it, they are only counted."""
 NAMED_AT_START_MAX = 40
 TOLD: Mapping[Effect | None, str] = {
     Effect.MAPPED: "settings kept by kpybroker.fsync=always: records are on disk before they are acknowledged",
     Effect.HARMLESS: "settings without effect on this broker (see docs/configuration.md)",
-    None: "settings of other software, passed over",
+    None: "ignored settings of other software",
 }
 """The text for settings by their effect. `DynamicConfigs` logs refused settings, or the start fails."""
 RECOVERING = 1
@@ -56,7 +56,7 @@ def tell(old: Image, new: Image, node_id: int) -> None:
             log.info("in-sync sets %s, %d: %s", what, len(names), _named(names))
     if unclean:
         log.warning(
-            "unclean election: this broker leads %d partitions, which may lack records that were acknowledged: %s",
+            "unclean election: this broker leads %d partitions, which may lack acknowledged records: %s",
             len(unclean),
             _named(unclean),
         )
@@ -101,7 +101,8 @@ def _set(old: Image, new: Image, node_id: int, effect: Effect | None) -> list[st
 
 
 def tell_start(static: Mapping[str, str]) -> None:
-    """Log the settings of a node's own file that are mapped to others or have no effect: a line for each kind."""
+    """Log the settings in a node's own file that are mapped to others or have no effect, with one line for each
+    kind."""
     found = newly_set(BROKER, static)
     if static.get("kpybroker.fsync") == "always":
         found.pop(Effect.MAPPED, None)

@@ -1,4 +1,4 @@
-"""The difference between two Images without records in between: a snapshot has replaced the log."""
+"""The difference between two Images that have no records in between, because a snapshot has replaced the log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kpybroker.metadata.image import Changes, Image
 
 
 def with_changes(before: Image, after: Image) -> Image:
-    """`after` with its difference from `before` in `changes`. It compares every topic and every setting."""
+    """Returns `after`, with its difference from `before` in `changes`. Compares every topic and every setting."""
     removed = tuple(
         topic for name, topic in before.topics.items() if (now := after.topics.get(name)) is None or now.id != topic.id
     )

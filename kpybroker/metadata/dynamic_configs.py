@@ -36,13 +36,13 @@ class DynamicConfigs:
         """The quotas in force; if all can be applied, the mapping of the Image itself."""
         self._own = str(node_id)
         self._applied: dict[Resource, Mapping[str, str]] = {}
-        """The settings in force of resources where they differ from the metadata."""
+        """The settings in force of resources for which they differ from the metadata."""
         self._unusable: dict[Resource, list[Unusable]] = {}
         self._unusable_quotas: dict[tuple[Entity, str], float] = {}
 
     @property
     def unusable_count(self) -> int:
-        """How many settings and quotas of the metadata cannot be applied."""
+        """The number of settings and quotas in the metadata that cannot be applied."""
         return sum(map(len, self._unusable.values())) + len(self._unusable_quotas)
 
     def follow(self, old: Image, new: Image, changed: Iterable[Resource]) -> bool:
@@ -92,7 +92,9 @@ class DynamicConfigs:
                     "%s cannot be applied: %s. It stays in the metadata, and %s. To mend it: %s",
                     each.subject,
                     each.reason[:SHOWN_MAX],
-                    "what is set elsewhere, or the default, holds" if good is None else _holds(kind, each.name, good),
+                    "the value of another level, or the default, stays in force"
+                    if good is None
+                    else _holds(kind, each.name, good),
                     each.way_out,
                 )
 
@@ -120,7 +122,7 @@ class DynamicConfigs:
             key,
             dict(entity),
             reason,
-            "nothing is limited by it" if good is None else f"{good} holds",
+            "no client is limited by it" if good is None else f"{good} holds",
             _named(entity),
             key,
         )
@@ -142,4 +144,4 @@ def _named(entity: Entity) -> str:
 
 def _holds(kind: int, name: str, value: str) -> str:
     key = key_of(kind, name)
-    return "the former value holds" if key is None or key.sensitive else f"{value!r} holds"
+    return "the previous value stays in force" if key is None or key.sensitive else f"{value!r} holds"

@@ -13,7 +13,7 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """The partition of a group. The smallest int has no absolute value in Java: Kafka then takes 0."""
+    """The partition of a group. The smallest int has no absolute value in Java: Kafka uses 0 for it."""
     value = java_hash(group_id)
     return 0 if value == -(1 << 31) else abs(value) % partitions
 

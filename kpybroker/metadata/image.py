@@ -1,7 +1,7 @@
-"""The immutable view of the cluster's metadata that replaying `__cluster_metadata` gives (KIP-631).
+"""The immutable view of the cluster's metadata, built by replaying `__cluster_metadata` (KIP-631).
 
-An Image never changes: `apply` makes the next one, which shares all that the records left alone. `changes` lists what
-differs from the Image before it, so that followers need not compare.
+An Image never changes: `apply` builds the next one, which shares all mappings that the records did not change.
+`changes` lists the differences from the previous Image, so that followers need not compare.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ __all__ = [
 ELR_FEATURE = "eligible.leader.replicas.version"
 TRANSACTION_FEATURE = "transaction.version"
 GROUP_FEATURE = "group.version"
+"""From level 1 on, groups of the consumer protocol are served (KIP-848)."""
 SHARE_FEATURE = "share.version"
-"""From 1 on, groups of the consumer protocol are served (KIP-848)."""
+"""From level 1 on, share groups are served (KIP-932)."""
 
 
 class Changes(NamedTuple):
-    """What differs from the Image before. Topics by name; a topic that was deleted and created again is in both."""
+    """The differences from the previous Image. Topics by name; a topic that was deleted and recreated is in both."""
 
     removed: tuple[TopicImage, ...] = ()
     topics: tuple[str, ...] = ()
@@ -52,13 +53,13 @@ class Image(MetadataContent):
         super().__init__(content)
         self.freeze_transaction()
         self.offset = -1
-        """The last record applied."""
+        """The offset of the last applied record."""
         self.epoch = -1
         self.changes = Changes()
 
     @property
     def in_transaction(self) -> bool:
-        """A metadata transaction has begun and not ended: its records are not in this Image yet."""
+        """Whether a metadata transaction is open: its records are not in this Image yet."""
         return self.open_transaction is not None
 
     def topic(self, name: str) -> TopicImage | None:
@@ -69,14 +70,14 @@ class Image(MetadataContent):
         return None if name is None else self.topics[name]
 
     def live_brokers(self) -> frozenset[int]:
-        """The brokers that are not fenced. A leader that is fenced does not serve clients."""
+        """The brokers that are not fenced. A fenced leader does not serve clients."""
         return frozenset(broker.id for broker in self.brokers.values() if not broker.fenced)
 
     def apply(self, records: Iterable[Any], offset: int, epoch: int) -> Image:
-        """The Image after these records, of which `offset` is the last one's, and `epoch` its leader's.
+        """The Image after these records; `offset` is that of the last record, and `epoch` that of its leader.
 
-        Costs what the records touch, and a shallow copy of each mapping they touch. Raises Damage where a record
-        cannot follow what was there, or is of a kind that this version does not know.
+        The cost depends on the records, plus a shallow copy of each mapping that they change. Raises Damage if a record
+        does not fit the state, or if this version does not know its kind.
         """
         delta = _Delta(self)
         for record in records:
@@ -84,33 +85,33 @@ class Image(MetadataContent):
         return delta.finish(offset, epoch)
 
     def records(self) -> Iterator[Any]:
-        """Records that make this Image out of the empty one, in the order of a snapshot."""
+        """The records that build this Image from the empty one, in the order of a snapshot."""
         assert not self.in_transaction, "half a transaction cannot be a snapshot"
         for part in PARTS:
             yield from part.records(part.of(self))
 
     def with_changes(self, changes: Changes) -> Image:
-        """This Image, with these as its changes."""
+        """This Image, with the given changes."""
         self.changes = changes
         return self
 
 
 class _Delta(Replaying):
-    """The next Image while records make it out of the one before (Kafka's MetadataDelta)."""
+    """The next Image while it is being built from the previous one (Kafka's MetadataDelta)."""
 
     topics: Mapping[str, TopicImage]
-    """Without the changes of their partitions."""
+    """Topics without the changes of their partitions."""
 
     def __init__(self, before: Image) -> None:
         super().__init__(before)
         self._before = before
         self._removed: list[TopicImage] = []
         self._partitions: dict[str, dict[int, PartitionImage]] = {}
-        """The new and the changed partitions, by topic and index."""
+        """New and changed partitions, by topic and index."""
         self._configs: dict[tuple[int, str], None] = {}
 
     def finish(self, offset: int, epoch: int) -> Image:
-        """Raises Damage where a topic lacks partitions."""
+        """Build the Image. Raises Damage if a topic lacks partitions."""
         for name, changed in self._partitions.items():
             self.changing(TOPICS)[name] = _with(self.topics[name], changed)
         image = Image(self)

@@ -1,4 +1,4 @@
-"""What a part of the metadata is: the records of one kind of thing, what they change, and how a snapshot has them."""
+"""The parts of the metadata. A part defines its records, their effect, and how a snapshot contains them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class Part(NamedTuple, Generic[Value]):
-    """A part is one entry of `PARTS` in `parts.py`: that makes it a part of the Image and of the controller's state.
+    """One entry of `PARTS` in `parts.py`, which puts the part into the Image and into the controller's state.
 
     name: the attribute that has its value. empty: its value in an empty cluster. Values are compared by `==` and never
     changed: `Metadata.changing` gives a mapping that may be.
@@ -27,7 +27,7 @@ class Part(NamedTuple, Generic[Value]):
     records: Callable[[Value], Iterable[Any]]
 
     def of(self, content: Any) -> Value:
-        """The value that an Image, or the controller's state, has."""
+        """The value of this part in an Image, or in the controller's state."""
         value: Value = getattr(content, self.name)
         return value
 
@@ -39,23 +39,23 @@ class Metadata(ABC):
 
     @abstractmethod
     def changing(self, part: Part[Mapping[Key, Item]]) -> dict[Key, Item]:
-        """The mapping of a part, to be written to. What is in it may be shared: replace it, do not change it."""
+        """The mapping of a part, for writing. Its values may be shared: replace them, but do not change them."""
 
     @abstractmethod
     def put(self, part: Part[Value], value: Value) -> None:
-        """Give a part that is no mapping another value."""
+        """Set the value of a part that is not a mapping."""
 
     @abstractmethod
     def add_topic(self, name: str, topic_id: bytes) -> None:
-        """There is a new topic, without partitions."""
+        """Add a topic without partitions."""
 
     @abstractmethod
     def remove_topic(self, name: str, topic_id: bytes) -> None:
-        """A topic is gone, with its partitions. Raises KeyError."""
+        """Remove a topic and its partitions. Raises KeyError."""
 
     @abstractmethod
     def partition_indices(self, topic: str) -> Sequence[int]:
-        """Which partitions a topic has. Raises KeyError."""
+        """The partition indexes of a topic. Raises KeyError."""
 
     @abstractmethod
     def partition(self, topic: str, index: int) -> Any:
@@ -63,8 +63,8 @@ class Metadata(ABC):
 
     @abstractmethod
     def put_partition(self, topic: str, index: int, partition: Any) -> None:
-        """A partition is new, or has changed. Raises KeyError where there is no such topic."""
+        """Add or replace a partition. Raises KeyError if the topic does not exist."""
 
     @abstractmethod
     def settings_changed(self, resource: tuple[int, str]) -> None:
-        """The settings of a resource (type, name) may be others now."""
+        """Note that the settings of a resource (type, name) may have changed."""

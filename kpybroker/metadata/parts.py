@@ -32,11 +32,11 @@ PARTS: tuple[Part[Any], ...] = (
     ACL_IDS,
     DELEGATION_TOKENS,
 )
-"""In the order of a snapshot."""
+"""All parts, in the order of a snapshot."""
 
 
 def _nothing(metadata: Metadata, record: Any) -> None:
-    """NoOpRecord and what is left of migrations from ZooKeeper: there is nothing to remember."""
+    """NoOpRecord and the records of ZooKeeper migrations, which have no effect."""
 
 
 CHANGES: Mapping[type[Any], Callable[[Metadata, Any], None]] = {
@@ -48,30 +48,30 @@ assert len(CHANGES) == 2 + sum(len(part.changes) for part in PARTS), "two parts 
 
 
 class MetadataContent:
-    """The value of every part, as an attribute with the part's name. Those that others read are named here for mypy;
-    `Part.of` gives any of them with its type."""
+    """The value of every part, as an attribute with the part's name. Only the attributes that other modules read are
+    declared here, for mypy; `Part.of` gives any of them with its type."""
 
     __slots__ = ("open_transaction", *(part.name for part in PARTS))
 
     acl_ids: Mapping[Acl, bytes]
-    """Of equal ACLs, the id of the last one."""
+    """Among equal ACLs, the id of the last one counts."""
     acls: Mapping[bytes, Acl]
-    """By id."""
+    """ACLs by id."""
     brokers: Mapping[int, BrokerImage]
     configs: Mapping[Resource, Mapping[str, str]]
     """The settings that a resource has of its own."""
     controllers: Mapping[int, stored.RegisterControllerRecord]
     delegation_tokens: Mapping[str, DelegationToken]
-    """By id."""
+    """Delegation tokens by id."""
     features: Mapping[str, int]
     names: Mapping[bytes, str]
     """Topic id -> name."""
     next_producer_id: int
     quotas: Quotas
-    """By entity, the values that are set."""
+    """By entity, the configured values."""
     scram_credentials: ScramCredentials
     open_transaction: Sequence[Any] | None
-    """The records of a metadata transaction that has not ended (KIP-868)."""
+    """The records of an open metadata transaction (KIP-868)."""
 
     def __init__(self, before: MetadataContent | None = None) -> None:
         for part in PARTS:
@@ -84,11 +84,11 @@ class MetadataContent:
             self.open_transaction = tuple(self.open_transaction)
 
     def config(self, resource_type: int, name: str) -> Mapping[str, str]:
-        """The settings a resource has of its own, by name; empty where it has none."""
+        """The settings that a resource has of its own, by name; empty if it has none."""
         return self.configs.get((resource_type, name), {})
 
     def __eq__(self, other: object) -> bool:
-        """Same content, wherever it was reached."""
+        """Whether the content is equal, however it was reached."""
         if not isinstance(other, type(self)):
             return NotImplemented
         return self.open_transaction == other.open_transaction and all(
@@ -99,7 +99,7 @@ class MetadataContent:
 
 
 class Replaying(MetadataContent, Metadata):
-    """Metadata that records change, one after the other. A mapping is copied when the first record touches it."""
+    """Metadata that is changed record by record. A mapping is copied when a record first changes it."""
 
     __slots__ = ("_own",)
 
@@ -114,7 +114,7 @@ class Replaying(MetadataContent, Metadata):
     def replay(self, record: Any) -> None:
         """Apply a record, or keep it until its transaction ends (KIP-868).
 
-        Raises Damage where it cannot follow what was there, or is of a kind that this version does not know.
+        Raises Damage if the record does not fit the state, or if this version does not know its kind.
         """
         kind = type(record)
         if kind is stored.BeginTransactionRecord:
@@ -137,7 +137,9 @@ class Replaying(MetadataContent, Metadata):
         try:
             change(self, record)
         except LookupError as missing:
-            raise Damage(f"the metadata log has a {record} about what is not there ({missing})") from missing
+            raise Damage(
+                f"the metadata log has a {record} about something that does not exist ({missing})"
+            ) from missing
 
     def changing(self, part: Part[Mapping[Key, Item]]) -> dict[Key, Item]:
         name = part.name

@@ -1,4 +1,4 @@
-"""Quotas as the metadata has them: whose they are, and of what (KIP-546)."""
+"""The quotas in the metadata: by entity and quota key (KIP-546)."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 RATE_OF_CONNECTIONS_MIN = 0.5
-"""A smaller one, of the whole numbers it may be, is 0: nobody could come, and nobody take it away."""
+"""A smaller rate rounds to 0: no client could connect, not even to remove it."""
 
 Entity = tuple[tuple[str, str | None], ...]
-"""(type, name) in the order of the types; the name None is the default of those who have no quota of their own."""
+"""(type, name) pairs in the order of the types; the name None is the default for entities without a quota of their
+own."""
 Quotas = Mapping[Entity, Mapping[str, float]]
 NO_QUOTAS: Quotas = MappingProxyType({})
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """The one form of an entity: records and requests may name its parts in any order."""
+    """The canonical form of an entity: records and requests may name its parts in any order."""
     return tuple(sorted(parts, key=lambda part: part[0]))
 
 
 def entity_of_record(record: stored.ClientQuotaRecord) -> Entity:
-    """Whose quota a record sets or removes."""
+    """The entity whose quota a record sets or removes."""
     return entity_of((part.entity_type, part.entity_name) for part in record.entity)
 
 
 def record_of(entity: Entity, key: str, value: float | None) -> stored.ClientQuotaRecord:
-    """The record that sets a quota, or with None removes it."""
+    """The record that sets a quota, or removes it if the value is None."""
     parts = [stored.EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
     return stored.ClientQuotaRecord(entity=parts, key=key, value=value or 0.0, remove=value is None)
 
@@ -62,9 +63,9 @@ QUOTAS: Part[Quotas] = Part("quotas", NO_QUOTAS, {stored.ClientQuotaRecord: _cha
 
 
 def why_unusable_quota(key: str, value: float) -> str | None:
-    """Why a value cannot be applied; None where it can. Apache Kafka stores NaN, and tiny rates of connections."""
+    """Why a value cannot be applied; None if it can. Apache Kafka stores NaN, and tiny connection rates."""
     if not value > 0:
         return f"Quota {key} must be greater than 0"
     if key == CONNECTION_CREATION_RATE and value < RATE_OF_CONNECTIONS_MIN:
-        return f"Quota {key} must be at least 1: at less nobody could connect any more"
+        return f"Quota {key} must be at least 1: with less no client could connect any more"
     return None

@@ -1,4 +1,4 @@
-"""SCRAM credentials as the metadata has them, by user and mechanism (KIP-554, KIP-900)."""
+"""The SCRAM credentials in the metadata, by user and mechanism (KIP-554, KIP-900)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.security.scram import ScramCredential
 from kpybroker.wire.stored import metadata as stored
 
 ScramCredentials = Mapping[str, Mapping[int, ScramCredential]]
-"""By user the credentials of each mechanism, which is Kafka's code: records may have one that is not known here."""
+"""By user, the credentials by Kafka's code of the mechanism: records may have unknown codes."""
 NO_CREDENTIALS: ScramCredentials = MappingProxyType({})
 
 

@@ -1,4 +1,4 @@
-"""Delegation tokens as the metadata has them, by id (KIP-900). It does not have their secrets: nodes compute them."""
+"""The delegation tokens in the metadata, by id (KIP-900). Their secrets are not in the metadata: nodes compute them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.wire.stored import metadata as stored
 
 
 def record_of(token: DelegationToken) -> stored.DelegationTokenRecord:
-    """The record that adds a token, or changes it."""
+    """The record that adds or changes a token."""
     return stored.DelegationTokenRecord(
         owner=token.owner,
         requester=token.requester,

@@ -47,7 +47,8 @@ class PartitionImage(NamedTuple):
         )
 
     def changed(self, record: stored.PartitionChangeRecord) -> PartitionImage:
-        """After a change; a leader named in it starts a new leader epoch, even where it is the same one."""
+        """The partition after a change; a change that names a leader starts a new leader epoch, even if the leader
+        stays the same."""
         is_named = record.leader != NO_LEADER_CHANGE
         recovery = record.leader_recovery_state
         return PartitionImage(
@@ -104,7 +105,7 @@ def _remove_topic(metadata: Metadata, record: stored.RemoveTopicRecord) -> None:
 
 
 def _partition(metadata: Metadata, record: stored.PartitionRecord) -> None:
-    """Another writer's snapshot may hold the partitions of a topic in any order."""
+    """The partitions of a topic may be in any order in another writer's snapshot."""
     topic = TOPIC_NAMES.of(metadata)[record.topic_id]
     metadata.put_partition(topic, record.partition_id, PartitionImage.of(record))
 
@@ -129,7 +130,7 @@ def _records(topics: Mapping[str, TopicImage]) -> Iterator[Any]:
 
 
 TOPIC_NAMES: Part[Mapping[bytes, str]] = Part("names", {}, {}, lambda _: ())
-"""By topic id: an index, which the records of topics change."""
+"""Topic id -> name: an index that the records of topics maintain."""
 TOPICS: Part[Mapping[str, Any]] = Part(
     "topics",
     {},
@@ -142,4 +143,4 @@ TOPICS: Part[Mapping[str, Any]] = Part(
     },
     _records,
 )
-"""By name: a TopicImage each, in the controller's state a TopicState."""
+"""By name: a TopicImage for each topic, or a TopicState in the controller's state."""

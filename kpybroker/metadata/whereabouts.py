@@ -14,7 +14,8 @@ DEPARTED_S = 10.0
 
 
 class Leader(NamedTuple):
-    """The leader of a partition, and its address for clients of a listener; no host if that is not known."""
+    """The leader of a partition, and its address for clients of a listener; the host is empty if the address is
+    unknown."""
 
     node_id: int
     epoch: int
@@ -24,21 +25,21 @@ class Leader(NamedTuple):
 
 
 def others_live(image: Image, node_id: int) -> bool:
-    """There are other brokers that are not fenced."""
+    """Whether there are other brokers that are not fenced."""
     return any(not broker.fenced for other, broker in image.brokers.items() if other != node_id)
 
 
 class Departed:
-    """Brokers that were fenced a moment ago: Metadata says for a while where they were.
+    """Brokers that were fenced recently: for a while, Metadata responses still contain their addresses.
 
-    librdkafka moves a partition to its new leader by way of the old one's thread. Told in one answer of the new leader
-    and that the old one's node is no more, it ends that thread before, loses the partition, and asks again a second
-    later.
+    librdkafka moves a partition to its new leader by way of the old leader's thread. If one response names the new
+    leader and no longer contains the old one, librdkafka ends that thread first, loses the partition, and asks again a
+    second later.
     """
 
     def __init__(self) -> None:
         self._until_s: dict[int, tuple[float, int]] = {}
-        """By node id, and with the epoch of the incarnation that left."""
+        """By node id, with the epoch of the incarnation that left."""
 
     def follow(self, old: Image, new: Image, now_s: float) -> None:
         """Note the brokers that were fenced between two Images."""
@@ -50,7 +51,7 @@ class Departed:
                 self._until_s[node_id] = now_s + DEPARTED_S, broker.epoch
 
     def at(self, now_s: float, image: Image) -> tuple[int, ...]:
-        """The brokers that left a moment ago and have not come back."""
+        """The brokers that left recently and have not come back."""
         if not self._until_s:
             return ()
         self._until_s = {
@@ -64,7 +65,7 @@ class Departed:
 def endpoints(
     image: Image, listener: str | None = None, departed: tuple[int, ...] = ()
 ) -> list[tuple[int, str, int, str | None]]:
-    """Node id, host, port and rack of every live broker, for clients of a listener; of those `departed`, too."""
+    """Node id, host, port and rack of every live broker, and of those in `departed`, for clients of a listener."""
     found = []
     for broker in image.brokers.values():
         if broker.fenced and broker.id not in departed:
@@ -77,29 +78,29 @@ def endpoints(
 
 
 def has_partition(image: Image, name: str, index: int) -> bool:
-    """There is such a partition, wherever it is."""
+    """Whether the partition exists in the cluster."""
     topic = image.topic(name)
     return topic is not None and 0 <= index < len(topic.partitions)
 
 
 def directory_in(partition: PartitionImage, node_id: int) -> bytes:
-    """The log directory of a broker's replica, as the metadata says; UNASSIGNED where it says none."""
+    """The log directory of a broker's replica according to the metadata; UNASSIGNED if it has none."""
     return dict(zip(partition.replicas, partition.directories, strict=False)).get(node_id, UNASSIGNED)
 
 
 def directory_of(image: Image, name: str, index: int, node_id: int) -> bytes:
-    """The same, of a partition by its name."""
+    """The same for a partition by name."""
     topic = image.topic(name)
     return UNASSIGNED if topic is None else directory_in(topic.partitions[index], node_id)
 
 
 def is_replicated(image: Image, name: str, index: int) -> bool:
-    """There is such a partition, and more than one broker has it."""
+    """Whether the partition exists and has more than one replica."""
     return has_partition(image, name, index) and len(image.topics[name].partitions[index].replicas) > 1
 
 
 def leader_of(image: Image, name: str, index: int, listener: str) -> Leader | None:
-    """The leader of a partition; None if there is no leader, or no such partition."""
+    """The leader of a partition; None if it has no leader or does not exist."""
     topic = image.topic(name)
     if topic is None or not 0 <= index < len(topic.partitions) or topic.partitions[index].leader < 0:
         return None
@@ -111,13 +112,13 @@ def leader_of(image: Image, name: str, index: int, listener: str) -> Leader | No
 
 
 def epoch_of(image: Image, node_id: int) -> int:
-    """The epoch of a broker's registration; -1 where there is none."""
+    """The epoch of a broker's registration; -1 if there is none."""
     known = image.brokers.get(node_id)
     return -1 if known is None else known.epoch
 
 
 def hosted_by(image: Image, node_id: int) -> dict[tuple[str, int], bytes]:
-    """The topic's id of each partition that has a replica on this broker."""
+    """The topic id of each partition that has a replica on this broker."""
     return {
         (topic.name, index): topic.id
         for topic in image.topics.values()
@@ -135,7 +136,8 @@ def may_be_in_sync(image: Image, node_id: int, broker_epoch: int) -> bool:
 
 
 def address_for_brokers(image: Image, node_id: int, listener: str | None) -> tuple[str, int] | None:
-    """Where other brokers reach this one: inter.broker.listener.name, else PLAINTEXT, else what it has."""
+    """The address at which other brokers reach this one: inter.broker.listener.name, else PLAINTEXT, else any
+    listener."""
     known = image.brokers.get(node_id)
     if known is None or not known.endpoints:
         return None

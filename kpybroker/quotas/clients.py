@@ -95,8 +95,8 @@ class ClientQuotas:
         return found.limit * (self.windows.samples - 1) * self.windows.size_ms / 1000
 
     def connected(self, host: str) -> int:
-        """Record a new connection. Returns how many milliseconds to keep it open unserved before it is closed; 0 to
-        serve it. An unserved connection does not count."""
+        """Record a new connection. Returns how many milliseconds to hold it unserved before closing it; 0 to serve it.
+        An unserved connection does not count."""
         limits = self._limits.get(CONNECTION_CREATION_RATE)
         limit = None if limits is None else of_address(limits, host)
         if limit is None:
@@ -110,7 +110,7 @@ class ClientQuotas:
         return min(wait_ms, self.windows.size_ms)
 
     def mutations(self, api: Api, version: int, client_id: str | None, user: str = ANONYMOUS) -> Mutations:
-        """What one request to create, grow or delete topics may change; its API has a `strict_from`."""
+        """The mutation quota of one request to create, extend or delete topics; its API has a `strict_from`."""
         assert api.strict_from is not None
         found = self._applying(CONTROLLER_MUTATION_RATE, client_id, user)
         permits = None

@@ -23,8 +23,8 @@ class Applying(NamedTuple):
 
 
 def applying(limits: Limits, user: str, client_id: str) -> Applying | None:
-    """The limit for a client; None for none. A user's own quota precedes the default one, a quota of user and client id
-    precedes one of the user, and users precede client ids."""
+    """The limit for a client, or None. A user's own quota takes precedence over the default one, a quota of user and
+    client id over one of the user, and users over client ids."""
     for named in (user, None):
         for entity in (((CLIENT_ID, client_id), (USER, named)), ((CLIENT_ID, None), (USER, named))):
             if entity in limits:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 IDLE_MS = 3_600_000
 METERS_MAX = 10_000
-"""The most meters of one table; beyond it, the one that has been idle longest is dropped, since clients can invent
+"""The most meters in one table; beyond it, the meter that has been idle longest is dropped, since clients can invent
 client ids."""
 
 Key = tuple[str, str, str]

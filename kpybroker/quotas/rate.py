@@ -104,5 +104,5 @@ class Permits:
 
 
 def _whole_ms(wait_ms: float) -> int:
-    """In whole milliseconds; with the smallest limits the time is infinite."""
+    """Rounds up to whole milliseconds; with the smallest limits the time is infinite."""
     return floor(min(wait_ms, LONGEST_MS) + 0.5)

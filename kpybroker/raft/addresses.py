@@ -57,7 +57,7 @@ class Addresses:
                 self.learn([(voter.node_id, *found)])
 
     def anybody(self) -> Address | None:
-        """The address of a node that may know the leader: the next one at each call."""
+        """The address of a node that may know the leader: each call returns the next one."""
         candidates = self.everybody()
         if not candidates:
             return None
@@ -77,9 +77,9 @@ class Addresses:
         self._silent.add(address)
 
     def all_may_answer(self) -> None:
-        """There is a leader again: failures from before say nothing about now."""
+        """A leader has been found: earlier failures say nothing about the nodes any more."""
         self._silent.clear()
 
     def is_silent(self, address: Address) -> bool:
-        """The last request to this address was not answered."""
+        """Whether the last request to this address was not answered."""
         return address in self._silent

@@ -1,7 +1,7 @@
-"""Carries Raft's function out: holds a node's state and its metadata log, and steps from event to event.
+"""Executes Raft's function: holds a node's state and its metadata log, and takes a step for each event.
 
-`step` lets the function decide, persists the vote, applies commits, and then calls the subscribers of each event. The
-duties of a node stand above the driver and subscribe to it; `Quorum` builds them and says in which order.
+`step` calls the function, persists the vote, applies commits, and then calls the subscribers of each event. The duties
+of a node depend on the driver and subscribe to it; `Quorum` creates them and determines their order.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Driver:
         return self.voters.kraft_version
 
     def fail(self, why: str) -> None:
-        """Report that this node cannot go on."""
+        """Report that this node cannot continue."""
         self.metadata.fail(why)
 
     def append(self, rows: list[Row], records: Sequence[Any], *, control: bool = False) -> int:
@@ -139,16 +139,16 @@ class Driver:
     # ---- steps
 
     def take(self, event: raft.Event) -> None:
-        """Step on an event without a caller: damage and refusals are logged, not raised."""
+        """Take a step for an event without a caller: damage and refusals are logged, not raised."""
         try:
             self.step(event)
         except Damage as damage:
-            log.error("the quorum goes on without this node: %s", damage)
+            log.error("the quorum continues without this node: %s", damage)
         except KafkaError as refusal:
-            log.warning("a step of the quorum was put off: %s", refusal)
+            log.warning("a step of the quorum was postponed: %s", refusal)
 
     def step(self, event: raft.Event) -> bool:
-        """Let the function decide and carry its effects out; returns whether a vote was granted.
+        """Call the function and execute its effects; returns whether a vote was granted.
 
         Raises Damage: this node's part in the quorum is over. KAFKA_STORAGE_ERROR: file descriptors are short, and
         nothing has changed.
@@ -197,7 +197,7 @@ class Driver:
             raise damage from error
 
     def _carry_out(self, effects: list[raft.Effect]) -> bool:
-        """Everything but Persist, in the given order; returns whether a vote was granted."""
+        """Execute all effects except Persist, in the given order; returns whether a vote was granted."""
         granted = False
         for effect in effects:
             match effect:
@@ -219,9 +219,9 @@ class Driver:
         return granted
 
     def _end(self, why: BaseException | None) -> None:
-        """A later step would rest on a state that is not on disk or was not carried out."""
+        """Take no more steps: a later one would be based on a state that is not on disk or was not executed."""
         self._has_ended = True
-        self.fail(f"the metadata quorum ends here: {why!r}")
+        self.fail(f"this node leaves the metadata quorum: {why!r}")
 
     def cannot_lead(self) -> None:
         """This leader cannot write its first records: resign, after the current step if there is one."""

@@ -20,7 +20,7 @@ class ElectionTimer:
         self._at_ms = 0
 
     def set(self, at_ms: int) -> None:
-        """Tick at this time at the latest. An earlier time stays set: the tick will set the timer again."""
+        """Tick at this time at the latest. An earlier time stays set: that tick will set the timer again."""
         if self._handle is not None and self._at_ms <= at_ms:
             return
         self.cancel()
@@ -35,7 +35,7 @@ class ElectionTimer:
             self._handle = None
 
     def fire(self) -> None:
-        """The time has come. After a stall of this node, first let it read what waits in its sockets."""
+        """The timer has fired. After a stall of this node, first let it read the data that waits in its sockets."""
         self._handle = None
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         if now_ms - self._at_ms > LATE_MS:

@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 chronicle = logging.getLogger(CHRONICLE)
 
 FAREWELL_S = 0.5
-"""How long a leader that stops waits for the voters to learn of it."""
+"""How long a stopping leader waits until the voters know of it."""
 
 
 class Quorum:
@@ -83,7 +83,7 @@ class Quorum:
         self._subscribe()
 
     def _subscribe(self) -> None:
-        """Which duty hears of which event, in this order."""
+        """Subscribe the duties to events, in this order."""
         driver = self.driver
         driver.vetoes.append(self._disk.forbids)
         driver.elected.append(self._leader.elected)
@@ -98,7 +98,7 @@ class Quorum:
     # ---- start and stop
 
     async def start(self) -> None:
-        """Open the log. A sole voter replays it, leads, and commits what it has, and the first records of a new log.
+        """Open the log. A sole voter replays it, leads, and commits its records, or the first records of a new log.
 
         Any other node replays nothing but the snapshot, and learns after `run` what has committed.
         Raises ConfigError: the log cannot be read, is of a newer version, or names other voters.
@@ -129,18 +129,18 @@ class Quorum:
             self.driver.take(raft.Start())
 
     async def settle(self) -> None:
-        """Until everything appended is on disk; for a sole voter it has committed then. Raises Damage."""
+        """Wait until everything appended is on disk; for a sole voter it has then committed. Raises Damage."""
         await self.driver.metadata.settle()
 
     async def resign(self) -> None:
-        """Hand the leadership over, if this node leads and there are other voters. It goes on answering."""
+        """Hand over the leadership, if this node leads and there are other voters. It continues to answer requests."""
         if self.state.is_leader and self.state.others:
             self.driver.take(raft.Resign())
             try:
                 async with asyncio.timeout(FAREWELL_S):
                     await self._voter_rpcs.finish()
             except TimeoutError:
-                log.info("this node stops before every voter has learnt of it")
+                log.info("this node stops before every voter knows of its resignation")
 
     async def close(self) -> None:
         """Sync what is written, and close the files. A damaged log is only closed."""
@@ -190,7 +190,7 @@ class Quorum:
 
     @property
     def no_leader_reason(self) -> str | None:
-        """Why no leader can be elected, as far as this node can tell; None if it cannot."""
+        """Why no leader can be elected, as far as this node can tell; None if it cannot tell."""
         return self._voter_rpcs.no_leader_reason
 
     @property
@@ -270,7 +270,8 @@ class Quorum:
         self._readiness.when_current(callback)
 
     async def until_current(self, timeout_ms: int) -> None:
-        """Raises ConfigError: no leader was found in time, or this node cannot go on."""
+        """Wait until the Image is current. Raises ConfigError: no leader was found in time, or this node cannot
+        continue."""
         await self._readiness.wait(timeout_ms)
 
     def never_current(self, reason: str) -> None:
@@ -278,11 +279,11 @@ class Quorum:
         self._readiness.refuse(reason)
 
     def applied_by(self, node_id: int) -> int:
-        """The last offset that another node has applied, as far as it told this leader; -1 for none."""
+        """The last offset that another node has applied, as far as it reported to this leader; -1 for none."""
         return self._applied_offsets.applied(node_id)
 
     async def until_applied(self, nodes: Callable[[], Iterable[int]], end: int, timeout_ms: int) -> None:
-        """Until all of `nodes()` have applied every record below `end`, or the time is over."""
+        """Wait until all of `nodes()` have applied every record below `end`, or the time is over."""
         await self._applied_offsets.wait(nodes, end, timeout_ms)
 
     def nodes_changed(self) -> None:
@@ -329,11 +330,11 @@ class Quorum:
         self.driver.metadata.on_image(callback)
 
     def on_damage(self, callback: Callable[[str], None]) -> None:
-        """Call when the metadata log can no longer be written: this node cannot go on."""
+        """Call when the metadata log can no longer be written: this node cannot continue."""
         self.driver.metadata.on_damage(callback)
 
     def fail(self, why: str) -> None:
-        """Report that this node cannot go on."""
+        """Report that this node cannot continue."""
         self.driver.fail(why)
 
     def append(self, records: Sequence[Stored]) -> int:

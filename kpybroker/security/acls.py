@@ -6,7 +6,7 @@ Source: Apache Kafka's documentation, "Authorization and ACLs". A host is text a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -132,7 +132,8 @@ NO_RULES: Mapping[Who, tuple[int, int]] = MappingProxyType({})
 
 
 class AclRules:
-    """An index of ACLs. A verdict costs as much as there are different lengths of prefixes, not of ACLs."""
+    """An index of ACLs. A verdict costs as much as there are different lengths of prefixes up to that of the name, and
+    `allows_some` as much as there are ACLs of the principal and of everybody; neither as much as there are ACLs."""
 
     def __init__(self) -> None:
         self._held: Counter[Acl] = Counter()
@@ -141,6 +142,10 @@ class AclRules:
         """By type of resource and type of pattern, the patterns by name."""
         self._lengths: dict[int, Counter[int]] = {}
         """By type of resource, how many PREFIXED patterns have names of a length."""
+        self._sorted_lengths: dict[int, tuple[int, ...]] = {}
+        """The lengths alone, from the shortest on."""
+        self._of: dict[tuple[int, Who], dict[tuple[int, str], None]] = {}
+        """By type of resource, principal and host: the patterns' types and names."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -176,9 +181,15 @@ class AclRules:
         else:
             denied = denied | bit if is_there else denied & ~bit
         if denied or allowed:
+            if who not in rules:
+                self._of.setdefault((acl.resource_type, who), {})[kind[1], name] = None
             rules[who] = denied, allowed
             return
         del rules[who]
+        theirs = self._of[acl.resource_type, who]
+        del theirs[kind[1], name]
+        if not theirs:
+            del self._of[acl.resource_type, who]
         if not rules:
             del patterns[name]
             self._count_length(acl, -1)
@@ -191,11 +202,16 @@ class AclRules:
             return
         lengths = self._lengths.setdefault(acl.resource_type, Counter())
         length = len(acl.resource_name)
+        is_known = length in lengths
         lengths[length] += change
+        if is_known and lengths[length]:
+            return
         if not lengths[length]:
             del lengths[length]
-        if not lengths:
-            del self._lengths[acl.resource_type]
+        if lengths:
+            self._sorted_lengths[acl.resource_type] = tuple(sorted(lengths))
+        else:
+            del self._lengths[acl.resource_type], self._sorted_lengths[acl.resource_type]
 
     def meeting(self, resource_type: int, name: str) -> Iterator[tuple[int, str, OfPattern]]:
         """The patterns that a resource meets: their type, name and ACLs."""
@@ -205,9 +221,12 @@ class AclRules:
                 yield PatternType.LITERAL, each, literal[each]
         prefixed = self._patterns.get((resource_type, PatternType.PREFIXED))
         if prefixed:
-            for length in self._lengths[resource_type]:
+            longest = len(name)
+            for length in self._sorted_lengths[resource_type]:
+                if length > longest:
+                    break
                 prefix = name[:length]
-                if len(prefix) == length and prefix in prefixed:
+                if prefix in prefixed:
                     yield PatternType.PREFIXED, prefix, prefixed[prefix]
 
     def verdict(self, principal: str, host: str, operation: Operation, resource_type: int, name: str) -> Verdict:
@@ -240,18 +259,24 @@ class AclRules:
             return False
         if _allows(literal.get(WILDCARD, NO_RULES), asking, bits):
             return True
-        lengths = sorted(self._lengths.get(resource_type, ()))
+        lengths = self._sorted_lengths.get(resource_type, ())
         return any(
-            _allows(rules, asking, bits)
-            and not (patterns is literal and _denies(rules, asking, bits))
+            pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
+            and self._patterns[resource_type, pattern_type][name][who][1] & bits
+            and not (pattern_type == PatternType.LITERAL and _denies(literal[name], asking, bits))
             and not any(
                 _denies(prefixed.get(name[:length], NO_RULES), asking, bits)
                 for length in lengths
                 if length <= len(name)
             )
-            for patterns in (literal, prefixed)
-            for name, rules in patterns.items()
+            for who, pattern_type, name in self.patterns_of(asking, resource_type)
         )
+
+    def patterns_of(self, asking: Sequence[Who], resource_type: int) -> Iterator[tuple[Who, int, str]]:
+        """The patterns with ACLs of these principals and hosts: whose, their type and name."""
+        for who in asking:
+            for pattern_type, name in self._of.get((resource_type, who), ()):
+                yield who, pattern_type, name
 
 
 def _bit_of(acl: Acl) -> int:

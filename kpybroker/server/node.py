@@ -35,7 +35,8 @@ class Node:
         self.server = server
         self.advertised = advertised
         self.failed: asyncio.Future[str] = broker.background.failed
-        """Resolved with the reason when the node cannot go on: a bug in the controller, every log directory lost."""
+        """Resolved with the reason when the node cannot continue: a bug in the controller, or all log directories
+        lost."""
         self._observing = observing
 
     @classmethod
@@ -79,7 +80,7 @@ class Node:
                 await broker.join(advertised)
             started = True
         except KafkaError as refusal:
-            raise ConfigError(f"the controller does not take this broker: {refusal}") from refusal
+            raise ConfigError(f"the controller refuses this broker: {refusal}") from refusal
         finally:
             if not started:
                 await server.stop()
@@ -102,7 +103,7 @@ class Node:
         return None if self._observing is None else self._observing.address
 
     async def stop(self) -> None:
-        """Answer what can be answered, write what is queued, leave the mark of a clean stop."""
+        """Answer the requests that can be answered, write what is queued, and leave the marker of a clean shutdown."""
         await self.broker.leave()
         await self.broker.quorum.resign()
         await self.server.stop()
@@ -129,8 +130,7 @@ async def _observe(world: World, config: BrokerConfig) -> Observing | None:
 
 
 async def _listener_tokens(world: World, config: BrokerConfig) -> dict[str, ListenerTokens]:
-    """The checks of listeners with OAUTHBEARER, for which modules are loaded that others do without. Raises
-    ConfigError."""
+    """The token checks of OAUTHBEARER listeners; only they load the modules for it. Raises ConfigError."""
     if all(each.tokens is None for each in config.sasl_listeners.values()):
         return {}
     from kpybroker.server.connections.token_checks import listener_tokens

@@ -1,4 +1,5 @@
-"""The listening side of one broker: admission, the read event's one flush, the sweep, graceful stop."""
+"""The listening side of one broker: admission of connections, the flush after each read event, the sweep, graceful
+stop."""
 
 from __future__ import annotations
 
@@ -189,7 +190,7 @@ class Server:
         self._look_at_all(self.connections(), now)
 
     def _look_at_all(self, connections: list[Connection], now: float) -> None:
-        """Check a part of the connections in each turn of the loop, and then the limits that concern all of them."""
+        """Check some of the connections in each turn of the loop, and then the limits that concern all of them."""
         for connection in connections[:LOOKED_AT_A_TURN]:
             self._count_bytes(connection)
             self.look_at(connection, now)
@@ -228,11 +229,12 @@ class Server:
             connection.close()
 
     def _end_slow_frames(self) -> None:
-        """Close connections with slow partial frames, the largest first, until those that wait get their memory."""
+        """Close connections with slow partial frames, the largest first, until the waiting connections get their
+        memory."""
         wanted_bytes = self.memory.wanted_bytes
         slow = [each for each in self.connections() if each.activity.is_slow and each.holds_memory]
         for connection in sorted(slow, key=lambda each: each.buffer_bytes, reverse=True):
             if wanted_bytes <= 0:
                 return
             wanted_bytes -= connection.buffer_bytes
-            connection.refuse_frame("half a frame that comes too slowly while others wait for memory")
+            connection.refuse_frame("a partial frame arrives too slowly while other connections wait for memory")

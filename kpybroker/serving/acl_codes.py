@@ -1,4 +1,4 @@
-"""Codes in requests about ACLs. One of 0 closes the connection, as in Apache Kafka."""
+"""Codes in requests about ACLs. A code of 0 closes the connection, as in Apache Kafka."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ UNKNOWN = 0
 
 
 def check_codes(call: Call, asked: Iterable[Acl] | Iterable[AclFilter]) -> None:
-    """Raises MalformedFrame if one has no type of resource or pattern, no operation or no permission.
+    """Raises MalformedFrame if an entry lacks the type of its resource or pattern, its operation or its permission.
 
-    INVALID_REQUEST in its place if another broker has forwarded the request: the connection is that broker's.
+    INVALID_REQUEST instead if another broker has forwarded the request, since the connection belongs to that broker.
     """
     for each in asked:
         if UNKNOWN in (each.resource_type, each.pattern_type, each.operation, each.permission):

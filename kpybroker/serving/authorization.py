@@ -1,4 +1,4 @@
-"""How handlers ask the authorizer. Without `authorizer.class.name`, everything is allowed."""
+"""How handlers call the authorizer. Without `authorizer.class.name`, everything is allowed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ DENIED: Mapping[AclResource, ErrorCode] = MappingProxyType(
         AclResource.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
     }
 )
-"""The answer where an operation on a resource is not allowed."""
+"""The error code for an operation that is not allowed, by type of resource."""
 
 
 GRANTED_MAX = 100
-"""The most topics whose grants are remembered for one API of one connection; the next one begins anew."""
+"""The most topics whose grants are cached for one API of one connection; when it is full, the cache is cleared."""
 ASK_THEMSELVES = frozenset(
     {
         "CreateAcls",
@@ -41,7 +41,7 @@ ASK_THEMSELVES = frozenset(
         "Produce",
     }
 )
-"""APIs whose handlers ask. `serving/authorization_rules.py` has the rules for all others."""
+"""APIs whose handlers call the authorizer themselves. `serving/authorization_rules.py` has the rules for all others."""
 ASK_NOBODY = frozenset(
     {
         "ApiVersions",
@@ -51,7 +51,7 @@ ASK_NOBODY = frozenset(
         "SaslHandshake",
     }
 )
-"""APIs that everybody may use. Who may renew a delegation token, and let it expire, is not a matter of ACLs."""
+"""APIs that every client may use. ACLs do not determine who may renew or expire a delegation token."""
 
 
 def allows(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
@@ -61,7 +61,7 @@ def allows(broker: Broker, call: Call, operation: Operation, resource: AclResour
 
 
 def allows_topic(broker: Broker, call: Call, operation: Operation, topic: str) -> bool:
-    """As `allows`, for the one operation of an API that comes again and again (Produce, Fetch): a grant is remembered
+    """Like `allows`, for the one operation of an API that is repeated all the time (Produce, Fetch): a grant is cached
     until the ACLs change."""
     authorizer = broker.metadata.authorizer
     if authorizer is None:
@@ -79,14 +79,15 @@ def allows_topic(broker: Broker, call: Call, operation: Operation, topic: str) -
 
 
 def is_shown(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
-    """As `allows`, for responses that leave out what the caller may not see: it was refused nothing, so none is logged
+    """Like `allows`, for responses that leave out what the caller may not see: this is no refusal, so it is not logged
     or counted."""
     authorizer = broker.metadata.authorizer
     return authorizer is None or bool(authorizer.operations(call.principal, call.host, (operation,), resource, name))
 
 
 def may_act_as_a_node(broker: Broker, call: Call) -> bool:
-    """Whether the caller has the right of brokers and controllers; nothing else proves that a request is a node's."""
+    """Whether the caller has the rights of brokers and controllers; nothing else proves that a request comes from a
+    node."""
     return is_shown(broker, call, Operation.CLUSTER_ACTION, AclResource.CLUSTER)
 
 
@@ -103,6 +104,6 @@ def require(broker: Broker, call: Call, operation: Operation, resource: AclResou
 
 
 def require_authorizer(broker: Broker, message: str) -> None:
-    """Raises SECURITY_DISABLED with this message where there is no authorizer."""
+    """Raises SECURITY_DISABLED with this message if there is no authorizer."""
     if broker.metadata.authorizer is None:
         raise KafkaError(ErrorCode.SECURITY_DISABLED, message)

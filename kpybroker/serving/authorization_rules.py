@@ -1,14 +1,15 @@
-"""What each API asks the authorizer, and what a caller that it refuses is told.
+"""The authorization rule of each API: which operations it requires, and how a refused caller is answered.
 
-A rule gets the request and the handler. It refuses the whole request, or takes out the rows that the caller may not
-have, lets the handler answer the rest, and adds the refused rows to its response. Produce and Fetch ask where they find
-their partitions (`serving/produce`, `serving/fetch`), and Metadata and DescribeTopicPartitions while they look topics
-up. Source: the operations of each API in Apache Kafka's documentation, "Operations and resources on protocols".
+A rule gets the request and the handler. It refuses the whole request, or removes the rows that the caller may not
+access, lets the handler answer the rest, and adds the refused rows to the response. Produce and Fetch call the
+authorizer where they look up their partitions (`serving/produce`, `serving/fetch`), and so do Metadata and
+DescribeTopicPartitions for topics. Source: the operations of each API in Apache Kafka's documentation, "Operations and
+resources on protocols".
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from inspect import isawaitable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
 from kpybroker.serving.authorization import DENIED, allows, allows_any, is_shown, require
 from kpybroker.serving.fair_loop import Turns
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.api import Api, by_key
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.primitives import ZERO_UUID
@@ -41,12 +43,41 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
 )
 REFUSED_A_TURN = 500
 """How many rows are refused before the loop serves others: a millisecond or so."""
+_INNER: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "AddPartitionsToTxn": ("partitions", "results_by_partition"),
+        "AlterPartitionReassignments": ("partitions", "partitions"),
+        "AlterReplicaLogDirs": ("topics", ""),
+        "DeleteRecords": ("partitions", "partitions"),
+        "DescribeProducers": ("partition_indexes", "partitions"),
+        "ElectLeaders": ("partitions", "partition_result"),
+        "ListOffsets": ("partitions", "partitions"),
+        "OffsetCommit": ("partitions", "partitions"),
+        "OffsetDelete": ("partitions", "partitions"),
+        "OffsetForLeaderEpoch": ("partitions", "partitions"),
+        "TxnOffsetCommit": ("partitions", "partitions"),
+    }
+)
+"""The list in each row of a request that its response repeats, and its name there; without a name, each element of it
+is a row of the response."""
+_WHOLE: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "AddPartitionsToTxn": ("v3_and_below_topics", "results_by_topic_v3_and_below"),
+        "AlterClientQuotas": ("entries", "entries"),
+        "AlterPartitionReassignments": ("topics", "responses"),
+        "AlterReplicaLogDirs": ("dirs", "results"),
+        "ElectLeaders": ("topic_partitions", "replica_election_results"),
+        "OffsetCommit": ("topics", "topics"),
+        "TxnOffsetCommit": ("topics", "topics"),
+    }
+)
+"""APIs whose response repeats the rows of the request when it is refused as a whole: the lists of both."""
 Refuse = Callable[[Any, KafkaError], Any]
 """Makes the response that refuses every row of a request."""
 
 
 class Asked(NamedTuple):
-    """A request, who sent it, and how its handler works."""
+    """A request, its sender, and its handler."""
 
     broker: Broker
     call: Call
@@ -59,7 +90,7 @@ class Asked(NamedTuple):
         return allows(self.broker, self.call, operation, resource, name)
 
     def shows(self, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
-        """As `allows`, for what a response leaves out without a refusal."""
+        """Like `allows`, for parts that a response leaves out without a refusal."""
         return is_shown(self.broker, self.call, operation, resource, name)
 
     def require(self, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> None:
@@ -67,12 +98,12 @@ class Asked(NamedTuple):
         require(self.broker, self.call, operation, resource, name)
 
     async def answer(self, request: Any = None) -> Any:
-        """The handler's response to the request, or to another one in its place."""
+        """The handler's response to the request, or to another request instead of it."""
         told = self.handle(self.broker, self.call, self.request if request is None else request)
         return await told if isawaitable(told) else told
 
     async def response(self, request: Any = None) -> Any:
-        """As `answer`; a response that is encoded, because the controller answered, is parsed."""
+        """Like `answer`; if the controller answered, the encoded response is parsed."""
         told = await self.answer(request)
         return parse(by_key[self.call.api_key].response, self.call.version, told) if isinstance(told, Encoded) else told
 
@@ -83,7 +114,8 @@ class Asked(NamedTuple):
     async def by_row(self, rows: str, told_rows: str, judge: Callable[[Any], ErrorCode | None]) -> Any:
         """The handler's response for the rows that `judge` lets through, with refused rows behind it.
 
-        `rows` and `told_rows` name the lists in request and response. `judge` returns a row's error code, or None.
+        `rows` and `told_rows` name the lists in the request and the response. `judge` returns a row's error code, or
+        None.
         """
         turns = self.turns()
         passed: list[Any] = []
@@ -96,16 +128,30 @@ class Asked(NamedTuple):
                 refused.setdefault(code, []).append(row)
         if not refused:
             return await self.answer()
-        responses = []
-        for code, every in refused.items():
-            for begin in range(0, len(every), REFUSED_A_TURN):
-                some = _with_rows(self.request, rows, every[begin : begin + REFUSED_A_TURN])
-                responses.append(self.refuse(some, KafkaError(code)))
-                await turns.turn()
+        responses = [await self.refuse_rows(rows, told_rows, every, code) for code, every in refused.items()]
         first = await self.response(_with_rows(self.request, rows, passed)) if passed else responses.pop(0)
         for response in responses:
             getattr(first, told_rows).extend(getattr(response, told_rows))
         return first
+
+    async def refuse_rows(self, rows: str, told_rows: str, every: list[Any], code: ErrorCode) -> Any:
+        """The response that refuses some rows of the request, made in turns."""
+        turns = self.turns()
+        inner, told_inner = _INNER.get(by_key[self.call.api_key].name, ("", ""))
+        whole: Any = None
+        for some, goes_on in _pieces(every, inner):
+            if whole is not None:
+                await turns.turn()
+            told = self.refuse(_with_rows(self.request, rows, some), KafkaError(code))
+            if whole is None:
+                whole = told
+                continue
+            there, more = getattr(whole, told_rows), getattr(told, told_rows)
+            if goes_on and told_inner:
+                getattr(there[-1], told_inner).extend(getattr(more[0], told_inner))
+            else:
+                there.extend(more)
+        return whole
 
 
 Rule = Callable[[Asked], Awaitable[Any]]
@@ -114,6 +160,26 @@ Rule = Callable[[Asked], Awaitable[Any]]
 def _with_rows(request: Any, rows: str, some: list[Any]) -> Any:
     fields = {name: getattr(request, name) for name in type(request).__slots__}
     return type(request)(**{**fields, rows: some})
+
+
+def _pieces(every: list[Any], inner: str) -> Iterator[tuple[list[Any], bool]]:
+    """The rows, some REFUSED_A_TURN of them and of what their list `inner` contains at a time; and whether the piece is
+    one row, that of the piece before with further elements of its list."""
+    some: list[Any] = []
+    weight = 0
+    for row in every:
+        elements: list[Any] = getattr(row, inner) if inner else []
+        if len(elements) <= REFUSED_A_TURN:
+            some.append(row)
+            weight += 1 + len(elements)
+        if some and (weight >= REFUSED_A_TURN or some[-1] is not row):
+            yield some, False
+            some, weight = [], 0
+        if len(elements) > REFUSED_A_TURN:
+            for begin in range(0, len(elements), REFUSED_A_TURN):
+                yield [_with_rows(row, inner, elements[begin : begin + REFUSED_A_TURN])], begin > 0
+    if some:
+        yield some, False
 
 
 def _name(row: Any) -> str:
@@ -125,7 +191,7 @@ def _name(row: Any) -> str:
 
 
 def _whole(*either: Operation, resource: AclResource = CLUSTER, name: Callable[[Any], str] | None = None) -> Rule:
-    """Any of these operations on the cluster, or on the resource that the request names."""
+    """Requires any of these operations on the cluster, or on the resource that the request names."""
 
     async def rule(asked: Asked) -> Any:
         of = CLUSTER_NAME if name is None else name(asked.request)
@@ -148,7 +214,7 @@ def _rows(
     told_rows: str = "topics",
     name: Callable[[Any], str] = _name,
 ) -> Rule:
-    """The operation on each row's resource."""
+    """Requires the operation on each row's resource."""
 
     async def rule(asked: Asked) -> Any:
         return await asked.by_row(
@@ -162,21 +228,28 @@ def _rows(
 
 
 async def _create_topics(asked: Asked) -> Any:
-    """CREATE on the cluster or on the topic; what the response tells of settings needs DESCRIBE_CONFIGS."""
+    """CREATE on the cluster or on the topic; the settings in the response require DESCRIBE_CONFIGS."""
     if asked.shows(Operation.CREATE, CLUSTER):
         told = await asked.answer()
     else:
-        told = await _rows(Operation.CREATE, TOPIC)(asked)
-    for row in told.topics:
+        told = await asked.by_row("topics", "topics", lambda topic: _may_create(asked, topic.name))
+    async for row in asked.turns().through(told.topics):
         if not row.error_code and not asked.shows(Operation.DESCRIBE_CONFIGS, TOPIC, row.name):
             row.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             row.num_partitions, row.replication_factor, row.configs = -1, -1, None
     return told
 
 
+def _may_create(asked: Asked, name: str) -> ErrorCode | None:
+    """The controller refuses the metadata log, whoever asks."""
+    if name == METADATA_TOPIC or asked.allows(Operation.CREATE, TOPIC, name):
+        return None
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
 async def _delete_topics(asked: Asked) -> Any:
-    """DELETE, and for topics that are named also DESCRIBE. Without DESCRIBE, a caller is not told the name that belongs
-    to an id."""
+    """DELETE, and for topics by name also DESCRIBE. Without DESCRIBE, the response does not contain the name that
+    belongs to an id."""
     if asked.shows(Operation.DELETE, CLUSTER):
         return await asked.answer()
     if asked.call.version < 6:
@@ -187,16 +260,18 @@ async def _delete_topics(asked: Asked) -> Any:
         if row.name is not None:
             return _may_delete(asked, row.name)
         if row.topic_id == ZERO_UUID:
-            return None  # the handler refuses it
+            return None  # the handler refuses such a row
         found = topics.topic_by_id(row.topic_id)
         if found is None:
-            return ErrorCode.UNKNOWN_TOPIC_ID  # the controller may know it already, but not whether it may be deleted
+            return (
+                ErrorCode.UNKNOWN_TOPIC_ID
+            )  # the controller may know the topic already, but not whether it may be deleted
         if asked.allows(Operation.DELETE, TOPIC, found.name):
             return None
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     told = await asked.by_row("topics", "responses", judge)
-    for row in told.responses:
+    async for row in asked.turns().through(told.responses):
         if row.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and row.topic_id != ZERO_UUID:
             found = topics.topic_by_id(row.topic_id)
             if found is not None and asked.allows(Operation.DESCRIBE, TOPIC, found.name):
@@ -229,16 +304,20 @@ _OF_SETTINGS: Mapping[int, AclResource] = MappingProxyType(
 )
 
 
-def _configs(operation: Operation, told_rows: str) -> Rule:
-    """Settings of topics and groups are theirs; all others are the cluster's."""
+def _configs(operation: Operation, told_rows: str, *, loggers_at_controller: Operation | None = None) -> Rule:
+    """Settings of topics and groups are theirs; all others are the cluster's. A controller may ask for another
+    operation where its own loggers are concerned."""
 
     async def rule(asked: Asked) -> Any:
         def judge(row: Any) -> ErrorCode | None:
             resource = _OF_SETTINGS.get(row.resource_type)
             if resource is None:
-                return None  # the handler refuses it
+                return None  # the handler refuses such a row
             name = CLUSTER_NAME if resource is CLUSTER else row.resource_name
-            return None if asked.allows(operation, resource, name) else DENIED[resource]
+            wanted = operation
+            if row.resource_type == ResourceType.BROKER_LOGGER and asked.call.side == CONTROLLER:
+                wanted = loggers_at_controller or operation
+            return None if asked.allows(wanted, resource, name) else DENIED[resource]
 
         return await asked.by_row("resources", told_rows, judge)
 
@@ -265,7 +344,7 @@ async def _consumer_group_heartbeat(asked: Asked) -> Any:
 
 
 def _topic_of(asked: Asked, row: Any) -> str | None:
-    """The name of a row that has a name or, from some version on, an id; None if nothing has that id."""
+    """The name of the topic in a row, which has a name or, in later versions, an id; None if no topic has that id."""
     if row.name:
         return str(row.name)
     return asked.broker.metadata.topic_name(getattr(row, "topic_id", ZERO_UUID))
@@ -311,9 +390,11 @@ async def _offset_delete(asked: Asked) -> Any:
 
 
 async def _consumer_group_describe(asked: Asked) -> Any:
-    """A caller that may not describe every topic of a group is not told its members."""
+    """A caller that may not describe every topic of a group does not get its members."""
     told = await _rows(Operation.DESCRIBE, GROUP, "group_ids", "groups")(asked)
-    for group in told.groups:
+    turns = asked.turns()
+    async for group in turns.through(told.groups):
+        turns.add(len(group.members))
         topics = {
             topic.topic_name
             for member in group.members
@@ -437,7 +518,7 @@ def _no_coordinators(request: find_coordinator.Request, refusal: KafkaError) -> 
 
 
 async def _offset_fetch(asked: Asked) -> Any:
-    """DESCRIBE on each group; a topic without DESCRIBE is refused if it was named, and otherwise left out."""
+    """DESCRIBE on each group; a topic without DESCRIBE is refused if the request named it, and otherwise left out."""
     if asked.call.version < 8:
         return await _offset_fetch_of_one(asked)
     refused: dict[str, list[Any]] = {}
@@ -482,7 +563,7 @@ async def _offset_fetch_of_one(asked: Asked) -> Any:
 
 
 async def _take_undescribed(asked: Asked, group: Any, turns: Turns) -> list[Any]:
-    """Take the topics that the caller may not describe out of a request; returns their rows of the response."""
+    """Remove the topics that the caller may not describe from a request; returns their rows of the response."""
     hidden: list[Any] = []
     shown: list[Any] = []
     async for topic in turns.through(group.topics):
@@ -547,15 +628,24 @@ async def _add_partitions_to_txn(asked: Asked) -> Any:
         return await asked.answer()
     request = asked.request
     asked.require(Operation.WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
+    turns = asked.turns()
     refused = {
-        topic.name for topic in request.v3_and_below_topics if not asked.allows(Operation.WRITE, TOPIC, topic.name)
+        topic.name
+        async for topic in turns.through(request.v3_and_below_topics)
+        if not asked.allows(Operation.WRITE, TOPIC, topic.name)
     }
     if not refused:
         return await asked.answer()
-    told = asked.refuse(request, KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    told = await asked.refuse_rows(
+        "v3_and_below_topics",
+        "results_by_topic_v3_and_below",
+        request.v3_and_below_topics,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    )
     image = asked.broker.metadata.image
-    for topic in told.results_by_topic_v3_and_below:
+    async for topic in turns.through(told.results_by_topic_v3_and_below):
         if topic.name not in refused:
+            turns.add(len(topic.results_by_partition))
             known = image.topic(topic.name)
             for row in topic.results_by_partition:
                 there = known is not None and 0 <= row.partition_index < len(known.partitions)
@@ -573,7 +663,9 @@ async def _add_offsets_to_txn(asked: Asked) -> Any:
 
 async def _describe_transactions(asked: Asked) -> Any:
     told = await _rows(Operation.DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", "transaction_states")(asked)
-    for state in told.transaction_states:
+    turns = asked.turns()
+    async for state in turns.through(told.transaction_states):
+        turns.add(len(state.topics))
         state.topics = [topic for topic in state.topics if asked.shows(Operation.DESCRIBE, TOPIC, topic.topic)]
     return told
 
@@ -592,7 +684,7 @@ async def _list_transactions(asked: Asked) -> Any:
 
 
 async def _describe_cluster(asked: Asked) -> Any:
-    """At a broker, anybody may ask."""
+    """On a broker, every caller may send it."""
     if asked.call.side == CONTROLLER:
         asked.require(Operation.ALTER, CLUSTER)
     return await asked.answer()
@@ -646,7 +738,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "FetchSnapshot": _CLUSTER_ACTION,
         "FindCoordinator": _find_coordinator,
         "Heartbeat": _whole(Operation.READ, resource=GROUP, name=_group),
-        "IncrementalAlterConfigs": _configs(Operation.ALTER_CONFIGS, "responses"),
+        "IncrementalAlterConfigs": _configs(
+            Operation.ALTER_CONFIGS, "responses", loggers_at_controller=Operation.CLUSTER_ACTION
+        ),
         "InitProducerId": _init_producer_id,
         "InitializeShareGroupState": _CLUSTER_ACTION,
         "JoinGroup": _join_group,
@@ -677,15 +771,22 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "WriteTxnMarkers": _whole(Operation.ALTER, Operation.CLUSTER_ACTION),
     }
 )
-"""By API."""
+"""The rules by API name."""
 
 
 async def authorized(
     broker: Broker, api: Api, call: Call, request: Any, handle: Callable[[Broker, Call, Any], Any], refuse: Refuse
 ) -> Any:
-    """The handler's response as far as the caller may have it. Raises KafkaError.
+    """The handler's response, restricted to what the caller is authorized for. Raises KafkaError.
 
-    An API without a rule is for those who may do everything to the cluster.
+    An API without a rule requires ALL operations on the cluster.
     """
-    rule = RULES.get(api.name, _UNKNOWN)
-    return await rule(Asked(broker, call, request, handle, refuse))
+    asked = Asked(broker, call, request, handle, refuse)
+    try:
+        return await RULES.get(api.name, _UNKNOWN)(asked)
+    except KafkaError as refusal:
+        if api.name in _WHOLE and refusal.code in DENIED.values():
+            rows, told_rows = _WHOLE[api.name]
+            if every := getattr(request, rows):
+                return await asked.refuse_rows(rows, told_rows, every, refusal.code)
+        raise

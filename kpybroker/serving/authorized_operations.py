@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 NOT_ASKED = -(2**31)
-"""In place of the operations, where the request does not ask for them."""
+"""The value if the request does not ask for the operations."""
 SUPPORTED: Mapping[AclResource, tuple[Operation, ...]] = MappingProxyType(
     {
         AclResource.TOPIC: (

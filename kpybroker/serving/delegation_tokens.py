@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def may_ask(broker: Broker, call: Call) -> bool:
-    """Whether the caller has logged in, and not with a delegation token.
+    """Whether the caller has logged in, but not with a delegation token.
 
-    The node that forwards a request has seen the client's listener, so it decides about that.
+    The node that forwards a request knows the client's listener, so it makes this decision.
     """
     if call.principal.token_authenticated:
         return False

@@ -1,4 +1,5 @@
-"""Requests of many entries, handled in turns: the broker serves others meanwhile."""
+"""Requests with many entries, handled over several turns of the loop, so that the broker serves other requests in
+between."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ async def decided(
 
 
 async def at_most_twice(turns: Turns, asked: Sequence[T], name: Callable[[T], Hashable]) -> list[T]:
-    """Put entries of the same name side by side, at most two of them: a machine refuses a name that comes twice."""
+    """Put entries of the same name side by side, at most two of them: a machine refuses a name that occurs twice."""
     named: dict[Hashable, list[T]] = {}
     async for each in turns.through(asked):
         alike = named.setdefault(name(each), [])
@@ -80,7 +81,7 @@ async def at_most_twice(turns: Turns, asked: Sequence[T], name: Callable[[T], Ha
 
 
 class Turns:
-    """Takes turns for one request, counting the entries of all its lists together."""
+    """The turns of one request; counts the entries of all its lists together."""
 
     def __init__(self, work: LongWork) -> None:
         self._work = work
@@ -93,7 +94,7 @@ class Turns:
         self._since_turn += count
 
     async def through(self, there: Iterable[T]) -> AsyncIterator[T]:
-        """Yield each of `there`, without a limit; takes a turn now and then."""
+        """Yield each element of `there`, without a limit; gives way to other requests from time to time."""
         for each in there:
             self._since_turn += 1
             if self._since_turn >= ENTRIES_A_TURN:
@@ -101,15 +102,17 @@ class Turns:
             yield each
 
     async def turn(self) -> None:
-        """Let the loop serve others now."""
+        """Let the loop serve other requests now."""
         self._since_turn = 0
         await self._work.turn()
 
     async def over(self, asked: Iterable[T], name: Callable[[T], Hashable] | None = None) -> AsyncIterator[T]:
-        """Yield each of `asked`; takes a turn now and then. Raises MalformedFrame if there are too many.
+        """Yield each element of `asked`; gives way to other requests from time to time. Raises MalformedFrame if there
+        are too many.
 
-        With `name`, entries whose name came before in this request are left out. Kafka answers a name as often as it
-        comes, so a small request could ask for more than fits into memory; its own clients name things once.
+        With `name`, entries whose name occurred before in this request are left out. Kafka answers a name as often as
+        it occurs, so a small request could ask for more than fits into memory; Kafka's own clients name each thing
+        once.
         """
         for each in asked:
             self._seen += 1

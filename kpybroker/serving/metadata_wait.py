@@ -1,4 +1,5 @@
-"""Waiting until all brokers serve what the controller has committed, so that a client may ask any of them next."""
+"""Waits until all brokers have applied what the controller has committed, so that a client may send its next request to
+any of them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 PATIENCE_MS = 1000
-"""How long to wait for a broker that lags: it may have died just now."""
+"""How long to wait for a broker that lags: it may have just failed."""
 
 
 async def served_everywhere(broker: Broker, ends_s: float) -> None:

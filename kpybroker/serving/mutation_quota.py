@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def mutations(broker: Broker, call: Call) -> Mutations:
-    """The caller's quota. Nodes of the cluster have none: they call at the controller's listener."""
+    """The caller's quota. Nodes of the cluster have none: they send their requests to a controller listener."""
     if call.side == CONTROLLER:
         return Mutations(broker.quotas.now_ms, None, None, strict=True)
     return broker.quotas.mutations(by_key[call.api_key], call.version, call.client_id, call.principal.name)

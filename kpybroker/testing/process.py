@@ -33,7 +33,7 @@ PREFIX_MAX = 200
 """Topic names have at most 249 characters."""
 BROKERS_MAX = 50
 SECURE = ".secure"
-"""Behind the name of a data directory: the files of `--secure`."""
+"""Appended to the name of a data directory: the directory with the files of `--secure`."""
 COMMAND = ("-P", "-m", "kpybroker", "dev", "--port", "0", "--ephemeral", "--until-stdin-closes")
 _NOT_IN_TOPIC_NAMES = re.compile(r"[^a-zA-Z0-9._-]")
 _READY = re.compile(r"kpybroker ready bootstrap=(\S+) data=(.+) pid=\d+(?: client=(.+))?")
@@ -73,7 +73,8 @@ class BrokerProcess:
 
     @property
     def client(self) -> SecureClient:
-        """What clients of a broker that was started with `secure` need. Raises ValueError for any other broker."""
+        """What clients need to connect to a broker that was started with `secure`. Raises ValueError for any other
+        broker."""
         if self._client is None:
             raise ValueError("this broker has no logins; start one with BrokerProcess.started(secure=True)")
         return self._client

@@ -1,4 +1,4 @@
-"""What clients of a broker with TLS and logins are given, in the words of each library."""
+"""The settings that clients of a broker with TLS and logins need, for each library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kpybroker.errors import ConfigError
 
 
 class SecureClient(NamedTuple):
-    """The user who may do everything. `properties` is a file for Apache Kafka's tools and `--command-config`."""
+    """The user with all permissions. `properties` is a file for Apache Kafka's tools and `--command-config`."""
 
     user: str
     password: str
@@ -36,7 +36,7 @@ class SecureClient(NamedTuple):
 
     @property
     def confluent(self) -> dict[str, str]:
-        """For confluent-kafka, and everything else on librdkafka."""
+        """For confluent-kafka and other clients based on librdkafka."""
         return {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": self.mechanism,

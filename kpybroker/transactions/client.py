@@ -1,8 +1,5 @@
-"""Asks the coordinator of a transactional id, on whichever broker it is, on behalf of a leader that received records of
-a transaction.
-
-AddPartitionsToTxn 4+ (KIP-890) asks whether the transaction has a partition, or adds it. Each broker gets one request
-at a time, with all the questions that are waiting.
+"""Asks the coordinator of a transactional id, on any broker, on behalf of a leader that received records of a
+transaction.
 """
 
 from __future__ import annotations
@@ -68,11 +65,11 @@ class TransactionsClient:
         *,
         add: bool,
     ) -> Told:
-        """NONE for each place that is of the transaction; with `add`, it is from now on.
+        """NONE for each partition that belongs to the transaction; with `add`, it belongs to it from now on.
 
-        Other codes, as the coordinator gives them: TRANSACTION_ABORTABLE (it is not), INVALID_PRODUCER_ID_MAPPING,
-        PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-        COORDINATOR_NOT_AVAILABLE, and NETWORK_EXCEPTION where its answer was lost.
+        Other codes come from the coordinator: TRANSACTION_ABORTABLE (it does not belong to it),
+        INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and NETWORK_EXCEPTION if its answer was lost.
 
         An addition waits for the end of the transaction before, up to add.partitions.to.txn.retry.backoff.max.ms.
         """
@@ -114,7 +111,7 @@ class TransactionsClient:
         *,
         add: bool,
     ) -> Told:
-        """The answer of this broker as coordinator."""
+        """The answer if this broker is the coordinator."""
         timeout_ms = self._config().request_timeout_ms
         try:
             if add:
@@ -143,8 +140,8 @@ class TransactionsClient:
                 _settle(waiting.popleft(), {}, ErrorCode.NETWORK_EXCEPTION)
 
     async def _ask_broker(self, node_id: int, asked: list[Question]) -> None:
-        """Send at most one question for each transactional id, since the response identifies them by it; the others
-        wait."""
+        """Send at most one question for each transactional id, since the response identifies questions by it; the
+        others wait."""
         first: dict[str, Question] = {}
         for question in asked:
             if question.transactional_id in first:

@@ -15,7 +15,7 @@ from kpybroker.transactions.transaction import Transaction, TransactionState
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdWanted:
-    """The answer to a command that needs a new producer id: give the command again with one."""
+    """The answer to a command that needs a new producer id: the caller repeats the command with one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Whether the transaction has these partitions; answered with those that it lacks. Raises as AddPartitions does."""
+    """Whether the transaction has these partitions; answered with those that it lacks. Raises the same errors as
+    AddPartitions."""
 
     transactional_id: str
     producer_id: int
@@ -71,13 +72,13 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class AwaitEndings:
-    """Answered with the decided transactions whose markers are not being sent yet, as soon as there are any. After an
+    """Answered, as soon as there are any, with the decided transactions whose markers are not being sent yet. After an
     empty answer, ask again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Every partition has its marker. No effect if the transactional id has another transaction by now."""
+    """Every partition has its marker. Has no effect if the transactional id has started another transaction by now."""
 
     ending: Transaction
 

@@ -94,7 +94,7 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id must not be empty")
         return self.led.runner(self.partition_for(transactional_id))
 
-    # ---- what is asked; errors are said in `commands`
+    # ---- requests; `commands` lists their errors
 
     async def begin(self, command: InitProducerId, timeout_ms: int) -> tuple[int, int]:
         """The producer id and epoch for a producer that starts."""
@@ -108,7 +108,7 @@ class TransactionCoordinator:
         return answer
 
     async def end(self, command: End, timeout_ms: int) -> tuple[int, int]:
-        """The producer id and epoch of the next transaction. Also raises UNSUPPORTED_VERSION: the cluster's record
+        """The producer id and epoch of the next transaction. Also raises UNSUPPORTED_VERSION if the cluster's record
         version cannot store what a client of this version needs."""
         if command.client_version >= V2 and self._level() < 1:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transaction.version is 0")
@@ -127,7 +127,7 @@ class TransactionCoordinator:
         return answer
 
     async def add(self, command: AddPartitions, timeout_ms: int) -> None:
-        """Return when the partitions are added durably."""
+        """Return when the partitions have been added durably."""
         await self.runner(command.transactional_id).ask(command, timeout_ms)
 
     async def missing(self, command: Verify, timeout_ms: int) -> list[TopicPartition]:
@@ -151,7 +151,7 @@ class TransactionCoordinator:
                 found += await led.runner.ask(command, timeout_ms)
         return found
 
-    # ---- to the end
+    # ---- completion
 
     def _loaded(self, partition: int, led: LedPartition[TransactionMachine]) -> None:
         log.info("loaded %d transactional ids from %s-%d", len(led.machine.transactions), TRANSACTION_TOPIC, partition)
@@ -160,18 +160,18 @@ class TransactionCoordinator:
         task.add_done_callback(self._tasks.discard)
 
     async def _see_to_the_end(self, partition: int, led: LedPartition[TransactionMachine]) -> None:
-        """Send markers for whatever is decided and committed, as long as this broker leads the partition."""
+        """Send markers for all decided and committed transactions, as long as this broker leads the partition."""
         while led.runner.ready:
             try:
                 endings: list[Transaction] = await led.runner.ask(AwaitEndings(), NO_LIMIT_MS)
-            except KafkaError:  # the log refused the step that would have answered, or the reign is over
+            except KafkaError:  # the log refused the step that would have answered, or this broker no longer leads
                 await asyncio.sleep(RETRY_S)
                 continue
             for ending in endings:
                 self.markers.send(partition, led.epoch, ending, partial(self._complete, led))
 
     def _complete(self, led: LedPartition[TransactionMachine], ending: Transaction) -> None:
-        """Every marker is written: record it, again and again while the log refuses the record."""
+        """All markers are written: record that, and retry as long as the log refuses the record."""
         if not led.runner.ready:
             return
         try:

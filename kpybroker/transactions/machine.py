@@ -1,11 +1,8 @@
 """The transactions of one partition of `__transaction_state`: a Machine (`machine/contract.py`).
 
-Hard state is one Transaction for each transactional id. Soft are `last_epoch`, which decided transactions somebody has
-been told to send markers of, and when to look for those that take too long: a new coordinator begins all of it anew.
-
-A transaction times out by the steady clock of the coordinator that began it. Records have wall time only, so a new
-coordinator reckons once, as it loads, how long it has lasted: not less than 0 and not more than its timeout, whatever
-has been done to the clocks. From then on it has the rest of its timeout, by the steady clock.
+Hard state is one Transaction for each transactional id. Soft state is `last_epoch`, the decided transactions whose
+markers are already being sent, and the times to look for transactions that time out: a new coordinator starts all of it
+anew.
 """
 
 from __future__ import annotations
@@ -73,7 +70,7 @@ class TransactionMachine:
     def __init__(self, settings: TransactionSettings, level: Callable[[], int]) -> None:
         self.settings = settings
         self.transactions: dict[str, Transaction] = {}
-        """Hard."""
+        """Hard state."""
         self._level = level
         self._loaded: Moment | None = None
         """Set by the first decision; None while the log is replayed."""
@@ -169,7 +166,7 @@ class TransactionMachine:
         if expected is not None and not known.may_continue(*expected):
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
         if known.state is TransactionState.ONGOING:
-            refusal = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before is aborted now")
+            refusal = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the previous transaction is being aborted")
             return _answer(ticket, refusal, self._record(known.fenced(self._level(), now.wall_ms)))
         expected_epoch = None if expected is None else expected[1]
         if known.needs_id_after(expected_epoch):
@@ -193,8 +190,8 @@ class TransactionMachine:
         return known
 
     def _running(self, command: AddPartitions | Verify) -> Transaction:
-        """The transaction of a producer that owns the transactional id. It is checked first whether the transaction is
-        ending, since the producer id may be changing."""
+        """The transaction of a producer that owns the transactional id. First checks whether the transaction is ending,
+        since the producer id may be changing."""
         known = self._known(command.transactional_id)
         if known.is_ending:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -235,7 +232,7 @@ class TransactionMachine:
             return _answer(ticket, known.following)
         if command.commit and known.state is not TransactionState.ONGOING:
             if is_v2 and known.state in AT_REST and self._has_just_ended(known, now):
-                raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "its records have not come yet")
+                raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "its records have not arrived yet")
             raise KafkaError(ErrorCode.INVALID_TXN_STATE)
         next_producer_id = NO_PRODUCER_ID
         if is_v2 and known.is_exhausted:
@@ -309,8 +306,8 @@ class TransactionMachine:
         return since_ms + known.timeout_ms < now.steady_ms
 
     def _has_just_ended(self, known: Transaction, now: Moment) -> bool:
-        """Whether the previous transaction ended a moment ago. If it ended before the replay, that is unknown, and
-        taken to be so."""
+        """Whether the previous transaction has just ended. If it ended before the replay, that is unknown, and assumed
+        to be so."""
         assert self._loaded is not None, "this is a decision"
         return now.steady_ms - self.rested.get(known.transactional_id, self._loaded.steady_ms) < OVERTAKEN_MS
 

@@ -1,6 +1,6 @@
 """Sends the markers that end a transaction to the leader of each of its partitions, until all have written them.
 
-Only transactions whose decision has committed come here: nothing changes their outcome any more. There are at most as
+Only transactions whose decision has committed get here: nothing changes their outcome any more. There are at most as
 many as transactional ids, since the next transaction of an id waits for the end of the previous one.
 """
 
@@ -27,7 +27,7 @@ REQUEST_TIMEOUT_MS = 30_000
 SETTLED = frozenset(
     {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION},
 )
-"""Error codes after which nothing more can be done for a partition."""
+"""Error codes after which there is nothing left to do for a partition."""
 
 
 class Job:
@@ -44,7 +44,7 @@ class Job:
         self.done = done
         self.left = dict.fromkeys(sorted(ending.partitions))
         self.late: set[TopicPartition] = set()
-        """Whether a partition had a later epoch of the producer; it is logged once."""
+        """Partitions that had a later epoch of the producer; each is logged once."""
 
     def marker(self, places: list[TopicPartition]) -> write_txn_markers.WritableTxnMarker:
         """The marker for these partitions."""
@@ -65,7 +65,7 @@ class Job:
 
 
 class Markers:
-    """Sends markers: one request at a time to each broker, with all that are waiting.
+    """Sends markers: one request at a time to each broker, with all waiting markers.
 
     write_here: writes markers to the partitions that this broker leads.
     """

@@ -86,8 +86,8 @@ class Transaction:
     # ---- a producer begins
 
     def may_continue(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer with this id owns the transactional id (KIP-360). It also does if its id was replaced by
-        the response to a request that it repeats."""
+        """Whether the producer with this id owns the transactional id (KIP-360). A producer that repeats a request owns
+        it too if the lost response gave it a new id."""
         return (
             self.producer_epoch == NO_EPOCH
             or producer_id == self.producer_id
@@ -96,19 +96,19 @@ class Transaction:
 
     def needs_id_after(self, expected_epoch: int | None) -> bool:
         """Whether the next epoch after the given one, or after the current one, needs another producer id."""
-        if self.is_used_up:  # by a marker that shut a producer out; it may have heard of it
+        if self.is_used_up:  # a marker that fenced a producer used it up; that producer may know this epoch
             return expected_epoch in (None, self.producer_epoch, self.last_epoch)
         return self.producer_epoch == LAST_EPOCH and expected_epoch in (None, self.producer_epoch)
 
     def begun(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transaction | None:
-        """The state after a producer started, or continued after an error: the next epoch. None if another producer
-        came in between."""
+        """The state after a producer started, or continued after an error: it has the next epoch. None if another
+        producer has started in between."""
         if expected_epoch is None:
             epoch, last = self.producer_epoch + 1, NO_EPOCH
         elif self.producer_epoch in (NO_EPOCH, expected_epoch):
             epoch, last = self.producer_epoch + 1, self.producer_epoch
         elif expected_epoch == self.last_epoch:
-            epoch, last = self.producer_epoch, self.last_epoch  # asked before; the answer was lost
+            epoch, last = self.producer_epoch, self.last_epoch  # a repeated request, whose first response was lost
         else:
             return None
         return replace(self._emptied(timeout_ms, now_ms), producer_epoch=epoch, last_epoch=last)

@@ -67,15 +67,15 @@ class Api(NamedTuple):
     advertise_from: int | None = None
     note: str = ""
     is_urgent: bool = False
-    """A parked Fetch in front of it on the same connection gives way to it."""
+    """Whether a parked Fetch before it on the same connection gives way to it."""
     strict_from: int | None = None
     """The first version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599), for requests that are under the
     quota of controller mutations."""
     brokers_from: int | None = None
     """The first version that only brokers send, of an API for clients."""
     carries_bytes: bool = False
-    """Its requests carry records, or another request: they may be as large as socket.request.max.bytes, and their
-    payload is not copied out of the frame."""
+    """Whether its requests carry records, or another request: they may be as large as socket.request.max.bytes, and
+    their payload is not copied out of the frame."""
 
     @property
     def module(self) -> str:
@@ -211,7 +211,7 @@ API = [
     Api(  69, "ConsumerGroupDescribe",    0,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  73, "AssignReplicasToDirs",     0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER, elements=PARTITIONS),
     Api(  74, "ListConfigResources",      0,  1,    0,    CLIENT,   ANY,        ON_BROKER,
-          note="v0 is ListClientMetricsResources and asks for those only (KIP-1142)"),
+          note="v0 is ListClientMetricsResources and lists only those (KIP-1142)"),
     Api(  75, "DescribeTopicPartitions",  0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  76, "ShareGroupHeartbeat",      1,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
           is_urgent=True),
@@ -235,8 +235,8 @@ API = [
 DECLARED = [
     Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
 ]
-"""Rows whose messages are declared and that have no handler yet: neither dispatched nor advertised. A row moves up when
-it gets its handler."""
+"""Rows whose messages are declared but that have no handler yet: they are neither dispatched nor advertised. A row
+moves up when it gets its handler."""
 # fmt: on
 
 by_key = {api.key: api for api in API}

@@ -1,4 +1,5 @@
-"""Caches the parsed requests of one connection: clients repeat themselves, except for the records or the offset.
+"""Caches the parsed requests of one connection: clients send the same requests again, except for the records or the
+offset.
 
 A frame with the same bytes as an earlier one, except for known fields, is not parsed again: the earlier request is
 returned with these fields changed. This is safe because a request has been processed before the next one of the
@@ -18,7 +19,7 @@ from kpybroker.wire.codec.primitives import read_uvarint, write_uvarint
 from kpybroker.wire.response_templates import MARK, MARK_BYTES, SHORT_MARK, SHORT_MARK_BYTES
 
 LEARNT_BYTES = 512
-"""The most bytes that are cached of a request; longer ones are parsed each time."""
+"""The longest request that is cached; longer ones are parsed each time."""
 KNOWN_LIMIT = 32
 """The most cached requests of a connection: a producer sends to this many partitions in turn."""
 CHANCES = 16
@@ -120,7 +121,7 @@ class RepeatingFetch:
         between, _, after = rest.partition(MARK_BYTES)
         layout = Struct(f">{len(before)}si{len(between)}sq{len(after)}s")
         found = layout.pack(before, session_epoch, between, fetch_offset, after)
-        # not so where a tagged field is unknown, bytes follow the message, or a mark is there twice
+        # not if a tagged field is unknown, bytes follow the message, or a mark occurs twice
         if frame[at:] == found and body.count(SHORT_MARK_BYTES) == 2:
             self._size, self._unpack, self._same = len(frame), layout.unpack_from, (before, between, after)
             self._request, self._partition = request, partition

@@ -90,7 +90,7 @@ class Fetched(NamedTuple):
 
 
 def fetch_form(topic: str, topic_id: bytes, index: int, version: int, *, committed: bool) -> FetchForm | None:
-    """None if the marks cannot be told from other bytes, or the version is not flexible."""
+    """None if the marks cannot be distinguished from other bytes, or the version is not flexible."""
     if version < FETCH.flexible:
         return None
     row = fetch.PartitionData(

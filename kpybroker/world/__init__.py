@@ -78,7 +78,7 @@ class Disk(Protocol):
         result may be a view of memory that can be given back."""
 
     def give_back(self, found: Buffer) -> None:
-        """Return the memory of a `pread_nowait`, which nobody uses any more: the next read may reuse it."""
+        """Return the memory of a `pread_nowait` that nobody uses any more: the next read may reuse it."""
 
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
         """Like pread, on a thread."""

@@ -1,4 +1,4 @@
-"""Reuses memory for large reads: fresh pages for each megabyte cost more than the read itself."""
+"""Reuses memory for large reads: allocating fresh pages for each megabyte costs more than the read itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ReadBuffer(bytearray):
 
 
 class ReadBuffers:
-    """The buffers that were given back, the latest last: it is still in the processor's cache."""
+    """The buffers that were given back, the latest last, since it is still in the processor's cache."""
 
     def __init__(self) -> None:
         self._free: list[ReadBuffer] = []

@@ -1,4 +1,5 @@
-"""Measures for each directory how quick its writes are, how much is queued for it, and how long it has not answered.
+"""Measures for each directory how quick its writes are, how much is queued for it, and for how long it has not
+answered.
 
 A write into the page cache takes microseconds until the kernel makes it wait for the device. From then on, writes go to
 a thread until they have been quick for a while.
@@ -100,7 +101,7 @@ class Device:
         """A write of this many bytes has ended at `now_s` of a monotonic clock. Writes on the loop need to be reported
         only if they took SLOW_WRITE_S or more."""
         if not self._is_apart:
-            return  # there is nothing else that could go on meanwhile
+            return  # there is nothing else that could run in the meantime
         if seconds >= SLOW_WRITE_S + size_bytes / COPIED_BYTES_PER_S:
             if not self.is_slow:
                 self.is_slow = True
@@ -114,7 +115,7 @@ class Device:
 
 
 class Devices:
-    """The directories whose devices are told apart. All files outside them share one device."""
+    """The directories whose devices are distinguished. All files outside of them share one device."""
 
     def __init__(self) -> None:
         self._other = Device("/", is_apart=False)

@@ -47,7 +47,7 @@ def sync_to_device(handle: int, sync: Callable[[int], None] = _SYNC) -> None:
             fcntl.fcntl(handle, FULL_SYNC)
             return
         except OSError as error:
-            if error.errno not in _FULL_SYNC_UNKNOWN:  # a failed write is told once: a second sync would succeed
+            if error.errno not in _FULL_SYNC_UNKNOWN:  # a failed write is reported once: a second sync would succeed
                 raise
     sync(handle)
 

@@ -14,7 +14,8 @@ from typing import IO, NamedTuple
 
 STORE_BYTES_MAX = 1 << 20
 HANDSHAKES_MAX = 256
-"""Handshakes under way at one listener. One more ends the oldest of the address that has the most."""
+"""The most handshakes in progress at one listener. Beyond it, the address with the most handshakes loses its oldest
+one."""
 HANDSHAKE_S = 10.0
 ACCEPTED_A_TURN = 32
 PAUSE_S = 0.1
@@ -22,7 +23,7 @@ PAUSE_S = 0.1
 VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 PLAIN = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
-"""OpenSSL's words for bytes that are no TLS."""
+"""OpenSSL's error reasons for bytes that are not TLS."""
 
 TlsContext = ssl.SSLContext
 TlsError = ssl.SSLError
@@ -30,15 +31,16 @@ Factory = Callable[[], asyncio.BaseProtocol]
 
 
 class TlsAcceptor(NamedTuple):
-    """How a listener accepts TLS. `context` is asked for each handshake; it never raises. `refused` is told the address
-    of a failed handshake and why it failed."""
+    """How a listener accepts TLS. `context` is called for each handshake and never raises. `refused` is called with the
+    address of a failed handshake and the reason."""
 
     context: Callable[[], ssl.SSLContext]
     refused: Callable[[str, str], None]
 
 
 def read_store(path: str) -> bytes:
-    """The content of a file with keys. Raises OSError, also for a file that others may read, or one too large."""
+    """The content of a file that holds keys. Raises OSError, also if every user may read the file or if it is too
+    large."""
     with open(path, "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
@@ -51,7 +53,7 @@ def read_store(path: str) -> bytes:
 
 
 def read_public(path: str) -> bytes:
-    """The content of a file that holds no secret. Raises OSError."""
+    """The content of a file that contains no secret. Raises OSError."""
     with open(path, "rb") as file:
         data = file.read(STORE_BYTES_MAX + 1)
     if len(data) > STORE_BYTES_MAX:
@@ -60,7 +62,7 @@ def read_public(path: str) -> bytes:
 
 
 def stamp(path: str) -> tuple[int, ...]:
-    """Changes when the file does; empty if there is none."""
+    """A value that changes whenever the file does; empty if there is no file."""
     try:
         about = os.stat(path)
     except OSError:
@@ -69,9 +71,9 @@ def stamp(path: str) -> tuple[int, ...]:
 
 
 class Material(NamedTuple):
-    """What a context is made of, as PEM; the key is not encrypted. `trust_pem` is empty without a trust store.
+    """The contents of a TLS context, as PEM; the key is not encrypted. `trust_pem` is empty without a trust store.
 
-    `ciphers` is OpenSSL's list for TLS 1.2, empty for its default. Never shown.
+    `ciphers` is OpenSSL's list for TLS 1.2, empty for its default. Nothing secret is ever logged.
     """
 
     own_pem: bytes
@@ -85,7 +87,7 @@ class Material(NamedTuple):
 
 
 def server_context(material: Material, client_auth: str) -> ssl.SSLContext:
-    """A context for accepted sockets. Raises ssl.SSLError for what OpenSSL does not take."""
+    """A context for accepted sockets. Raises ssl.SSLError for values that OpenSSL rejects."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, material)
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     if material.trust_pem:
@@ -95,8 +97,8 @@ def server_context(material: Material, client_auth: str) -> ssl.SSLContext:
 
 
 def client_context(material: Material, *, check_host: bool) -> ssl.SSLContext:
-    """A context to dial with. Without a trust store, the machine's authorities are trusted, as by Java. Raises
-    ssl.SSLError."""
+    """A context for connecting to listeners. Without a trust store, it trusts the machine's certificate authorities, as
+    Java does. Raises ssl.SSLError."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, material)
     context.check_hostname = check_host
     if material.trust_pem:
@@ -141,11 +143,11 @@ class SecureListener:
 
     @property
     def handshakes(self) -> int:
-        """How many are under way."""
+        """How many handshakes are in progress."""
         return len(self._under_way)
 
     def close(self) -> None:
-        """Stop accepting, and end the handshakes under way."""
+        """Stop accepting, and cancel the handshakes in progress."""
         if self._resume is not None:
             self._resume.cancel()
         self._loop.remove_reader(self._listening)
@@ -159,7 +161,7 @@ class SecureListener:
                 accepted, address = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError:  # no handle or no memory: others may be closed meanwhile
+            except OSError:  # out of file descriptors or memory: connections may close before the next attempt
                 self._loop.remove_reader(self._listening)
                 self._resume = self._loop.call_later(PAUSE_S, self._accept_again)
                 return
@@ -174,7 +176,9 @@ class SecureListener:
             oldest = next(task for task, other in self._under_way.items() if other == crowd)
             del self._under_way[oldest]
             oldest.cancel()
-            self._acceptor.refused(crowd, f"{HANDSHAKES_MAX} handshakes were under way, most of them from there")
+            self._acceptor.refused(
+                crowd, f"{HANDSHAKES_MAX} handshakes were in progress, most of them from this address"
+            )
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._shake_hands(accepted, host))
@@ -199,15 +203,19 @@ def why_failed(error: OSError) -> str:
     """What went wrong in a handshake, and the remedy if there is one."""
     reason = getattr(error, "reason", None) or ""
     if reason in PLAIN:
-        return "it spoke no TLS, and this listener does; set security.protocol=SSL (or SASL_SSL) in the client"
+        return "it did not use TLS, but this listener does; set security.protocol=SSL (or SASL_SSL) in the client"
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return "it showed no certificate, and ssl.client.auth=required here; set ssl.keystore.location in the client"
+        return (
+            "it presented no certificate, but this listener has ssl.client.auth=required; set ssl.keystore.location "
+            "in the client"
+        )
     if reason in ("TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_CERTIFICATE_UNKNOWN", "SSLV3_ALERT_BAD_CERTIFICATE"):
         return (
             "it does not trust this broker's certificate; set ssl.truststore.location (ssl.ca.location) in the client"
         )
     if reason == "CERTIFICATE_VERIFY_FAILED":
-        return f"its certificate is not trusted here ({getattr(error, 'verify_message', reason)}); see ssl.truststore"
+        why = getattr(error, "verify_message", reason)
+        return f"this broker does not trust its certificate ({why}); see ssl.truststore"
     if reason in ("UNSUPPORTED_PROTOCOL", "NO_SHARED_CIPHER", "TLSV1_ALERT_PROTOCOL_VERSION"):
         return f"no version or cipher suite in common ({reason}); see ssl.enabled.protocols and ssl.cipher.suites"
     if isinstance(error, ssl.SSLError):
@@ -222,9 +230,9 @@ def why_not_dialled(error: ssl.SSLError) -> str:
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"its certificate is not accepted here: {error.verify_message}; see ssl.truststore and "
+            f"this node does not accept its certificate: {error.verify_message}; see ssl.truststore and "
             "ssl.endpoint.identification.algorithm"
         )
     if reason in PLAIN:
-        return "it speaks no TLS; see listener.security.protocol.map there and here"
+        return "it does not use TLS; compare listener.security.protocol.map on both nodes"
     return f"{reason.replace('_', ' ').lower() or 'TLS failed'}; see its log"

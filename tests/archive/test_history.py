@@ -1,4 +1,4 @@
-"""Manifests in a local folder: committed once, read whole or refused, and never replaced."""
+"""Manifests in a local folder: each is committed once, read completely or refused, and never replaced."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def three(store: LocalStore, root: Path) -> ArchiveHistory:
     return history
 
 
-def test_what_was_committed_is_read(store: LocalStore, three: ArchiveHistory) -> None:
+def test_a_committed_manifest_is_read(store: LocalStore, three: ArchiveHistory) -> None:
     assert load(store) == three
     assert three.ends() == {ORDERS: 25}
     spans = [span for _, span in three.spans()]
@@ -47,12 +47,12 @@ def test_what_was_committed_is_read(store: LocalStore, three: ArchiveHistory) ->
     assert three.topic_ids == {"orders": TOPIC_ID}
 
 
-def test_a_folder_that_is_not_there_is_an_empty_archive(store: LocalStore, root: Path) -> None:
+def test_a_missing_folder_is_an_empty_archive(store: LocalStore, root: Path) -> None:
     assert load(store) == ArchiveHistory()
     assert not root.exists()
 
 
-def test_a_folder_with_something_else_is_refused(store: LocalStore, root: Path) -> None:
+def test_a_folder_with_other_content_is_refused(store: LocalStore, root: Path) -> None:
     root.mkdir()
     (root / "thesis.odt").touch()
     with pytest.raises(CommandFailed, match=r"is not an archive, as it has thesis\.odt"):
@@ -65,7 +65,7 @@ def test_a_folder_with_something_else_is_refused(store: LocalStore, root: Path) 
 
 
 @pytest.mark.parametrize("where", ["", "/data/*", "a[1]", "s3a://bucket/{a,b}", "what?"])
-def test_folders_that_spark_would_not_take_for_one_are_refused(where: str) -> None:
+def test_folder_names_that_spark_would_ignore_are_refused(where: str) -> None:
     with pytest.raises(ConfigError, match="folder"):
         absolute(where)
 
@@ -77,7 +77,7 @@ def test_a_folder_has_one_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert absolute("s3a://bucket/orders/") == "s3a://bucket/orders"
 
 
-def test_every_cut_and_every_changed_byte_is_seen(three: ArchiveHistory) -> None:
+def test_any_truncation_or_changed_byte_is_detected(three: ArchiveHistory) -> None:
     data, _ = encode(three.manifests[1])
     assert decode(data)[0] == three.manifests[1]
     for at in range(len(data) - 1):
@@ -86,7 +86,7 @@ def test_every_cut_and_every_changed_byte_is_seen(three: ArchiveHistory) -> None
         changed = bytearray(data)
         changed[at] ^= 1
         try:
-            assert decode(bytes(changed))[0] == three.manifests[1], "whitespace may differ, and nothing else"
+            assert decode(bytes(changed))[0] == three.manifests[1], "only whitespace may differ"
         except NotAManifest:
             continue
 
@@ -108,8 +108,8 @@ def test_a_missing_manifest_is_named(store: LocalStore, root: Path, three: Archi
         load(store)
 
 
-def test_a_replaced_manifest_is_seen_by_the_next(store: LocalStore, root: Path, three: ArchiveHistory) -> None:
-    """What a store that only looks before it writes may let happen: two that committed the same number."""
+def test_the_next_manifest_detects_a_replaced_one(store: LocalStore, root: Path, three: ArchiveHistory) -> None:
+    """A store that checks before it writes may let two archivers commit the same number."""
     one = replace(three.manifests[1], run="another", topics=())
     (root / name_of(2)).write_bytes(encode(one)[0])
     with pytest.raises(CommandFailed, match=r"0003\.json is invalid: .*which was replaced"):
@@ -129,7 +129,7 @@ def test_ranges_follow_one_another(three: ArchiveHistory, ranges: dict[tuple[str
         three.with_next(decode(data)[0], digest)
 
 
-def test_what_no_round_writes_is_no_manifest(three: ArchiveHistory) -> None:
+def test_a_manifest_that_no_round_could_write_is_refused(three: ArchiveHistory) -> None:
     part = three.manifests[1].topics[0]
     (span,) = part.spans
     (file,) = span.files
@@ -149,8 +149,8 @@ def test_what_no_round_writes_is_no_manifest(three: ArchiveHistory) -> None:
         decode(json.dumps(content).encode())
 
 
-def test_of_many_archivers_one_commits(store: LocalStore, root: Path, three: ArchiveHistory) -> None:
-    """All planned on the same end; the others are told, and what the winner wrote is whole."""
+def test_only_one_of_many_archivers_commits(store: LocalStore, root: Path, three: ArchiveHistory) -> None:
+    """All planned from the same end; the others get an error, and the winner's manifest is complete."""
     won: list[str] = []
     told: list[str] = []
     together = threading.Barrier(8)
@@ -186,9 +186,7 @@ def test_another_cluster_topic_or_isolation_is_refused(three: ArchiveHistory) ->
         three.require(CLUSTER, {"orders": TOPIC_ID}, "read_uncommitted", "here")
 
 
-def test_of_the_data_only_unfinished_rounds_are_taken_for_such(
-    store: LocalStore, root: Path, three: ArchiveHistory
-) -> None:
+def test_only_folders_of_unfinished_rounds_count_as_such(store: LocalStore, root: Path, three: ArchiveHistory) -> None:
     left = root / "data" / "run=00000004-0123456789ab"
     left.mkdir()
     assert three.unfinished(store) == [left.name]
@@ -211,7 +209,7 @@ def test_rounds_without_their_manifests_are_not_unfinished_ones(
         load(store).unfinished(store)
 
 
-def test_a_manifest_without_a_place_is_told(store: LocalStore, root: Path, three: ArchiveHistory) -> None:
+def test_a_manifest_number_out_of_range_is_refused(store: LocalStore, root: Path, three: ArchiveHistory) -> None:
     (root / name_of(0)).touch()
     with pytest.raises(CommandFailed, match=r"0000\.json is not a manifest of an archive"):
         load(store)

@@ -1,4 +1,4 @@
-"""Which offsets are copied: all between the archive's end and the topic's, each in one round, and losses are told."""
+"""Planning: all offsets between the archive's end and the topic's end are copied once, and losses are reported."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_from_the_archives_end_to_the_topics() -> None:
     assert planned({0: (7, 7)}, {0: 7}) == {}
 
 
-def test_a_partition_is_known_from_the_first_run_on() -> None:
-    """Without records too: what it gets, and retention takes, before the next run must not pass for never written."""
+def test_a_partition_is_recorded_from_the_first_run_on() -> None:
+    """Even without records: records that arrive and are deleted before the next run must not count as never written."""
     assert planned({0: (0, 0), 1: (5, 5)}, {}) == {0: Range(0, 0, 0), 1: Range(5, 5, 5)}
     assert planned({0: (60, 100)}, {0: 0}) == {0: Range(0, 60, 100)}
 
@@ -31,7 +31,7 @@ def test_a_partition_that_was_added_begins_at_its_first_offset() -> None:
     assert planned({0: (0, 9), 1: (4, 6)}, {0: 9}) == {1: Range(0, 4, 6)}
 
 
-def test_what_retention_took_before_is_told() -> None:
+def test_records_deleted_by_retention_are_reported() -> None:
     assert planned({0: (7, 9)}, {0: 5}) == {0: Range(5, 7, 9)}
     assert planned({0: (9, 9)}, {0: 5}) == {0: Range(5, 9, 9)}
 
@@ -41,7 +41,7 @@ def test_a_topic_that_ends_before_its_archive_is_refused() -> None:
         planned({0: (0, 9)}, {0: 10})
 
 
-def test_what_is_deleted_amid_a_run_is_told() -> None:
+def test_records_deleted_during_a_run_are_reported() -> None:
     turn = {("t", 0): Range(0, 0, 10), ("t", 1): Range(3, 5, 10), ("t", 2): Range(0, 0, 10)}
     now = [Topic("t", "id", {0: (4, 20), 1: (2, 20), 2: (15, 20)})]
     assert without_deleted(turn, now) == {
@@ -56,8 +56,8 @@ parts = st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 300))
 
 @settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 20), parts, max_size=8), st.integers(1, 300))
-def test_rounds_make_up_the_ranges(sizes: dict[int, tuple[int, int, int]], offsets_max: int) -> None:
-    """In order, without overlap or hole, never more than asked for, all in the first, and a loss is told once."""
+def test_the_rounds_add_up_to_the_ranges(sizes: dict[int, tuple[int, int, int]], offsets_max: int) -> None:
+    """In order, without overlap or gap, never more than requested, and each loss is reported once."""
     ranges = {
         ("t", partition): Range(lost_from, lost_from + lost, lost_from + lost + size)
         for partition, (lost_from, lost, size) in sizes.items()

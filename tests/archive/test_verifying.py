@@ -1,4 +1,4 @@
-"""What verify sees without opening a file: each kind of damage is told with its place."""
+"""`verify` without opening files: each kind of damage is reported with its location."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ def looked_at(store: LocalStore, history: ArchiveHistory) -> Verdict:
     return verdict
 
 
-def test_nothing_is_wrong_where_nothing_is(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
+def test_an_empty_archive_has_no_faults(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
     (tmp_path / "data/run=run-1/_SUCCESS").touch()
     (tmp_path / "data/run=run-1/.part.crc").touch()
     assert looked_at(store, history) == Verdict()
 
 
-def test_files_that_are_missing_cut_or_copied(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
+def test_missing_truncated_and_copied_files_are_faults(
+    store: LocalStore, history: ArchiveHistory, tmp_path: Path
+) -> None:
     one, two = (tmp_path / file.path for _, file in history.files())
     one.unlink()
     copy = two.with_name("copy.parquet")
@@ -53,7 +55,7 @@ def test_files_that_are_missing_cut_or_copied(store: LocalStore, history: Archiv
     ]
 
 
-def test_what_killed_runs_leave_is_no_fault(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
+def test_files_of_killed_runs_are_not_faults(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
     left = tmp_path / "data/run=00000003-0123456789ab/topic=orders/part.parquet"
     left.parent.mkdir(parents=True)
     left.touch()
@@ -72,7 +74,7 @@ def test_rounds_without_their_manifests_are_a_fault(store: LocalStore, history: 
     ]
 
 
-def test_what_is_nobodys_is_told(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
+def test_foreign_files_are_reported(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
     (tmp_path / "data/raw").mkdir()
     (tmp_path / "data/raw/customers.csv").touch()
     verdict = looked_at(store, history)
@@ -89,7 +91,7 @@ def test_what_is_nobodys_is_told(store: LocalStore, history: ArchiveHistory, tmp
         ((0, 19), ["orders-0 ends at 19, but the archive has it up to 20"]),
     ],
 )
-def test_archive_and_topic_leave_out_nothing(
+def test_archive_and_topic_together_have_every_offset(
     history: ArchiveHistory, offsets: tuple[int, int], faults: list[str]
 ) -> None:
     verdict = Verdict()
@@ -101,7 +103,7 @@ def test_archive_and_topic_leave_out_nothing(
     ]
 
 
-def test_what_a_partition_that_was_added_has_deleted_is_lost(history: ArchiveHistory) -> None:
+def test_records_deleted_from_an_added_partition_are_lost(history: ArchiveHistory) -> None:
     verdict = Verdict()
     look_at_offsets(history, [Topic("orders", TOPIC_ID, {0: (0, 20), 1: (3, 4)})], verdict)
     assert verdict.faults == ["orders-1: offsets 0 to 2 are in neither archive nor topic"]

@@ -1,4 +1,4 @@
-"""Background work that ends by a bug ends the node: otherwise nobody would notice, and logs would grow from then on."""
+"""A bug in background work stops the node: otherwise it would go unnoticed, and logs would grow without limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_bug_in_background_work_is_the_reason_that_the_node_reports(with_broke
     with_broker(scenario)
 
 
-def test_the_first_reason_counts_and_a_stop_is_none() -> None:
+def test_only_the_first_reason_is_kept_and_a_stop_is_not_a_failure() -> None:
     async def play() -> None:
         background = BackgroundTasks()
         background.begin("a task that is stopped", asyncio.Event().wait())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A chore that ends by a bug ends the node: else nobody would notice that logs grow from then on."""
+"""A bug in a periodic task stops the node: otherwise logs would grow without limit, unnoticed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.server.virtual import Dial, run_virtually
         ("retention and checkpoints", {"retention_ms": "day"}),
     ],
 )
-def test_a_bug_in_a_chore_ends_the_node(chore: str, wrong: dict[str, Any]) -> None:
-    """A setting of one log has a type with which only this chore fails."""
+def test_a_bug_in_a_periodic_task_stops_the_node(chore: str, wrong: dict[str, Any]) -> None:
+    """A setting of one log has a type that makes only this task fail."""
 
     async def scenario(node: Node, dial: Dial) -> None:
         peer = await dial("client")

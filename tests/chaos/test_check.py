@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 from chaos.check import Kind, agree, repeated, violations
 from chaos.history import SOMEWHERE, UNKNOWN, Commit, Fetched, Found, History, Latest, Place, Transaction, Write, key_of
 from chaos.incarnations import Incarnation, Incarnations
+from chaos.registers import Decision, Register
 from kpybroker.wire.records.batch import Record, encode_batch
 
 SEEDS = st.integers(0, 2**32)
 PLACES = [Place("t", 0), Place("t", 1)]
 PLAIN, TRANSACTIONAL = 1, 7
 GROUP = "g"
+RIGHTS = ("allowed", "denied")
+PASSWORDS = ("first", "second", "")
+NODES = (1, 2)
 
 
 def valid(random: Random) -> History:
@@ -31,6 +35,8 @@ def valid(random: Random) -> History:
         _look(history, place, random)
         _commit(history, place, random)
     _transact(history, random)
+    _decide(history.rights, RIGHTS, random)
+    _decide(history.passwords, PASSWORDS, random)
     return history
 
 
@@ -112,6 +118,22 @@ def _transact(history: History, random: Random) -> None:
             if is_there:
                 history.final[place].add(history.final[place].offsets[-1] + 1, key)
         history.transactions.append(one)
+
+
+def _decide(register: Register, values: tuple[str, ...], random: Random) -> None:
+    """Nodes follow at their own pace, and have not always shown what they know."""
+    for number in range(12):
+        register.change(number, values[number % len(values)])
+    for node_id in NODES:
+        now, number = 0.2, 0
+        while number < 11 or now < 11.2:
+            number = random.randint(number, min(int(now), 11))
+            if random.random() < 0.5:
+                register.know(node_id, now, number)
+            value = random.choice(values)
+            is_it = register.changes[number].value == value
+            register.decisions.append(Decision(node_id, now + 0.1, now + 0.2, value, is_it))
+            now += random.choice((0.3, 0.8))
 
 
 # ---- mutations: each makes a history that must not be
@@ -217,6 +239,28 @@ def misbehave(history: History, random: Random) -> None:
     history.incident("it ended by itself")
 
 
+def _forget(register: Register, random: Random) -> None:
+    """A node decides by a value that it knew to be over."""
+    node_id = random.choice(NODES)
+    register.know(node_id, 100.0, 11)
+    former, last = register.changes[10].value, register.changes[11].value
+    value, is_it = random.choice(((former, True), (last, False)))
+    register.decisions.append(Decision(node_id, 101.0, 102.0, value, is_it))
+
+
+def forget_a_denial(history: History, random: Random) -> None:
+    _forget(history.rights, random)
+
+
+def forget_a_password(history: History, random: Random) -> None:
+    _forget(history.passwords, random)
+
+
+def let_a_stranger_in(history: History, random: Random) -> None:
+    began_s = random.uniform(0.0, 20.0)
+    history.passwords.decisions.append(Decision(random.choice(NODES), began_s, began_s + 1, "never right", True))
+
+
 MUTATIONS: list[tuple[Callable[[History, Random], None], Kind]] = [
     (lose, Kind.LOST),
     (duplicate, Kind.DUPLICATED),
@@ -231,6 +275,9 @@ MUTATIONS: list[tuple[Callable[[History, Random], None], Kind]] = [
     (tear_transaction, Kind.TORN_TRANSACTION),
     (recede, Kind.LATEST_RECEDED),
     (uncommit, Kind.COMMIT_RECEDED),
+    (forget_a_denial, Kind.WRONG_RIGHT),
+    (forget_a_password, Kind.WRONG_PASSWORD),
+    (let_a_stranger_in, Kind.WRONG_PASSWORD),
     (misbehave, Kind.INCIDENT),
 ]
 
@@ -277,7 +324,7 @@ def test_every_kind_has_a_mutation() -> None:
     assert {kind for _, kind in MUTATIONS} == set(Kind)
 
 
-def test_logs_that_differ_are_told() -> None:
+def test_logs_that_differ_are_reported() -> None:
     place = Place("t", 0)
     assert list(agree(place, {1: b"abc", 2: b"abc", 3: b"abc"})) == []
     assert list(agree(place, {1: b"abc", 2: b"abd"})) == ["the logs of t-0 on nodes 1 and 2 differ from byte 2 on"]

@@ -1,4 +1,4 @@
-"""The proxies do to a link what they are told, and to no other."""
+"""The proxies inject the requested faults into the requested link, and into no other link."""
 
 import os
 import socket

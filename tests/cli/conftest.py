@@ -18,11 +18,11 @@ def shell(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 @pytest.fixture
 def topic(kpybroker: BrokerProcess) -> str:
-    """A topic name of this test's own."""
+    """A topic name that only this test uses."""
     return kpybroker.topic("cli")
 
 
 @pytest.fixture
 def group() -> str:
-    """A group name of this test's own."""
+    """A group name that only this test uses."""
     return f"group-{uuid.uuid4().hex[:8]}"

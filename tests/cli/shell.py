@@ -1,4 +1,4 @@
-"""The command line as a user has it: arguments in, exit code, stdout and stderr out."""
+"""The command line as a user sees it: arguments in, exit code, stdout and stderr out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kpybroker.errors import ConfigError
 
 
 class Answer(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -58,7 +58,7 @@ class Shell:
 
 @contextmanager
 def _readable(data: bytes) -> Iterator[Any]:
-    """A pipe with these bytes in it and its writing end closed."""
+    """The read end of a pipe that contains these bytes, with its write end closed."""
     reading, writing = os.pipe()
     assert len(data) <= 65536, "more than a pipe holds: use a file"
     os.write(writing, data)
@@ -68,7 +68,7 @@ def _readable(data: bytes) -> Iterator[Any]:
 
 
 def kpybroker_process(*arguments: str, **more: Any) -> subprocess.Popen[str]:
-    """The real program, as a child."""
+    """The real program, as a child process."""
     return subprocess.Popen(
         [sys.executable, "-m", "kpybroker", *arguments],
         stdout=subprocess.PIPE,

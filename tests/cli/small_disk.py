@@ -1,6 +1,6 @@
-"""Disks that are soon full: writes fail with a real errno of the operating system, in a child process.
+"""Disks that fill up soon: writes fail with a real errno of the operating system, in a child process.
 
-Where a file system may be mounted, a small one in memory; everywhere, a limit on the size of each file.
+If file systems can be mounted, a small one in memory; everywhere else, a limit on the size of each file.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ _LIMIT_AND_RUN = (
 
 
 class SmallDisk:
-    """A directory whose disk fills: `why` is what a write then says, `free` what an operator would do about it."""
+    """A directory whose disk fills up: `why` is the error of a write, `free` does what an operator would do about
+    it."""
 
     def __init__(self, path: Path, why: str, interpreter: list[str], free: Callable[[], None]) -> None:
         self.path = path
         self.why = why
         self.interpreter = interpreter
-        """Runs Python with a full disk ahead of it; after `free`, without."""
+        """The command that runs Python with the disk limit; after `free`, without it."""
         self._free = free
 
     def free(self) -> None:
@@ -39,7 +40,7 @@ class SmallDisk:
 
 @contextlib.contextmanager
 def limited(path: Path) -> Iterator[SmallDisk]:
-    """Every file may have FILE_LIMIT_BYTES: "File too large"."""
+    """Every file may have at most FILE_LIMIT_BYTES: "File too large"."""
     interpreter = [sys.executable, "-c", _LIMIT_AND_RUN, str(FILE_LIMIT_BYTES)]
     yield SmallDisk(path, "File too large", interpreter, lambda: None)
 
@@ -48,7 +49,7 @@ def limited(path: Path) -> Iterator[SmallDisk]:
 def mounted(path: Path) -> Iterator[SmallDisk]:
     """A file system of MOUNTED_BYTES, partly taken by a ballast: "No space left on device". Raises OSError.
 
-    It lives in a mount namespace of its own, held by a child: whatever ends the test, it is gone.
+    It lives in a mount namespace of its own, held by a child: it disappears however the test ends.
     """
     unshare = ["unshare", "--mount", "--map-root-user", "sh", "-c", _MOUNT_AND_WAIT, "sh"]
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""configs, quotas, transactions, topics trim: what was set is shown, and what was removed is gone."""
+"""`configs`, `quotas`, `transactions`, `topics trim`: values that were set are shown, and removed ones are gone."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_an_open_transaction_is_found_and_aborted(kpybroker: BrokerProcess, shel
     ],
     ids=str,
 )
-def test_what_is_wrong_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
+def test_each_error_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
     answer = shell(*arguments)
     assert (answer.code, answer.out) == (code, ""), answer
     assert answer.err.count("\n") == 1
@@ -147,7 +147,9 @@ def test_what_is_wrong_is_one_line(shell: Shell, arguments: tuple[str, ...], cod
     ],
     ids=str,
 )
-def test_arguments_that_are_nearly_right(shell: Shell, arguments: tuple[str, ...], told: str) -> None:
+def test_arguments_with_small_mistakes_are_accepted_or_explained(
+    shell: Shell, arguments: tuple[str, ...], told: str
+) -> None:
     answer = shell(*arguments)
     assert (answer.code, told in answer.err) == (2, True), answer.err
 

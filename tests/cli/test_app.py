@@ -24,11 +24,11 @@ NOWHERE = "127.0.0.1:1"
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Commands where no broker is."""
+    """Runs commands without a broker."""
     return Shell(NOWHERE, monkeypatch)
 
 
-def test_the_table_of_apis_is_the_one_that_is_served(offline: Shell) -> None:
+def test_the_api_table_matches_the_served_apis(offline: Shell) -> None:
     told = offline("api", "--json").json
     assert [(row["key"], row["api"]) for row in told] == [(api.key, api.name) for api in API]
     head, _, *rows = offline("api").out.splitlines()
@@ -39,24 +39,24 @@ def test_the_table_of_apis_is_the_one_that_is_served(offline: Shell) -> None:
     assert len({line.count("|") for line in markdown}) == 1
 
 
-def test_the_version_is_told(offline: Shell) -> None:
+def test_the_version_is_printed(offline: Shell) -> None:
     assert offline("version") == (0, f"{__version__}\n", "")
 
 
 def test_the_version_and_the_help_have_their_usual_options(offline: Shell) -> None:
     assert offline("--version") == (0, f"kpybroker {__version__}\n", "")
     for path in commands():
-        if path not in (("dev",), ("serve",)):  # as above: not read by typer
+        if path not in (("dev",), ("serve",)):  # as above: typer does not read these
             assert offline(*path, "-h") == offline(*path, "--help")
 
 
-def test_the_list_of_commands_says_what_each_page_says() -> None:
+def test_the_command_list_matches_the_help_pages() -> None:
     program: Any = get_command(app)
     for name, (_, summary) in COMMANDS.items():
         assert " ".join(program.commands[name].help.split("\n\n")[0].split()) == summary
 
 
-def test_a_command_imports_no_other_ones_modules() -> None:
+def test_a_command_imports_no_modules_of_other_commands() -> None:
     """The time until a command begins is mostly imports."""
     code = (
         "import sys\nfrom kpybroker.cli.commands import run_command\nassert run_command(['version']) == 0\n"
@@ -68,7 +68,7 @@ def test_a_command_imports_no_other_ones_modules() -> None:
 
 
 def commands() -> list[tuple[str, ...]]:
-    """Every command, families and the program itself too."""
+    """Every command, including groups of commands and the program itself."""
     found: list[tuple[str, ...]] = []
 
     def walk(command: Any, path: tuple[str, ...]) -> None:
@@ -106,7 +106,7 @@ def test_every_help_page_explains_every_option(path: tuple[str, ...], offline: S
 
 
 def families() -> list[tuple[str, ...]]:
-    """What is not complete without the name of a command."""
+    """Commands that are incomplete without a subcommand."""
     found = []
     for path in commands():
         command: Any = get_command(app)
@@ -118,8 +118,8 @@ def families() -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("path", families(), ids=" ".join)
-def test_a_family_without_a_command_shows_its_help(path: tuple[str, ...], offline: Shell) -> None:
-    """On stderr, with the exit code of arguments that cannot be used."""
+def test_a_group_without_a_subcommand_shows_its_help(path: tuple[str, ...], offline: Shell) -> None:
+    """On stderr, with the exit code for wrong arguments."""
     assert offline(*path) == (2, "", offline(*path, "--help").out)
 
 
@@ -152,19 +152,19 @@ def test_an_interrupt_while_modules_are_imported(arguments: tuple[str, ...], mod
 
 
 @pytest.mark.parametrize("command", [("topics", "list"), ("groups", "list"), ("produce", "t"), ("consume", "t")])
-def test_nobody_listens(offline: Shell, command: tuple[str, ...]) -> None:
+def test_an_error_names_the_address_without_a_server(offline: Shell, command: tuple[str, ...]) -> None:
     answer = offline(*command)
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err.startswith(f"kpybroker: nothing listens at {NOWHERE}: start a broker with `kpybroker dev`")
+    assert answer.err.startswith(f"kpybroker: no server listens at {NOWHERE}: start a broker with `kpybroker dev`")
 
 
-def test_options_of_all_commands_may_stand_before_them(kpybroker: BrokerProcess, offline: Shell) -> None:
+def test_common_options_may_precede_the_command(kpybroker: BrokerProcess, offline: Shell) -> None:
     assert offline("--bootstrap", kpybroker.bootstrap, "topics", "list", "--json").code == 0
     assert offline("--bootstrap", NOWHERE, "topics", "list", "--bootstrap", kpybroker.bootstrap, "--json").code == 0
     assert offline("topics", "list").code == 1, "nothing is remembered from one command to the next"
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure(kpybroker: BrokerProcess, shell: Shell, topic: str) -> None:
+def test_a_reader_that_closes_the_pipe_is_not_an_error(kpybroker: BrokerProcess, shell: Shell, topic: str) -> None:
     shell("topics", "create", topic)
     shell("produce", topic, stdin=b"x" * 60_000)
     for _ in range(4):
@@ -179,7 +179,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure(kpybroker: BrokerProcess, s
 
 
 @pytest.mark.parametrize("arguments", [("api",), ("--help",), ("brokers", "list"), ("configs", "get", "--all-brokers")])
-def test_a_full_standard_output_is_told_in_one_line(kpybroker: BrokerProcess, arguments: tuple[str, ...]) -> None:
+def test_a_full_standard_output_is_reported_in_one_line(kpybroker: BrokerProcess, arguments: tuple[str, ...]) -> None:
     environment = {**os.environ, "KPYBROKER_BOOTSTRAP": kpybroker.bootstrap}
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "kpybroker", *arguments, *(["--all"] if "configs" in arguments else [])]

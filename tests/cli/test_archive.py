@@ -1,4 +1,4 @@
-"""`kpybroker archive`: what can be refused without Spark is; the rest is in `compat_tests/test_archive.py`."""
+"""`kpybroker archive`: everything that can be refused without Spark; the rest is in `compat_tests/test_archive.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.archive.writing import manifest_of
 from tests.cli.shell import Shell
 
 
-def test_a_topic_that_is_not_there_is_refused(shell: Shell, topic: str, tmp_path: Path) -> None:
+def test_a_missing_topic_is_refused(shell: Shell, topic: str, tmp_path: Path) -> None:
     told = shell("archive", topic, "--to", str(tmp_path / "new"))
     assert (told.code, told.out) == (1, "")
     assert told.err.startswith(f"kpybroker: there is no topic {topic};")
@@ -21,18 +21,18 @@ def test_a_topic_that_is_not_there_is_refused(shell: Shell, topic: str, tmp_path
 
 
 def test_an_empty_topic_is_archived_at_once(shell: Shell, topic: str, tmp_path: Path) -> None:
-    """Its partitions are known from then on: what they get and lose before the next run is told."""
+    """Its partitions are recorded, so that records which arrive and are deleted before the next run are reported."""
     shell("topics", "create", topic)
     told = shell("archive", topic, "--to", str(tmp_path / "new"), "--json")
     assert (told.code, told.err) == (0, "")
     assert [(row["partition"], row["to"], row["files"]) for row in json.loads(told.out)] == [(0, 0, 0)]
     told = shell("archive", "copy", topic, "--to", str(tmp_path / "new"))
     assert (told.code, told.err) == (0, "")
-    assert told.out == "nothing new: the archive has all that the topics have\n"
+    assert told.out == "nothing new: the archive has all records of the topics\n"
 
 
-def test_what_no_archive_wrote_is_never_cleaned_away(shell: Shell, topic: str, tmp_path: Path) -> None:
-    """A folder without a manifest is nobody's; one with a manifest and something else in it is told."""
+def test_files_of_others_are_never_deleted(shell: Shell, topic: str, tmp_path: Path) -> None:
+    """A folder without a manifest is not an archive; other content in an archive is reported."""
     mine = tmp_path / "data" / "run=00000001-0123456789ab" / "customers.csv"
     mine.parent.mkdir(parents=True)
     mine.touch()
@@ -53,9 +53,7 @@ def test_what_no_archive_wrote_is_never_cleaned_away(shell: Shell, topic: str, t
     assert not mine.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_spark_is_started(
-    shell: Shell, topic: str, tmp_path: Path
-) -> None:
+def test_an_unwritable_folder_is_reported_before_spark_starts(shell: Shell, topic: str, tmp_path: Path) -> None:
     shell("topics", "create", topic)
     shell("produce", topic, stdin=b"line\n")
     told = shell("archive", topic, "--to", "/proc/archive")

@@ -1,4 +1,4 @@
-"""A program with an authorizer: a line for each refusal, and none starts with another class."""
+"""A program with an authorizer logs a line for each refusal; with any other class it does not start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_refusal_is_logged_unless_a_level_says_otherwise(tmp_path: Path) -> No
     )
 
 
-def test_another_class_does_not_start(tmp_path: Path) -> None:
+def test_any_other_authorizer_class_does_not_start(tmp_path: Path) -> None:
     process = kpybroker_process("dev", "--data-dir", str(tmp_path), "--set", f"{CLASS}=com.example.Own")
     _, said = process.communicate()
     assert process.returncode == 2

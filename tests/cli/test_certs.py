@@ -1,4 +1,4 @@
-"""`kpybroker certs dev`: what it prints is what a broker and a client take."""
+"""`kpybroker certs dev`: a broker and a client accept what it prints."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from kpybroker.config import parse_properties
 from tests.cli.shell import Shell
@@ -15,11 +16,11 @@ from tests.serving import serving
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """No broker is asked."""
+    """Runs commands without a broker."""
     return Shell("127.0.0.1:1", monkeypatch)
 
 
-def test_a_broker_and_a_client_take_what_is_printed(tmp_path: Path, offline: Shell) -> None:
+def test_a_broker_and_a_client_accept_the_printed_settings(tmp_path: Path, offline: Shell) -> None:
     at = tmp_path / "certs"
     code, out, err = offline("certs", "dev", str(at))
     assert (code, err) == (0, "")
@@ -40,9 +41,27 @@ def test_a_broker_and_a_client_take_what_is_printed(tmp_path: Path, offline: She
     asyncio.run(asyncio.wait_for(play(), 60))
 
 
-def test_files_are_not_written_over(tmp_path: Path, offline: Shell) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path, offline: Shell) -> None:
     (tmp_path / "ca.pem").write_text("mine")
     code, _, err = offline("certs", "dev", str(tmp_path))
     assert code == 1
     assert f"{tmp_path}/ca.pem is there already" in err
     assert (tmp_path / "ca.pem").read_text() == "mine"
+
+
+def test_a_certificate_is_for_the_hosts_that_are_named(tmp_path: Path, offline: Shell) -> None:
+    at = tmp_path / "certs"
+    names = ("broker-1.example.org", "10.1.2.3", "*.brokers.example.org", "localhost")
+    assert offline("certs", "dev", str(at), *(word for name in names for word in ("--host", name))).code == 0
+    shown = x509.load_pem_x509_certificate((at / "server.pem").read_bytes())
+    found = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert set(found.get_values_for_type(x509.DNSName)) == {"localhost", names[0], names[2]}
+    assert {str(each) for each in found.get_values_for_type(x509.IPAddress)} == {"127.0.0.1", "::1", "10.1.2.3"}
+
+
+@pytest.mark.parametrize("name", ["", "a:9092", "a b", "-a", "a..b", "*", "a.*.b", "x" * 64, ".".join(["x" * 50] * 6)])
+def test_what_is_no_host_is_refused(tmp_path: Path, offline: Shell, name: str) -> None:
+    code, _, err = offline("certs", "dev", str(tmp_path / "certs"), "--host", name)
+    assert code == 2
+    assert "write a DNS name or an IP address, without a port" in err
+    assert not (tmp_path / "certs").exists()

@@ -1,4 +1,4 @@
-"""`--command-config`: commands over TLS with a login, and what is said when a setting does not fit the listener."""
+"""`--command-config`: commands over TLS with a login, and the errors when a setting does not match the listener."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN, NAMED = steady_port(), steady_port()
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of a broker with a listener that has TLS and logins, and one that has neither."""
+    """The directory of a broker with one listener that has TLS and logins, and one that has neither."""
     at = tmp_path_factory.mktemp("broker")
     (at / "ca.pem").write_text(AUTHORITY.chain_pem)
     settings = {
@@ -42,12 +42,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Commands to the listener with TLS and logins."""
+    """Runs commands on the listener with TLS and logins."""
     return Shell(f"localhost:{NAMED}", monkeypatch)
 
 
 def properties(directory: Path, **changes: str | None) -> dict[str, str]:
-    """Of a client that is let in."""
+    """The properties of a client with valid credentials."""
     fitting = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
@@ -65,7 +65,7 @@ def written(path: Path, settings: Mapping[str, str]) -> str:
     return str(path)
 
 
-def test_a_command_takes_the_settings_before_or_after_its_name_or_from_the_environment(
+def test_the_settings_may_come_before_or_after_the_command_or_from_the_environment(
     directory: Path, named: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = written(tmp_path / "client.properties", properties(directory))
@@ -85,7 +85,7 @@ def test_a_command_takes_the_settings_before_or_after_its_name_or_from_the_envir
     ("changes", "said"),
     [
         ({"sasl_jaas_config": f'{MODULE} username="ann" password="wrong";'}, "the login of 'ann' with PLAIN failed"),
-        ({"ssl_truststore_location": None}, "its certificate is not accepted here"),
+        ({"ssl_truststore_location": None}, "this node does not accept its certificate"),
         ({"security_protocol": "SASL_PLAINTEXT"}, "if its listener has TLS or logins, give --command-config"),
         ({"security_protocol": "SSL"}, "does the command log in if the listener has logins (--command-config)?"),
         ({"security_protocol": "TLS"}, "security.protocol=TLS: name one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
@@ -94,7 +94,7 @@ def test_a_command_takes_the_settings_before_or_after_its_name_or_from_the_envir
         ({"ssl_truststore_location": "/nowhere"}, "ssl.truststore.location=/nowhere: No such file"),
     ],
 )
-def test_what_does_not_fit_is_said(
+def test_settings_that_do_not_match_the_listener_are_explained(
     directory: Path, named: Shell, tmp_path: Path, changes: dict[str, str | None], said: str
 ) -> None:
     config = written(tmp_path / "client.properties", properties(directory, **changes))

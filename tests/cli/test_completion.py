@@ -12,12 +12,12 @@ from tests.cli.shell import Shell
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Commands where no broker is."""
+    """Runs commands without a broker."""
     return Shell("127.0.0.1:1", monkeypatch)
 
 
 def completed(script: str, *typed: str) -> list[str]:
-    """What bash offers for the last of these words."""
+    """What bash proposes for the last of these words."""
     words = " ".join(f"'{word}'" for word in ("kpybroker", *typed))
     program = f'{script}\nCOMP_WORDS=({words})\nCOMP_CWORD={len(typed)}\n_kpybroker\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
     told = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True, timeout=60)
@@ -49,6 +49,6 @@ def test_every_path_is_in_every_script(offline: Shell, shell: str) -> None:
         assert path in script
 
 
-def test_another_shell(offline: Shell) -> None:
+def test_an_unknown_shell_is_refused(offline: Shell) -> None:
     answer = offline("completion", "tcsh")
     assert (answer.code, "bash, zsh, fish" in answer.err) == (2, True)

@@ -1,4 +1,4 @@
-"""consume: its ways to begin, to choose and to print, and when it ends."""
+"""`consume`: where it begins, which records it prints and how, and when it ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_last_records(shell: Shell, topic: str) -> None:
 
 
 def test_the_last_records_before_markers_of_transactions(kpybroker: BrokerProcess, shell: Shell, topic: str) -> None:
-    """Markers take offsets too, so that the last offsets are not the last records."""
+    """Markers take offsets too, so the last offsets are not those of the last records."""
     shell("produce", topic, stdin=b"a\nb\nc\n")
     producer = Producer({"bootstrap.servers": kpybroker.bootstrap, "transactional.id": topic})
     producer.init_transactions()
@@ -40,12 +40,12 @@ def test_the_last_records_before_markers_of_transactions(kpybroker: BrokerProces
     assert shell("consume", topic, "--tail", "4").out == "b\nc\nd\ne\n"
 
 
-def test_a_group_goes_on_where_it_was(shell: Shell, topic: str, group: str) -> None:
+def test_a_group_continues_where_it_stopped(shell: Shell, topic: str, group: str) -> None:
     shell("produce", topic, stdin=b"a\nb\nc\nd\n")
     first = ("consume", topic, "--group", group, "--from-beginning")
     assert shell(*first, "--max", "3").out == "a\nb\nc\n"
     (row,) = shell("groups", "describe", group, "--json").json["offsets"]
-    assert (row["committed"], row["lag"]) == (3, 1), "what was not printed is not committed"
+    assert (row["committed"], row["lag"]) == (3, 1), "offsets of records that were not printed are not committed"
     assert shell(*first).out == "d\n"
     assert shell(*first).out == ""
     shell("produce", topic, stdin=b"e\n")
@@ -53,10 +53,10 @@ def test_a_group_goes_on_where_it_was(shell: Shell, topic: str, group: str) -> N
 
 
 @pytest.mark.parametrize("options", [(), ("--from-beginning", "--follow"), ("--tail", "1", "--follow")], ids=str)
-def test_at_the_end_it_says_that_it_waits(
+def test_at_the_end_of_the_topic_it_reports_that_it_waits(
     options: tuple[str, ...], kpybroker: BrokerProcess, shell: Shell, topic: str
 ) -> None:
-    """Once, and to people only."""
+    """Once, and only on a terminal."""
     shell("produce", topic, stdin=b"one\n")
     ours, theirs = os.openpty()
     command = ("consume", topic, *options, "--bootstrap", kpybroker.bootstrap)
@@ -73,17 +73,19 @@ def test_at_the_end_it_says_that_it_waits(
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=WAIT_S)
         assert (out, process.returncode) == ("", 0)
-        with pytest.raises(OSError, match="Input/output error"):  # how a terminal says that nobody writes any more
+        with pytest.raises(
+            OSError, match="Input/output error"
+        ):  # how a terminal reports that nobody has it open any more
             terminal.read(1)
 
 
-def test_a_reader_that_stops_at_the_end_does_not_say_that_it_waits(shell: Shell, topic: str) -> None:
+def test_a_reader_that_stops_at_the_end_reports_no_wait(shell: Shell, topic: str) -> None:
     shell("produce", topic, stdin=b"one\n")
     assert shell("consume", topic, "--from-beginning") == (0, "one\n", "")
     assert shell("consume", topic, "--from-beginning", "--follow", "--max", "1") == (0, "one\n", "")
 
 
-def test_only_what_matches(shell: Shell, topic: str) -> None:
+def test_only_matching_records_are_printed(shell: Shell, topic: str) -> None:
     shell("produce", topic, "--key-separator", "=", stdin=b"error=one\nok=two\nok=an error\n")
     assert shell("consume", topic, "--from-beginning", "--grep", "err.r").out == "error\tone\nok\tan error\n"
     assert shell("consume", topic, "--from-beginning", "--grep", "^ok$", "--max", "1").out == "ok\ttwo\n"
@@ -106,10 +108,10 @@ def test_relative_times(shell: Shell, topic: str) -> None:
 
 
 @pytest.mark.parametrize("command", [("consume", "TOPIC", "--tail", "1", "--follow"), ("groups", "list", "--watch")])
-def test_following_ends_when_nobody_reads(
+def test_following_ends_when_the_reader_is_gone(
     kpybroker: BrokerProcess, shell: Shell, topic: str, command: tuple[str, ...]
 ) -> None:
-    """As behind `| head -1`: no further record comes, and no write that would fail."""
+    """As in `| head -1`: no further record arrives, so no write would fail."""
     shell("produce", topic, stdin=b"a\n")
     arguments = [topic if word == "TOPIC" else word for word in command]
     process = kpybroker_process(*arguments, "--bootstrap", kpybroker.bootstrap)
@@ -121,7 +123,7 @@ def test_following_ends_when_nobody_reads(
     assert process.stderr.read() == ""
 
 
-def test_who_types_is_told_what_to_do(kpybroker: BrokerProcess, topic: str) -> None:
+def test_a_user_at_a_terminal_is_told_what_to_type(kpybroker: BrokerProcess, topic: str) -> None:
     ours, theirs = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "kpybroker", "produce", topic, "--bootstrap", kpybroker.bootstrap],

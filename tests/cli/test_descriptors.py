@@ -1,4 +1,4 @@
-"""What a process may have open is shared out: nobody is promised what somebody else has."""
+"""A process's file descriptors are divided: no part is promised descriptors that another part has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CODE = (
 
 
 def told(soft: int, hard: int, *settings: str) -> tuple[list[int], str]:
-    """max.connections, kpybroker.max.open.files, the limits of the process, and what was warned of."""
+    """Returns max.connections, kpybroker.max.open.files, the limits of the process, and the warnings."""
     command = [sys.executable, "-c", CODE, str(soft), str(hard), *settings]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     return [int(each) for each in ended.stdout.split()], ended.stderr
@@ -33,18 +33,18 @@ def config_of(*settings: str) -> BrokerConfig:
     return parse_config(dict(each.split("=") for each in settings))
 
 
-def test_the_limit_of_connections_is_what_files_leave() -> None:
+def test_connections_get_the_descriptors_that_segments_leave() -> None:
     assert told(256, 4096) == ([4096 - 512 - 128, 512, 4096, 4096], "")
     assert shares(4096, config_of("kpybroker.max.open.files=64")) == (64, 4096 - 64 - 128)
 
 
-def test_few_connections_are_warned_of_in_one_line() -> None:
+def test_a_low_connection_limit_is_one_warning() -> None:
     (connections, *_), said = told(256, 1024)
     assert connections == 384
     assert said.splitlines() == ["1024 file descriptors leave room for 384 connections; raise `ulimit -n` for more"]
 
 
-def test_what_was_set_is_kept() -> None:
+def test_configured_limits_are_kept() -> None:
     assert shares(1024, config_of("max.connections=7")) == (512, 7)
     assert shares(1024, config_of("max.connections=800")) == (96, 800), "segments do with what is left"
     assert shares(1024, config_of("max.connections=2147483647")) == shares(1024, config_of()), "no limit is no number"
@@ -52,7 +52,7 @@ def test_what_was_set_is_kept() -> None:
 
 @pytest.mark.parametrize("descriptors", [200, 256, 640, 1024, 20_000, 1 << 20])
 @pytest.mark.parametrize("settings", [(), ("log.dirs=/a,/b,/c", "kpybroker.http.port=0")])
-def test_the_shares_are_no_more_than_there_are(descriptors: int, settings: tuple[str, ...]) -> None:
+def test_the_shares_are_never_more_than_the_total(descriptors: int, settings: tuple[str, ...]) -> None:
     config = config_of(*settings)
     if descriptors <= 256 and settings:
         with pytest.raises(ConfigError):
@@ -72,7 +72,7 @@ def test_the_shares_are_no_more_than_there_are(descriptors: int, settings: tuple
         (("kpybroker.max.open.files=897",), 128 + 897),
     ],
 )
-def test_more_than_there_are_is_refused_with_the_numbers(settings: tuple[str, ...], needed: int) -> None:
+def test_impossible_settings_are_refused_with_the_numbers(settings: tuple[str, ...], needed: int) -> None:
     with pytest.raises(ConfigError) as refused:
         shares(needed - 1, config_of(*settings))
     for number in (str(needed - 1), *(each.partition("=")[2] for each in settings)):
@@ -81,8 +81,8 @@ def test_more_than_there_are_is_refused_with_the_numbers(settings: tuple[str, ..
     assert files + connections == needed - 128
 
 
-def test_a_hard_limit_that_cannot_be_had_leaves_what_macos_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the hard limit says that there is none, the soft one is 256, and the system takes no more than OPEN_MAX."""
+def test_an_unreachable_hard_limit_falls_back_to_the_maximum_of_macos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On macOS the hard limit is unlimited, the soft one is 256, and the system allows at most OPEN_MAX."""
 
     def as_on_a_mac(which: int, limits: tuple[int, int]) -> None:
         if limits[0] == resource.RLIM_INFINITY or limits[0] > OPEN_MAX:

@@ -1,4 +1,4 @@
-"""dev --detach, wait, stop: a broker for the steps of a CI job."""
+"""`dev --detach`, `wait`, `stop`: a broker for the steps of a CI job."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def test_a_broker_runs_on_until_it_is_stopped(tmp_path: Path, monkeypatch: pytes
             range(1, int(brokers) + 1)
         )
         shell("produce", "orders", stdin=b"one\n")
-        os.kill(int(facts["pid"]), signal.SIGHUP)  # not the end of it: the terminal it came from may be closed
+        os.kill(int(facts["pid"]), signal.SIGHUP)  # SIGHUP does not stop it: the terminal that started it may be closed
         again = program("dev", "--detach", "--port", "0", "--brokers", brokers, *where)
         assert (again.returncode, "in use" in again.stderr) == (2, True)
-        assert f"`kpybroker stop --data-dir {tmp_path / 'data'}` ends it" in again.stderr
+        assert f"`kpybroker stop --data-dir {tmp_path / 'data'}` stops it" in again.stderr
         assert shell("consume", "orders", "--from-beginning").out == "one\n", "the first one still serves"
     finally:
         ended = program("stop", *where)
     assert (ended.returncode, ended.stdout) == (0, f"stopped the broker on {tmp_path / 'data'}\n"), ended.stderr
-    assert "nothing listens" in shell("topics", "list").err
+    assert "no server listens" in shell("topics", "list").err
     assert not (tmp_path / "data.ready").exists()
     assert "no broker runs on" in program("stop", *where).stderr
 
 
-def test_a_broker_that_was_started_otherwise_is_not_killed(tmp_path: Path) -> None:
+def test_a_broker_started_without_detach_is_not_killed(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "kpybroker", "dev", "--port", "0", "--data-dir", str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -72,10 +72,10 @@ def test_waiting_ends_with_the_reason(kpybroker: BrokerProcess, shell: Shell) ->
     answer = shell("wait", "--brokers", "2", "--timeout", "0.3")
     assert (answer.code, answer.err) == (1, "kpybroker: not ready after 0.3 s: 1 of 2 brokers are up\n")
     nobody = shell("wait", "--bootstrap", "127.0.0.1:1", "--timeout", "0.3")
-    assert (nobody.code, "nothing listens at 127.0.0.1:1" in nobody.err) == (1, True)
+    assert (nobody.code, "no server listens at 127.0.0.1:1" in nobody.err) == (1, True)
 
 
-def test_a_broker_that_cannot_start_says_why(tmp_path: Path, kpybroker_port: str) -> None:
+def test_a_broker_that_cannot_start_reports_why(tmp_path: Path, kpybroker_port: str) -> None:
     failed = program("dev", "--detach", "--port", kpybroker_port, "--data-dir", str(tmp_path / "data"))
     assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
     assert f"cannot listen on 127.0.0.1:{kpybroker_port}" in failed.stderr, "the last line of its log"
@@ -83,12 +83,12 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path, kpybroker_port: str
 
 @pytest.fixture
 def kpybroker_port(kpybroker: BrokerProcess) -> str:
-    """A port that is taken."""
+    """A port in use."""
     return kpybroker.bootstrap.rpartition(":")[2]
 
 
 @pytest.mark.parametrize("other", [("--ephemeral",), ("--ready-file", "x"), ("--until-stdin-closes",)], ids=str)
-def test_what_excludes_detach(other: tuple[str, ...]) -> None:
+def test_options_that_exclude_detach(other: tuple[str, ...]) -> None:
     refused = program("dev", "--detach", *other)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert f"--detach and {other[0]} cannot be used together" in refused.stderr

@@ -1,4 +1,4 @@
-"""`serve --from-env` reads variables as the image apache/kafka 4.3.1 does, and serves with what compose files give."""
+"""`serve --from-env` reads variables as the image apache/kafka 4.3.1 does, and runs common compose files."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ ADDRESSED = re.compile(r"(?<![\d.])(\d{4,5})(?!\d)")
         ("KAFKA_HEAP_OPT", "heap.opt"),
     ],
 )
-def test_names_are_those_that_apache_kafka_makes_of_them(variable: str, name: str) -> None:
-    """As asked of kafka.docker.KafkaDockerWrapper."""
+def test_names_are_converted_as_in_apache_kafka(variable: str, name: str) -> None:
+    """The expected names come from kafka.docker.KafkaDockerWrapper."""
     assert setting_name(variable) == name
 
 
-def test_values_are_those_of_a_property_file() -> None:
-    """That is what Apache Kafka makes of them first: blanks in front go, backslashes have a meaning."""
+def test_values_are_parsed_as_in_a_properties_file() -> None:
+    """As in Apache Kafka: leading blanks are removed, and backslashes escape."""
     told = read_environment(
         {"KAFKA_A": "  a b", "KAFKA_B": "x\\ty", "KAFKA_C": "", "OTHER": "1", "KAFKA_LOG_DIR": "/x"}
     )
     assert told == {"a": "a b", "b": "x\ty", "c": "", "log.dir": "/x"}
 
 
-def test_what_speaks_to_the_jvm_or_to_kubernetes_is_no_setting(caplog: pytest.LogCaptureFixture) -> None:
+def test_variables_for_the_jvm_and_kubernetes_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     links = ("KAFKA_SERVICE_HOST", "KAFKA_SERVICE_PORT_CLIENTS", "KAFKA_PORT", "KAFKA_PORT_9092_TCP_ADDR")
     told = read_environment({"KAFKA_NODE_ID": "1", **dict.fromkeys(NO_SETTINGS, "-X"), **dict.fromkeys(links, "1")})
     assert told == {"node.id": "1", "log.dirs": DATA}
@@ -62,13 +62,13 @@ def test_what_speaks_to_the_jvm_or_to_kubernetes_is_no_setting(caplog: pytest.Lo
     assert "no JVM" in line
 
 
-def test_a_file_gives_way_to_variables(tmp_path: Path) -> None:
+def test_variables_override_a_file(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("node.id=9\nlog.dirs=/mounted\n")
     assert read_environment({"KAFKA_NODE_ID": "2"}, file) == {"node.id": "2", "log.dirs": "/mounted"}
 
 
-def test_who_says_nothing_gets_a_node_for_this_host() -> None:
+def test_without_variables_the_node_serves_this_host() -> None:
     config = parse_config(read_environment({"KAFKA_KPYBROKER_HTTP_PORT": "8080"}))
     assert [(each.host, each.port) for each in config.advertised_listeners] == [("localhost", 9092)]
     assert config.process_roles == ("broker", "controller")
@@ -76,7 +76,7 @@ def test_who_says_nothing_gets_a_node_for_this_host() -> None:
     assert config.http_port == 8080
 
 
-def test_the_cluster_id_and_listeners_are_as_the_image_has_them() -> None:
+def test_the_cluster_id_and_listeners_match_the_image() -> None:
     advertised = {"KAFKA_ADVERTISED_LISTENERS": "IN://kafka-1:19092,OUT://[::1]:9092", "KAFKA_PROCESS_ROLES": "broker"}
     told = read_environment({**advertised, "CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw"})
     assert told["listeners"] == "IN://0.0.0.0:19092,OUT://0.0.0.0:9092"
@@ -86,7 +86,7 @@ def test_the_cluster_id_and_listeners_are_as_the_image_has_them() -> None:
     assert "advertised.listeners" not in alone
 
 
-def test_a_typing_error_is_not_passed_over() -> None:
+def test_a_misspelt_variable_is_not_ignored() -> None:
     command = [sys.executable, "-m", "kpybroker", "serve", "--from-env"]
     environment = {**os.environ, "KAFKA_LOG_RETENTION_HUORS": "1"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
@@ -96,7 +96,7 @@ def test_a_typing_error_is_not_passed_over() -> None:
     assert "log.retention.hours" in line
 
 
-# ---- with the environment of the compose files
+# ---- with the environment of compose files
 
 
 def free_port() -> int:
@@ -107,7 +107,7 @@ def free_port() -> int:
 
 
 def here(services: dict[str, Any], tmp_path: Path) -> list[dict[str, str]]:
-    """The services' variables, with a loopback address for each container's name and free ports for theirs."""
+    """The services' variables, with a loopback address for each container's name and free ports."""
     addresses = {name: f"127.0.0.{number}" for number, name in enumerate(services, 1)}
     ports: dict[str, str] = {}
     found = []
@@ -126,7 +126,7 @@ def here(services: dict[str, Any], tmp_path: Path) -> list[dict[str, str]]:
 
 @contextlib.contextmanager
 def containers(file: str, tmp_path: Path) -> Iterator[list[dict[str, str]]]:
-    """The image's command with each service's variables, until all have said that they are ready."""
+    """The image's command with each service's variables, until all have reported that they are ready."""
     variables = here(yaml.safe_load((DEPLOY / file).read_text())["services"], tmp_path)
     processes = [kpybroker_process("serve", "--from-env", env={**os.environ, **each}) for each in variables]
     try:
@@ -152,7 +152,7 @@ def health(variables: dict[str, str], path: str) -> tuple[int, str]:
 
 
 async def used(address: str, replicas: int) -> None:
-    """A client that is outside creates a topic with that many replicas, which are in sync."""
+    """A client outside of the containers creates a topic with this many replicas, which are in sync."""
     host, _, port = address.rpartition(":")
     peer = await Peer.dial(real_world().network, host, int(port))
     try:

@@ -1,4 +1,5 @@
-"""A full disk: who writes is told, everybody else is served, and what was acknowledged is there afterwards."""
+"""A full disk: producers get an error, other partitions are served, and acknowledged records are still there
+afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def _ways() -> list[str]:
 
 @contextlib.asynccontextmanager
 async def broker_on(disk: SmallDisk, ends_with: signal.Signals) -> AsyncIterator[tuple[Peer, list[str]]]:
-    """A broker as a child of its own, a connection to it, and a list for what it said in the end."""
+    """A broker as a child process, a connection to it, and a list for its final output."""
     said: list[str] = []
     settings = ["--set", "auto.create.topics.enable=false"]
     process = subprocess.Popen(
@@ -57,7 +58,7 @@ async def broker_on(disk: SmallDisk, ends_with: signal.Signals) -> AsyncIterator
 
 
 async def values(peer: Peer, topic: str) -> list[bytes]:
-    """All that a consumer would read."""
+    """All values that a consumer would read."""
     found: list[bytes] = []
     while True:
         told = await get(peer, topic, len(found))
@@ -106,8 +107,10 @@ def test_a_full_disk(way: str, ends_with: signal.Signals, tmp_path: Path) -> Non
         asyncio.run(asyncio.wait_for(whole(disk), WAIT_S))
 
 
-def test_a_partition_that_is_offline_on_a_full_disk_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metadata still names its leader, which alone knows."""
+def test_a_partition_that_is_offline_because_of_a_full_disk_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata still names its leader, and only the leader knows that it is offline."""
 
     async def whole(disk: SmallDisk) -> None:
         async with broker_on(disk, signal.SIGTERM) as (peer, _):

@@ -1,4 +1,4 @@
-"""groups: lag as it is, resets that are shown before they are done, and never under the feet of members."""
+"""`kpybroker groups`: lag, resets that show their plan first, and groups with members, which are never reset."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_shift_stays_inside_the_log(shell: Shell, read: tuple[str, str]) -> No
         assert ("outside" in answer.err) == (abs(int(shift)) == 100)
 
 
-def test_a_person_is_told_that_nothing_was_changed(shell: Shell, read: tuple[str, str]) -> None:
+def test_a_plan_states_that_nothing_was_changed(shell: Shell, read: tuple[str, str]) -> None:
     topic, group = read
     answer = shell("groups", "reset", group, "--all-topics", "--to-latest")
     assert "--execute" in answer.err
@@ -147,7 +147,7 @@ def test_members_of_the_consumer_protocol_are_shown_and_not_overwritten(shell: S
     world.close()
 
 
-def test_assignments_are_read_and_nonsense_is_none() -> None:
+def test_assignments_are_parsed_and_invalid_ones_are_empty() -> None:
     data = pack(">hi", 1, 2) + pack(">h", 2) + b"ab" + pack(">iii", 2, 0, 7) + pack(">h", 1) + b"c" + pack(">i", 0)
     assert parse_assignment(data + pack(">i", -1)) == [("ab", 0), ("ab", 7)]
     for size in range(len(data)):
@@ -172,7 +172,7 @@ def test_assignments_are_read_and_nonsense_is_none() -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
+def test_each_error_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
     answer = shell(*arguments)
     assert answer.code == code
     assert answer.err.count("\n") == 1

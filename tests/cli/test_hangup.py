@@ -1,4 +1,4 @@
-"""A terminal that is closed: `dev` stops cleanly, once, and not where somebody has asked that it goes on."""
+"""A closed terminal: `dev` stops cleanly, once, unless SIGHUP is ignored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WITH_TERMINAL = (
 
 @pytest.fixture(autouse=True)
 def _not_ignored() -> Iterator[None]:
-    """Children inherit it: these tests may themselves run under nohup."""
+    """Child processes inherit ignored signals: these tests may themselves run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -41,8 +41,8 @@ def directories(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("brokers", ["1", "3"])
-def test_it_stops_and_leaves_nothing(brokers: str, tmp_path: Path, environment: dict[str, str]) -> None:
-    """Kernel and shell both send SIGHUP: the second one hurries nothing."""
+def test_it_stops_and_leaves_nothing_behind(brokers: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    """Kernel and shell both send SIGHUP: the second one must not force an exit."""
     process = kpybroker_process(*DEV, "--brokers", brokers, env=environment)
     ready(process)
     assert len(directories(tmp_path)) == 1
@@ -52,8 +52,8 @@ def test_it_stops_and_leaves_nothing(brokers: str, tmp_path: Path, environment: 
     assert not directories(tmp_path)
 
 
-def test_the_terminal_is_gone(tmp_path: Path, environment: dict[str, str]) -> None:
-    """A real one: nothing can be written to it either."""
+def test_it_stops_when_a_real_terminal_is_gone(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Nothing can be written to the terminal either."""
     ready_file = tmp_path / "ready"
     ours, theirs = os.openpty()
     process = subprocess.Popen(
@@ -75,7 +75,7 @@ def test_the_terminal_is_gone(tmp_path: Path, environment: dict[str, str]) -> No
 
 @pytest.fixture
 def under_nohup(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A broker whose SIGHUP was ignored before it began."""
+    """A broker that was started with SIGHUP ignored."""
     process = subprocess.Popen(
         ["sh", "-c", 'trap "" HUP; exec "$0" -m kpybroker "$@"', sys.executable, *DEV],
         stdout=subprocess.PIPE,
@@ -88,7 +88,7 @@ def under_nohup(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     process.communicate(timeout=WAIT_S)
 
 
-def test_under_nohup_it_goes_on(under_nohup: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_nohup_it_keeps_running(under_nohup: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
     facts = ready(under_nohup)
     status = dict(line.split(":", 1) for line in Path(f"/proc/{under_nohup.pid}/status").read_text().splitlines())
     assert int(status["SigIgn"], 16) >> (signal.SIGHUP - 1) & 1, "the kernel drops it"
@@ -96,8 +96,8 @@ def test_under_nohup_it_goes_on(under_nohup: subprocess.Popen[str], monkeypatch:
     assert Shell(facts["bootstrap"], monkeypatch)("topics", "list").code == 0
 
 
-def test_a_hangup_during_the_start_leaves_nothing(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Two of them, when the directory is there and nothing listens for them on the loop yet."""
+def test_a_hangup_during_the_start_leaves_nothing_behind(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Two signals, after the directory was created and before the loop handles signals."""
     code = (
         "from kpybroker.cli import early\n"
         "early.prepare(until_hangup=True)\n"

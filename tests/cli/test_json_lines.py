@@ -1,4 +1,4 @@
-"""Records as JSON lines: what consume prints goes back in unchanged."""
+"""Records as JSON lines: the output of consume can be produced again unchanged."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ RECORDS = st.builds(
 
 @given(RECORDS, st.integers(0, 2**31 - 1))
 @settings(max_examples=300, deadline=None)
-def test_what_is_written_is_read_again(record: Record, partition: int) -> None:
+def test_written_lines_are_parsed_back(record: Record, partition: int) -> None:
     line = json_line("t", partition, record).encode()
     assert b"\n" not in line
     assert parse_json_line(line, 1) == Outgoing(record.key, record.value, record.headers, partition, record.timestamp)
 
 
-def test_what_consume_prints_goes_back_in_unchanged(shell: Shell, topic: str, tmp_path: Path) -> None:
-    """Through two brokers' worth of topics: bytes, nulls, headers, partitions and times."""
+def test_the_output_of_consume_is_produced_unchanged(shell: Shell, topic: str, tmp_path: Path) -> None:
+    """From one topic to another: bytes, nulls, headers, partitions and times."""
     lines = [
         {"key": "a", "value": "text", "partition": 2, "timestamp": 1_700_000_000_000},
         {"key_base64": "/w==", "value": None, "partition": 0, "timestamp": 1_700_000_000_001},
@@ -54,7 +54,7 @@ def test_what_consume_prints_goes_back_in_unchanged(shell: Shell, topic: str, tm
     assert len(first.splitlines()) == len(lines)
 
 
-def test_values_that_are_no_strings_are_sent_as_the_json_they_are(shell: Shell, topic: str) -> None:
+def test_other_json_values_are_sent_as_json_text(shell: Shell, topic: str) -> None:
     shell("produce", topic, "--json-lines", stdin=b'{"value": {"id": 1, "tags": [true, null]}, "headers": {"a": "b"}}')
     (record,) = shell("consume", topic, "--from-beginning", "--json").lines
     assert record["value"] == '{"id":1,"tags":[true,null]}'
@@ -84,7 +84,7 @@ def test_values_that_are_no_strings_are_sent_as_the_json_they_are(shell: Shell, 
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else value,
 )
-def test_a_line_that_is_no_record_is_named(line: bytes, cause: str) -> None:
+def test_an_invalid_line_is_named(line: bytes, cause: str) -> None:
     with pytest.raises(CommandFailed, match=cause) as failed:
         parse_json_line(line, 7)
     assert "line 7" in str(failed.value)
@@ -93,4 +93,4 @@ def test_a_line_that_is_no_record_is_named(line: bytes, cause: str) -> None:
 def test_a_partition_that_does_not_exist_is_named(shell: Shell, topic: str) -> None:
     answer = shell("produce", topic, "--json-lines", stdin=b'{"value": "a"}\n{"value": "b", "partition": 1}\n')
     assert (answer.code, "has no partition 1" in answer.err) == (1, True)
-    assert shell("consume", topic, "--from-beginning").out == "a\n", "what stands before it was sent"
+    assert shell("consume", topic, "--from-beginning").out == "a\n", "the lines before it were sent"

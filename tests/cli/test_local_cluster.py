@@ -1,4 +1,4 @@
-"""dev --brokers: the plan of several nodes, and the processes that carry it out."""
+"""`dev --brokers`: the plan of several nodes, and their processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ports() -> Iterator[Ports]:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """The real program; what still runs at the end is killed."""
+    """Starts the real program; kills what is still running at the end."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*arguments: str) -> subprocess.Popen[str]:
@@ -60,9 +60,9 @@ def wait_until_gone(pid: int) -> None:
 
 
 def wait_until_in_sync(shell: Shell, topic: str, node_id: int) -> None:
-    """Only who is in sync somewhere has something to hand over, and waits until the others know.
+    """Wait until the node is in sync: only then has it leaderships to hand over, and the others to inform.
 
-    The shell is of that node alone: what others show may be of the life before.
+    The shell is for this node alone: other nodes may still show its state from before.
     """
     deadline = time.monotonic() + WAIT_S
     while node_id not in shell("topics", "describe", topic, "--json").json[0]["partitions"][0]["isr"]:
@@ -83,7 +83,7 @@ def planned(directory: Path, brokers: int, ports: Ports, port: int = 0, http: in
 
 
 def quiet_port() -> int:
-    """The first of some hundreds that nobody uses, below those that are given to who asks for any."""
+    """The first of some hundreds of unused ports, below the range from which the system picks ports."""
     for port in range(20_000, 32_000, 200):
         with contextlib.closing(Ports()) as ports, contextlib.suppress(ConfigError):
             for offset in range(150):
@@ -92,8 +92,8 @@ def quiet_port() -> int:
     raise AssertionError("this machine has no ports left")
 
 
-def test_who_votes() -> None:
-    """An odd number, of those there are, and never more than five."""
+def test_the_number_of_voters() -> None:
+    """An odd number, at most the number of nodes, and never more than five."""
     voters = [voters_among(count) for count in range(1, 12)]
     assert voters == [1, 1, 3, 3, 5, 5, 5, 5, 5, 5, 5]
 
@@ -101,14 +101,14 @@ def test_who_votes() -> None:
 @pytest.mark.parametrize(
     ("brokers", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (9, "3", "2")]
 )
-def test_how_often_records_are_kept(brokers: int, replicas: str, in_sync: str) -> None:
+def test_the_replication_settings(brokers: int, replicas: str, in_sync: str) -> None:
     for name, value in replication(brokers).items():
         assert value == (in_sync if "insync" in name or "min.isr" in name else replicas), name
 
 
 @pytest.mark.parametrize("brokers", [2, 3, 4, 7])
 def test_a_plan_is_one_cluster(brokers: int, tmp_path: Path, ports: Ports) -> None:
-    """Everybody listens on ports of its own, names the same voters, and those listen where they are named."""
+    """Every node listens on ports of its own and names the same voters, and the voters listen at those addresses."""
     configs = [node.config for node in planned(tmp_path, brokers, ports, http=0)]
     endpoints = [endpoint for config in configs for endpoint in (*config.listeners, *config.controller_listeners)]
     taken = [endpoint.port for endpoint in endpoints] + [config.http_port for config in configs]
@@ -125,7 +125,7 @@ def test_a_plan_is_one_cluster(brokers: int, tmp_path: Path, ports: Ports) -> No
 
 
 def test_the_next_plan_is_the_same_cluster(tmp_path: Path) -> None:
-    """Cluster id and voters stay, also where brokers are added; with --port so do all ports."""
+    """Cluster id and voters stay the same, even if brokers are added; with --port, so do all ports."""
     for count in (3, 6):
         with contextlib.closing(Ports()) as ports:
             port = quiet_port()
@@ -140,7 +140,7 @@ def test_the_next_plan_is_the_same_cluster(tmp_path: Path) -> None:
             assert {node.config.cluster_id for node in nodes} == {first}
 
 
-def test_a_property_file_says_what_was_planned(tmp_path: Path, ports: Ports) -> None:
+def test_a_properties_file_has_the_planned_settings(tmp_path: Path, ports: Ports) -> None:
     odd = " back\\slash, new\nline and = : # !"
     wanted = LocalClusterOptions(2, 0, None, {"broker.rack": odd})
     for node in plan(tmp_path, wanted, {}, ports):
@@ -150,14 +150,14 @@ def test_a_property_file_says_what_was_planned(tmp_path: Path, ports: Ports) -> 
 
 
 def test_no_port_is_planned_twice(tmp_path: Path, ports: Ports) -> None:
-    """The controllers of three brokers listen 100 above --port, which is where people like to have HTTP."""
-    port = steady_port(103)  # no outgoing connection takes one of these meanwhile
+    """The controllers of three brokers listen 100 above --port, which is a popular place for HTTP."""
+    port = steady_port(103)  # no outgoing connection takes one of these in the meantime
     with pytest.raises(ConfigError, match="choose another --port or --http-port"):
         plan(tmp_path, LocalClusterOptions(3, port, port + 102, {}), {}, ports)
 
 
-def test_held_ports_are_for_the_nodes(ports: Ports) -> None:
-    """Nobody is given one, and who names one can listen; a port in use cannot be held."""
+def test_held_ports_are_reserved_for_the_nodes(ports: Ports) -> None:
+    """No other socket gets such a port, but one that names it can listen; a port in use cannot be held."""
     held = [ports.hold(0) for _ in range(50)]
     for _ in range(200):
         with socket.socket() as other:
@@ -188,7 +188,7 @@ def test_held_ports_are_for_the_nodes(ports: Ports) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused_and_nothing_is_written(arguments: list[str], cause: str, tmp_path: Path) -> None:
+def test_an_impossible_plan_is_refused_and_nothing_is_written(arguments: list[str], cause: str, tmp_path: Path) -> None:
     places = {name: tmp_path / name for name in ("single", "several", "file", "garbled")}
     places["single"].mkdir()
     (places["single"] / "meta.properties").write_text("version=1\n")
@@ -210,8 +210,9 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(arguments: list[str], 
 # ---- the processes
 
 
-def test_two_lives_of_a_cluster(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ready says all three, records have three replicas and are there again, SIGTERM ends everybody cleanly."""
+def test_two_runs_of_a_cluster(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ready line names all three; records have three replicas and survive a restart; SIGTERM stops all nodes
+    cleanly."""
     data = tmp_path / "data"
     arguments = ["dev", "--brokers", "3", "--port", "0", "--data-dir", str(data)]
     process = start(*arguments, "--ready-file", str(tmp_path / "ready"))
@@ -239,7 +240,7 @@ def test_two_lives_of_a_cluster(tmp_path: Path, start: Start, monkeypatch: pytes
     assert stopped(again) == (0, "", "")
 
 
-def test_a_broker_that_dies_is_told_of_and_may_come_back(
+def test_a_broker_that_dies_is_reported_and_may_return(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = start("dev", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path))
@@ -258,12 +259,12 @@ def test_a_broker_that_dies_is_told_of_and_may_come_back(
     code, out, told = stopped(alone)
     assert (code, out) == (0, "")
     assert all(" INFO kpybroker.cluster: " in line for line in told.splitlines())
-    for other in (1, 3):  # it is let go once they know
+    for other in (1, 3):  # the controller lets it stop once the others know the new leaders
         assert "broker 2 stops (controlled shutdown)" in (tmp_path / f"node-{other}.log").read_text()
     assert stopped(process)[0] == 0
 
 
-def test_nobody_outlives_a_parent_that_is_killed(tmp_path: Path, start: Start) -> None:
+def test_no_process_survives_a_killed_parent(tmp_path: Path, start: Start) -> None:
     process = start("dev", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path))
     ready(process)
     pids = [pid_of(tmp_path, node_id) for node_id in (1, 2, 3)]
@@ -272,7 +273,7 @@ def test_nobody_outlives_a_parent_that_is_killed(tmp_path: Path, start: Start) -
         wait_until_gone(pid)
 
 
-def test_a_broker_that_cannot_start_ends_all_with_its_reason(tmp_path: Path, start: Start) -> None:
+def test_a_broker_that_cannot_start_stops_all_with_its_reason(tmp_path: Path, start: Start) -> None:
     (tmp_path / "node-2").write_text("not a directory")
     out, err = start("dev", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path)).communicate(timeout=WAIT_S)
     assert out == ""
@@ -280,7 +281,7 @@ def test_a_broker_that_cannot_start_ends_all_with_its_reason(tmp_path: Path, sta
     assert err.count("\n") == 1
 
 
-def test_an_ephemeral_cluster_goes_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ephemeral_cluster_stops_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with BrokerProcess.started(brokers=3) as cluster:
         assert len(cluster.bootstrap.split(",")) == 3

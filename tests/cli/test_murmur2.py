@@ -52,12 +52,12 @@ KAFKAS = [
 
 
 @pytest.mark.parametrize(("key", "hashed", "partition"), KAFKAS)
-def test_keys_hash_as_kafka_has_it(key: str, hashed: int, partition: int) -> None:
+def test_keys_hash_as_in_kafka(key: str, hashed: int, partition: int) -> None:
     data = bytes.fromhex(key)
     assert murmur2(data) == hashed
     assert partition_of(data, 7) == partition
 
 
-def test_every_partition_number_is_possible() -> None:
+def test_every_partition_number_occurs() -> None:
     assert {partition_of(f"key-{n}".encode(), 12) for n in range(400)} == set(range(12))
     assert partition_of(b"anything", 1) == 0

@@ -1,4 +1,4 @@
-"""A cluster of which a part is out of reach: what can be read is shown, and the node that does not answer is named."""
+"""A cluster with an unreachable node: the readable part is shown, and the node that does not answer is named."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kpybroker.testing.process import BrokerProcess
 from kpybroker.wire.rpc import list_offsets
 
 
-def test_the_node_that_is_out_of_reach_is_named(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unreachable_node_is_named(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     monkeypatch.setenv("KPYBROKER_BOOTSTRAP", kpybroker.bootstrap)

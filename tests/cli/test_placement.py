@@ -1,4 +1,4 @@
-"""Plans of reassignments: even, complete, and with nothing moved that need not be."""
+"""Plans of reassignments: even, complete, and without unnecessary moves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from kpybroker.cli.placement import place
 
 @st.composite
 def wishes(draw: st.DrawFn) -> tuple[dict[int, list[int]], list[int], int | None]:
-    """Partitions on some of eight brokers, the brokers that may hold them then, and perhaps another count."""
+    """Partitions on some of eight brokers, the brokers that may hold them afterwards, and perhaps another replica
+    count."""
     allowed = sorted(draw(st.sets(st.integers(1, 8), min_size=1)))
     count = draw(st.none() | st.integers(1, len(allowed)))
     held_max = 3 if count is not None else min(3, len(allowed))
@@ -36,7 +37,7 @@ def test_a_plan_is_complete_even_and_final(wish: tuple[dict[int, list[int]], lis
     assert place(new, allowed, count) == new, "a cluster that is as planned is left alone"
 
 
-def test_what_is_even_already_is_not_moved() -> None:
+def test_an_even_placement_is_not_changed() -> None:
     even = {0: [1, 2], 1: [2, 3], 2: [3, 1]}
     assert place(even, [1, 2, 3]) == even
     moved = place(even, [1, 2, 3, 4])

@@ -1,4 +1,4 @@
-"""It starts on a Mac, which lacks some of what Linux has, and says on Windows what to do instead."""
+"""It starts on a Mac, which lacks some features of Linux, and on Windows it explains what to do instead."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def use(address: str) -> None:
 
 
 def served(process: subprocess.Popen[str], brokers: int = 1) -> str:
-    """Uses and stops it; what it said on stderr."""
+    """Uses the broker and stops it; returns what it wrote to stderr."""
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -95,18 +95,18 @@ def served(process: subprocess.Popen[str], brokers: int = 1) -> str:
 
 
 def test_a_mac_syncs_to_the_device() -> None:
-    """Its fsync leaves the bytes in the device's cache: F_FULLFSYNC is what fdatasync is on Linux."""
+    """Its fsync leaves the bytes in the device's cache: F_FULLFSYNC corresponds to fdatasync on Linux."""
     said = served(on_a_mac("dev", "--port", "0", "--ephemeral", "--set", "kpybroker.fsync=always"))
     asked = int(said.split("asked=")[1].split()[0])
     assert asked > 0
     assert said.endswith("synced=0\n")
 
 
-def test_several_brokers_start_where_a_bound_port_is_taken() -> None:
+def test_several_brokers_start_although_bound_ports_block_each_other() -> None:
     served(on_a_mac("dev", "--brokers", "2", "--port", "0", "--ephemeral"), brokers=2)
 
 
-def test_windows_is_told_of_wsl_before_anything_fails() -> None:
+def test_windows_users_are_told_of_wsl_before_anything_fails() -> None:
     code = (
         "import sys\nsys.platform = 'win32'\n"
         "for name in ('fcntl', 'resource', 'pwd', 'grp', 'termios'):\n    sys.modules[name] = None\n"

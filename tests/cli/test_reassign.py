@@ -1,4 +1,4 @@
-"""reassign: a plan changes nothing, a move ends where it was planned, and one that was called off leaves no trace."""
+"""`reassign`: a plan changes nothing, a move ends as planned, and a cancelled move leaves no trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cli.shell import Shell
 
 @pytest.fixture
 def cluster(kpybroker_cluster: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Commands for three brokers."""
+    """Runs commands on three brokers."""
     return Shell(kpybroker_cluster.bootstrap, monkeypatch)
 
 
@@ -49,8 +49,8 @@ def test_a_topic_moves_as_planned(cluster: Shell, topic: str) -> None:
     assert cluster(*start, "--json").json["moves"] == []
 
 
-def test_a_move_is_called_off(cluster: Shell, topic: str) -> None:
-    """At a byte a second it is still on its way."""
+def test_a_move_is_cancelled(cluster: Shell, topic: str) -> None:
+    """At a byte per second it is still in progress."""
     cluster("topics", "create", topic, "--replication", "1")
     for _ in range(4):
         cluster("produce", topic, stdin=b"a" * 50_000)
@@ -80,7 +80,7 @@ def test_a_move_is_called_off(cluster: Shell, topic: str) -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
+def test_each_error_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
     answer = shell("reassign", *arguments)
     assert (answer.code, answer.out) == (code, ""), answer
     assert answer.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""produce and consume: what goes in comes out, from wherever one begins."""
+"""`produce` and `consume`: records are read as they were written, from any starting point."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_codec_and_acks(shell: Shell, topic: str, compression: str, acks: 
     assert shell("consume", topic, "--from-beginning", "--follow", "--max", "500").out == "a line\n" * 500
 
 
-def test_keys_go_where_every_client_looks_for_them(shell: Shell, topic: str) -> None:
+def test_keys_go_to_the_same_partition_as_with_every_client(shell: Shell, topic: str) -> None:
     shell("topics", "create", topic, "--partitions", "5")
     lines = "".join(f"key-{n}=value {n}=\n" for n in range(100)).encode()
     told = shell("produce", topic, "--key-separator", "=", "--json", stdin=lines).json
@@ -62,7 +62,7 @@ def test_keys_go_where_every_client_looks_for_them(shell: Shell, topic: str) -> 
     assert only == [f"{r['key']} -> {r['value']}" for r in records if r["partition"] == 3]
 
 
-def test_headers_nulls_and_bytes_that_are_no_text(shell: Shell, topic: str) -> None:
+def test_headers_nulls_and_binary_values(shell: Shell, topic: str) -> None:
     shell("topics", "create", topic)
     shell(
         *("produce", topic, "--key-separator", ":", "--null-marker", "NULL"),
@@ -110,7 +110,7 @@ def test_following_sees_what_arrives(shell: Shell, topic: str) -> None:
     assert shell("consume", topic, "--from-beginning", "--follow", "--max", "1").out == "before\n"
 
 
-def test_times_are_read_as_written() -> None:
+def test_timestamps_are_parsed_as_printed() -> None:
     assert parse_time("1700000000000") == 1_700_000_000_000
     assert parse_time("2026-07-01T12:00:00+02:00") == parse_time("2026-07-01T10:00:00Z") == 1_782_900_000_000
     assert parse_time("2026-07-01T12:00:00.250Z") % 1000 == 250
@@ -164,7 +164,7 @@ def test_lines_before_a_bad_one_are_sent(shell: Shell, topic: str) -> None:
         ),
     ],
 )
-def test_a_record_too_large_is_refused_with_a_way_out_that_works(
+def test_the_remedy_for_a_record_that_is_too_large_works(
     shell: Shell, topic: str, tmp_path: Path, limits: list[str], size_bytes: int, why: str
 ) -> None:
     file = tmp_path / "large"
@@ -182,7 +182,7 @@ def test_offsets_outside_a_log_are_refused(shell: Shell, topic: str) -> None:
     shell("topics", "create", topic, "--partitions", "2")
     shell("produce", topic, "--partition", "0", stdin=b"a\nb\n")
     assert "holds 0 to 1" in shell("consume", topic, "--partition", "0", "--offset", "3").err
-    assert "is empty at 0" in shell("consume", topic, "--partition", "1", "--offset", "1").err
+    assert "is empty and starts at 0" in shell("consume", topic, "--partition", "1", "--offset", "1").err
     needs_one = shell("consume", topic, "--offset", "1")
     assert (needs_one.code, "--partition" in needs_one.err) == (2, True)
 
@@ -225,7 +225,7 @@ def test_offsets_outside_a_log_are_refused(shell: Shell, topic: str) -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
+def test_each_error_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
     answer = shell(*arguments)
     assert answer.code == code
     assert answer.err.count("\n") == 1
@@ -234,14 +234,14 @@ def test_what_is_wrong_is_one_line(shell: Shell, arguments: tuple[str, ...], cod
     assert answer.out == ""
 
 
-def test_json_is_one_object_a_line(shell: Shell, topic: str) -> None:
+def test_json_is_one_object_per_line(shell: Shell, topic: str) -> None:
     shell("topics", "create", topic)
     shell("produce", topic, stdin="grüße\n😀\n".encode())
     lines = shell("consume", topic, "--from-beginning", "--json").out.splitlines()
     assert [json.loads(line)["value"] for line in lines] == ["grüße", "😀"]
 
 
-def test_what_the_help_says_to_begin_with_works_on_a_fresh_broker() -> None:
+def test_the_commands_in_the_help_work_on_a_fresh_broker() -> None:
     told = subprocess.run([sys.executable, "-m", "kpybroker", "--help"], capture_output=True, text=True, check=True)
     steps = re.findall(r"`kpybroker ([^`]*)`", " ".join(told.stdout.split()))
     dev, *commands = [step.split() for step in steps]
@@ -262,7 +262,7 @@ def test_what_the_help_says_to_begin_with_works_on_a_fresh_broker() -> None:
             assert (ended.returncode, ended.stdout) == (0, printed), ended.stderr
 
 
-def test_produce_creates_its_topic_and_says_so(shell: Shell, topic: str) -> None:
+def test_produce_creates_its_topic_and_reports_it(shell: Shell, topic: str) -> None:
     sent = shell("produce", topic, stdin=b"one\n")
     assert sent.code == 0
     assert sent.err.splitlines()[0] == f"created topic {topic}"
@@ -271,7 +271,7 @@ def test_produce_creates_its_topic_and_says_so(shell: Shell, topic: str) -> None
     assert shell("consume", topic, "--from-beginning").out == "one\ntwo\n"
 
 
-def test_produce_creates_no_topic_where_the_broker_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_produce_creates_no_topic_if_the_broker_does_not_allow_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with BrokerProcess.started("auto.create.topics.enable=false") as broker:
         shell = Shell(broker.bootstrap, monkeypatch)
         answer = shell("produce", "orders", stdin=b"one\n")
@@ -280,7 +280,7 @@ def test_produce_creates_no_topic_where_the_broker_does_not(monkeypatch: pytest.
         assert shell("topics", "list", "--json").json == []
 
 
-def test_a_name_that_no_topic_may_have_is_refused(shell: Shell) -> None:
+def test_an_invalid_topic_name_is_refused(shell: Shell) -> None:
     for command in ("produce", "consume"):
         answer = shell(command, "no/topic", stdin=b"one\n")
         assert answer.code == 1
@@ -291,7 +291,7 @@ def test_a_name_that_no_topic_may_have_is_refused(shell: Shell) -> None:
 def test_consume_waits_for_a_topic_that_does_not_exist_yet(
     shell: Shell, topic: str, kpybroker: BrokerProcess, options: tuple[str, ...]
 ) -> None:
-    """It says so at once, creates nothing, and misses nothing."""
+    """It reports this at once, creates nothing, and misses no record."""
     command = [*("consume", topic, *options), "--max", "1", "--bootstrap", kpybroker.bootstrap]
     with kpybroker_process(*command) as reader:
         assert reader.stderr is not None

@@ -1,4 +1,4 @@
-"""`kpybroker dev --secure`: one user, whom the command prints, may do everything, and nobody else anything."""
+"""`kpybroker dev --secure`: the printed user may do everything, and no other client may do anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.shell import Shell, kpybroker_process, ready
 
 @contextmanager
 def secure(*arguments: str) -> Iterator[dict[str, str]]:
-    """The facts of the ready line, the line behind it under `said`, and at the end the log under `log`."""
+    """The facts of the ready line, the lines after it under `said`, and at the end the log under `log`."""
     process = kpybroker_process("dev", "--secure", "--port", "0", *arguments)
     facts = ready(process)
     assert process.stdout is not None
@@ -45,7 +45,7 @@ def test_the_printed_user_may_do_everything_and_others_nothing(tmp_path: Path, m
         assert [each["topic"] for each in json.loads(told.out)] == ["t"]
 
 
-def test_nothing_stays_of_an_ephemeral_broker() -> None:
+def test_an_ephemeral_broker_leaves_nothing_behind() -> None:
     with secure("--ephemeral") as facts:
         assert Path(facts["client"]).exists()
     assert not Path(facts["data"]).exists()
@@ -61,7 +61,7 @@ def test_a_directory_without_a_user_is_refused(tmp_path: Path) -> None:
     refused = kpybroker_process("dev", "--secure", "--port", "0", "--data-dir", str(data))
     _, said = refused.communicate()
     assert refused.returncode == 2
-    assert "was made without --secure, and has no user" in said
+    assert "was created without --secure, so it has no user" in said
     assert not (tmp_path / "data.secure").exists()
 
 

@@ -1,4 +1,4 @@
-"""dev and serve: ready when they say so, gone when asked, and one line for what cannot be."""
+"""`dev` and `serve`: they serve once they are ready, stop when asked, and report errors in one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_S = 60
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """A broker that fails to start in this process leaves signal handlers and a loop policy behind; take them back."""
+    """A broker that fails to start in this process leaves signal handlers and a loop policy behind: restore them."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     asyncio.set_event_loop_policy(None)
@@ -38,7 +38,7 @@ def _as_before() -> Iterator[None]:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A dev broker in a directory and with a ready file of its own."""
+    """A dev broker with a directory and a ready file of its own."""
     process = kpybroker_process(
         "dev", "--port", "0", "--data-dir", str(tmp_path / "data"), "--ready-file", str(tmp_path / "ready")
     )
@@ -48,8 +48,8 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def test_one_life(running: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ready line and file say the same, the broker serves, a second one is kept out, SIGTERM ends it with 0."""
+def test_one_run(running: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ready line and file agree, the broker serves, a second one is refused, SIGTERM ends it with 0."""
     facts = ready(running)
     told = json.loads((tmp_path / "ready").read_text())
     assert {name: str(value) for name, value in told.items()} == facts
@@ -78,10 +78,10 @@ def test_one_life(running: subprocess.Popen[str], tmp_path: Path, monkeypatch: p
     assert (refused.code, "kpybroker dev" in refused.err) == (1, True)
 
 
-def test_the_ready_file_of_a_killed_process_goes_with_the_next_start(
+def test_the_next_start_removes_the_ready_file_of_a_killed_process(
     running: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    """Whoever waits for the file must not find the one of before; that of a process which runs is left alone."""
+    """A script that waits for the file must not find the old one; the file of a running process is left alone."""
     ready(running)
     again = ["dev", "--port", "0", "--data-dir", str(tmp_path / "data"), "--ready-file", str(tmp_path / "ready")]
     with pytest.raises(ConfigError, match=r"in use|another"):
@@ -96,7 +96,7 @@ def test_the_ready_file_of_a_killed_process_goes_with_the_next_start(
 
 
 def run_with(change: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """The program in a child, with `change` made to it after its imports and before it starts."""
+    """Runs the program in a child, with `change` applied after its imports and before it starts."""
     code = (
         "from kpybroker.cli import early\n"
         "early.prepare()\n"
@@ -109,8 +109,8 @@ def run_with(change: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
-def test_a_signal_while_starting_is_no_failure(tmp_path: Path) -> None:
-    """Ctrl-C when all is imported and the node begins to open its directory."""
+def test_a_signal_during_the_start_is_not_an_error(tmp_path: Path) -> None:
+    """Ctrl-C after all imports, when the node begins to open its directory."""
     ended = run_with(
         "begin = Node.start.__func__\n"
         "async def start(cls, *rest):\n"
@@ -139,15 +139,15 @@ STOP_SIGNALLED = (
 
 
 @pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGINT", "SIGINT"), ("SIGINT", "SIGTERM")])
-def test_one_wish_may_come_as_several_signals(tmp_path: Path, first: str, second: str) -> None:
-    """`timeout` sends its signal to the process and to its group; a wrapper passes Ctrl-C on."""
+def test_one_request_to_stop_may_come_as_several_signals(tmp_path: Path, first: str, second: str) -> None:
+    """`timeout` sends its signal to the process and to its group; a wrapper forwards Ctrl-C."""
     at_once = "from kpybroker.cli import serving\nserving.ONE_WISH_S = 3600\n"
     ended = run_with(at_once + STOP_SIGNALLED.format(first, second), tmp_path / "data")
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
-def test_a_signal_when_all_is_done_is_no_failure(tmp_path: Path, number: str) -> None:
+def test_a_signal_before_or_after_all_work_is_not_an_error(tmp_path: Path, number: str) -> None:
     """Before the node is imported, and again while the interpreter ends."""
     again = f"import atexit\natexit.register(os.kill, os.getpid(), signal.{number})\n"
     ended = run_with(f"{again}os.kill(os.getpid(), signal.{number})\n", tmp_path / "data")
@@ -155,7 +155,7 @@ def test_a_signal_when_all_is_done_is_no_failure(tmp_path: Path, number: str) ->
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_stop(tmp_path: Path) -> None:
-    """A stop that never ends, and someone who presses Ctrl-C again."""
+    """The stop never ends, and the user presses Ctrl-C again."""
     ended = run_with(
         "from kpybroker.cli import serving\n"
         "serving.ONE_WISH_S = 0\n"
@@ -174,7 +174,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_stop(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
-def test_an_ephemeral_broker_leaves_nothing_and_goes_with_its_parent(tmp_path: Path) -> None:
+def test_an_ephemeral_broker_leaves_nothing_behind_and_stops_with_its_parent(tmp_path: Path) -> None:
     process = kpybroker_process(
         *("dev", "--port", "0", "--ephemeral", "--until-stdin-closes"),
         stdin=subprocess.PIPE,
@@ -188,7 +188,7 @@ def test_an_ephemeral_broker_leaves_nothing_and_goes_with_its_parent(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_program_says_what_is_wrong_and_ends_with_2(tmp_path: Path) -> None:
+def test_the_program_reports_the_error_and_exits_with_2(tmp_path: Path) -> None:
     ended = kpybroker_process("dev", "--port", "0", "--ephemeral", "--set", "num.partitons=3")
     out, err = ended.communicate(timeout=WAIT_S)
     assert (ended.returncode, out) == (2, "")
@@ -216,7 +216,7 @@ def test_the_program_says_what_is_wrong_and_ends_with_2(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(arguments: list[str], cause: str, tmp_path: Path) -> None:
+def test_impossible_settings_are_refused(arguments: list[str], cause: str, tmp_path: Path) -> None:
     places = {name: tmp_path / name for name in ("dir", "file", "bad", "typo", "latin")}
     places["dir"].mkdir()
     places["file"].write_text("a file")
@@ -241,7 +241,7 @@ def test_what_cannot_be_is_refused(arguments: list[str], cause: str, tmp_path: P
     ],
     ids=str,
 )
-def test_arguments_that_cannot_be_read(arguments: list[str], cause: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments(arguments: list[str], cause: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run_serving(arguments)
     assert ended.value.code == 2
@@ -250,15 +250,15 @@ def test_arguments_that_cannot_be_read(arguments: list[str], cause: str, capsys:
     assert cause in said
 
 
-def test_a_stranger_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What answers, but not like Kafka, is named as such."""
+def test_a_server_that_is_not_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that answers, but not like Kafka, is named as such."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = Shell(f"127.0.0.1:{server.getsockname()[1]}", monkeypatch)("topics", "list", "--timeout", "0.1")
     assert silent.code == 1
     assert "does not answer within 0.1 s" in silent.err
 
 
-def test_the_first_address_that_answers_is_taken(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_address_that_answers_is_used(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Shell(f"127.0.0.1:1,{kpybroker.bootstrap}", monkeypatch)("topics", "list", "--json").code == 0
 
 
@@ -266,8 +266,8 @@ def test_the_first_address_that_answers_is_taken(kpybroker: BrokerProcess, monke
     ("settings", "heartbeat_ms"),
     [((), 200), (("group.consumer.heartbeat.interval.ms=9000",), 9000)],
 )
-def test_members_of_the_consumer_protocol_are_told_to_beat_often(settings: tuple[str, ...], heartbeat_ms: int) -> None:
-    """A member hears of a rebalance with its next heartbeat: `dev` asks for frequent ones unless told otherwise."""
+def test_consumer_protocol_members_get_a_short_heartbeat_interval(settings: tuple[str, ...], heartbeat_ms: int) -> None:
+    """A member learns of a rebalance with its next heartbeat: by default, `dev` asks for frequent ones."""
 
     async def beat(bootstrap: str) -> int:
         host, port = bootstrap.split(":")
@@ -292,8 +292,8 @@ def test_members_of_the_consumer_protocol_are_told_to_beat_often(settings: tuple
         assert asyncio.run(beat(broker.bootstrap)) == heartbeat_ms
 
 
-def test_a_collection_of_what_is_young_looks_at_little() -> None:
-    """What a long request is read into lives until it is answered: such a collection looks at all of it in vain."""
+def test_a_young_collection_scans_few_objects() -> None:
+    """The objects of a long request live until it is answered: scanning them is wasted time."""
     young, middle, _ = GC_THRESHOLDS
     assert young * (middle + 1) <= 60_000
 

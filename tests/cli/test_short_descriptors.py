@@ -1,4 +1,4 @@
-"""A process with few descriptors: clients take all of their share, its partitions are many, and it serves them all."""
+"""A process with few descriptors, whose clients use all of their share, serves all of its many partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUNDS = 4
 
 
 async def rounds(port: int) -> set[int]:
-    """Error codes of all Produces, each of more than a segment, while nobody else could connect."""
+    """The error codes of all Produces, each larger than a segment, while no other client can connect."""
     world = RealWorld(1)
     peer = await Peer.dial(world.network, "127.0.0.1", port)
     await peer.negotiate()

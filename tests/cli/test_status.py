@@ -1,4 +1,4 @@
-"""status, cluster, brokers: one screen that is true, also where a part of the cluster does not answer."""
+"""`status`, `cluster`, `brokers`: correct output, even if a part of the cluster does not answer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_groups_are_watched_until_the_reader_has_seen_enough(kpybroker: BrokerPr
     assert process.returncode == 0
 
 
-def test_a_broker_that_holds_replicas_is_not_forgotten(shell: Shell, topic: str) -> None:
+def test_a_broker_with_replicas_cannot_be_unregistered(shell: Shell, topic: str) -> None:
     shell("topics", "create", topic)
     (node,) = shell("brokers", "list", "--json").json
     refused = shell("brokers", "unregister", str(node["node_id"]))
@@ -81,8 +81,8 @@ def test_a_broker_that_holds_replicas_is_not_forgotten(shell: Shell, topic: str)
 
 
 @pytest.mark.slow
-def test_what_is_lost_is_named_and_the_rest_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of three brokers is killed, then the quorum is gone: the screen says so each time, with exit code 0."""
+def test_lost_nodes_are_named_and_the_rest_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of three brokers is killed, then the quorum is lost: the screen shows both, with exit code 0."""
     process = kpybroker_process(*("dev", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path)))
     try:
         shell = Shell(ready(process)["bootstrap"], monkeypatch)
@@ -100,7 +100,7 @@ def test_what_is_lost_is_named_and_the_rest_is_shown(tmp_path: Path, monkeypatch
         lost = shell("status", "--json", "--timeout", "1")
         assert lost.code == 0
         assert "controller" in lost.json["unknown"]
-        assert set(lost.json["unknown"]) <= {"controller", "groups"}, "one answer that does not come holds up no other"
+        assert set(lost.json["unknown"]) <= {"controller", "groups"}, "one missing answer delays no other"
         assert lost.json["nodes"]
         last = next(each for each in told["nodes"] if each["node_id"] in {1, 2} - {told["controller"]["node"]})
         there = Shell(f"{last['host']}:{last['port']}", monkeypatch)
@@ -123,5 +123,5 @@ def test_what_is_lost_is_named_and_the_rest_is_shown(tmp_path: Path, monkeypatch
         (5 * 10**12, "5.0 TB"),
     ],
 )
-def test_sizes_are_for_people(size: int, shown: str) -> None:
+def test_sizes_are_readable(size: int, shown: str) -> None:
     assert show_size(size) == shown

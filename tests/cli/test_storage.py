@@ -1,4 +1,4 @@
-"""`kpybroker storage format`, `info` and `random-uuid`: a directory is as kafka-storage would have made it."""
+"""`kpybroker storage format`, `info` and `random-uuid`: directories are the same as those of kafka-storage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STATIC = "controller.quorum.voters=1@127.0.0.1:9093\n"
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Nobody is asked."""
+    """A shell without prompts: no command asks for confirmation."""
     return Shell("127.0.0.1:1", monkeypatch)
 
 
@@ -82,7 +82,7 @@ def test_a_standalone_controller(shell: Shell, settings: Callable[..., Path], tm
     assert (data / METADATA_DIRECTORY / "00000000000000000000-0000000000.checkpoint").exists()
 
 
-def test_static_voters_need_no_word_and_have_no_first_checkpoint(
+def test_static_voters_need_no_option_and_no_first_checkpoint(
     shell: Shell, settings: Callable[..., Path], tmp_path: Path
 ) -> None:
     answer = formatted(shell, settings(STATIC))
@@ -90,7 +90,7 @@ def test_static_voters_need_no_word_and_have_no_first_checkpoint(
     assert not (tmp_path / "data" / METADATA_DIRECTORY).exists()
 
 
-def test_several_first_voters_have_the_directories_that_they_were_promised(
+def test_initial_voters_get_the_given_directory_ids(
     shell: Shell, settings: Callable[..., Path], tmp_path: Path, world: RealWorld
 ) -> None:
     voters = f"1@127.0.0.1:9093:{DIRECTORY_ID},2@127.0.0.1:9095:MvDxzVmcRsaTz33bUuRU6A"
@@ -114,7 +114,7 @@ def test_no_initial_controllers(shell: Shell, settings: Callable[..., Path], tmp
     assert not (tmp_path / "data" / METADATA_DIRECTORY).exists()
 
 
-def test_a_formatted_directory_is_formatted_again_by_nobody(
+def test_a_formatted_directory_is_not_formatted_again(
     shell: Shell, settings: Callable[..., Path], tmp_path: Path
 ) -> None:
     config = settings()
@@ -160,7 +160,7 @@ def test_ignore_formatted_formats_the_others(shell: Shell, settings: Callable[..
         ("process.roles=broker\nlisteners=PLAINTEXT://:9092\n" + DYNAMIC, ("-s",), "process.roles has no controller"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_made(
+def test_invalid_options_are_refused_before_anything_is_created(
     more: str, options: tuple[str, ...], said: str, shell: Shell, settings: Callable[..., Path], tmp_path: Path
 ) -> None:
     answer = formatted(shell, settings(more), *options)
@@ -169,7 +169,7 @@ def test_what_cannot_be_is_refused_before_anything_is_made(
     assert not (tmp_path / "data").exists()
 
 
-def test_features_may_begin_lower(
+def test_features_may_start_at_a_lower_level(
     shell: Shell, settings: Callable[..., Path], tmp_path: Path, world: RealWorld
 ) -> None:
     assert formatted(shell, settings(), "-s", "-f", "group.version=0", "-f", "share.version=0", "-r", "4.3").code == 0
@@ -180,7 +180,7 @@ def test_features_may_begin_lower(
     }
 
 
-def test_info_names_what_is_wrong(shell: Shell, settings: Callable[..., Path], tmp_path: Path) -> None:
+def test_info_names_problems(shell: Shell, settings: Callable[..., Path], tmp_path: Path) -> None:
     assert formatted(shell, settings(names=("data", "second")), "-s").code == 0
     config = settings(names=("data", "second", "third"))
     (tmp_path / "third").mkdir()
@@ -196,7 +196,7 @@ def test_info_names_what_is_wrong(shell: Shell, settings: Callable[..., Path], t
     assert "does not exist" in shell("storage", "info", "-c", str(settings(names=("elsewhere",)))).out
 
 
-def test_a_random_uuid_is_one(shell: Shell) -> None:
+def test_a_random_uuid_is_valid(shell: Shell) -> None:
     first, second = shell("storage", "random-uuid").out, shell("storage", "random-uuid").out
     assert first != second
     assert len(decode_id(first.strip())) == 16
@@ -254,7 +254,7 @@ def test_a_credential_that_cannot_be_read_formats_nothing(
     assert not (tmp_path / "data" / "meta.properties").exists()
 
 
-def test_a_user_has_a_mechanism_once(shell: Shell, settings: Callable[..., Path]) -> None:
+def test_a_user_has_each_mechanism_once(shell: Shell, settings: Callable[..., Path]) -> None:
     twice = ("--add-scram", "SCRAM-SHA-256=[name=a,password=hush]") * 2
     assert "user a has the same mechanism twice" in formatted(shell, settings(), "--standalone", *twice).err
 

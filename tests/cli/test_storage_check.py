@@ -1,4 +1,4 @@
-"""`kpybroker storage check` and `repair` as a user has them."""
+"""`kpybroker storage check` and `repair`, as a user runs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ META = "node.id=1\ndirectory.id=_SxAiFjWQ3qCp-YBk6xYKQ\nversion=1\ncluster.id=Mk
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Nobody is asked."""
+    """A shell without prompts: no command asks for confirmation."""
     return Shell("127.0.0.1:1", monkeypatch)
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_wrong(shell: Shell, history: History, tmp_path: Path) -> Non
     assert storage(shell, "check", history, "--json").json == []
 
 
-def test_a_finding_is_a_row_and_the_exit_code_says_so(shell: Shell, history: History) -> None:
+def test_each_finding_is_one_row_and_sets_the_exit_code(shell: Shell, history: History) -> None:
     log = spoiled(history)
     answer = storage(shell, "check", history)
     assert answer.code == 1
@@ -68,7 +68,7 @@ def test_a_finding_is_a_row_and_the_exit_code_says_so(shell: Shell, history: His
     assert storage(shell, "check", history, "--topic", "other").code == 0
 
 
-def test_a_repair_says_what_it_would_do_and_does_it_when_told(shell: Shell, history: History, tmp_path: Path) -> None:
+def test_a_repair_shows_its_plan_and_runs_only_with_yes(shell: Shell, history: History, tmp_path: Path) -> None:
     log = spoiled(history)
     before = log.read_bytes()
     for options in ((), ("--dry-run",), ("--dry-run", "--yes")):
@@ -87,7 +87,7 @@ def test_a_repair_says_what_it_would_do_and_does_it_when_told(shell: Shell, hist
 
 
 @pytest.mark.parametrize(("number", "said"), [(1, "is empty, where the batches"), (-1, "had been on the disk")])
-def test_what_was_emptied_is_found_and_mended(
+def test_emptied_segments_are_found_and_repaired(
     shell: Shell, history: History, tmp_path: Path, number: int, said: str
 ) -> None:
     log = sorted(Path(history.log.directory).glob("*.log"))[number]
@@ -118,14 +118,14 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside(shell: Shell, history: Hi
     assert [path.read_text() for path in (tmp_path / "data.set-aside").rglob("log-start*")] == ["0\n7\n"]
 
 
-def test_what_is_to_be_done_by_hand_is_said(shell: Shell, history: History, tmp_path: Path) -> None:
+def test_manual_repairs_are_reported(shell: Shell, history: History, tmp_path: Path) -> None:
     (tmp_path / "data" / "meta.properties").write_text("version=1\n")
     answer = storage(shell, "repair", history, "--yes")
     assert answer.code == 1
     assert f"by hand: {tmp_path}/data/meta.properties: cannot be used" in answer.err
 
 
-def test_a_broker_has_it(shell: Shell, history: History, tmp_path: Path) -> None:
+def test_a_directory_in_use_by_a_broker_is_refused(shell: Shell, history: History, tmp_path: Path) -> None:
     lock = WORLD.disk.lock(f"{tmp_path}/data/.lock")
     for command in ("check", "repair"):
         answer = storage(shell, command, history)
@@ -134,7 +134,7 @@ def test_a_broker_has_it(shell: Shell, history: History, tmp_path: Path) -> None
     WORLD.disk.close(lock)
 
 
-def test_a_directory_of_something_else(shell: Shell, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_brokers_is_refused(shell: Shell, tmp_path: Path) -> None:
     answer = shell("storage", "check", str(tmp_path))
     assert answer.code == 1
     assert "is not a broker's data directory" in answer.err

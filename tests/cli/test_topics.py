@@ -1,4 +1,4 @@
-"""topics: what was asked is there afterwards, and what is wrong is named in one line."""
+"""`kpybroker topics`: each command does what it says, and each error is one line that names the cause."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_alter_adds_partitions_and_changes_settings(shell: Shell, topic: str) ->
     assert altered.json == {"topic": topic, "partitions": 4, "settings": {"max.message.bytes": "2000"}}
 
 
-def test_what_is_there_already_is_an_error_unless_it_is_not(shell: Shell, topic: str) -> None:
+def test_creating_an_existing_topic_fails_without_if_not_exists(shell: Shell, topic: str) -> None:
     assert shell("topics", "create", topic).out == f"created {topic}\n"
     again = shell("topics", "create", topic)
     assert again.code == 1
@@ -49,8 +49,8 @@ def test_what_is_there_already_is_an_error_unless_it_is_not(shell: Shell, topic:
     assert shell("topics", "delete", f"{topic}-not", "--if-exists").code == 0
 
 
-def test_who_has_no_leader_is_described_altered_and_deleted(with_broker: WithBroker) -> None:
-    """That is when an operator wants to see it."""
+def test_topics_without_a_leader_can_be_described_altered_and_deleted(with_broker: WithBroker) -> None:
+    """An operator needs these commands most when a topic has no leader."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         async def topics(*arguments: str) -> Answer:
@@ -78,7 +78,7 @@ def test_who_has_no_leader_is_described_altered_and_deleted(with_broker: WithBro
     with_broker(scenario)
 
 
-def test_to_delete_what_is_not_there_deletes_nothing_and_says_so(shell: Shell, topic: str) -> None:
+def test_deleting_a_missing_topic_deletes_nothing_and_fails(shell: Shell, topic: str) -> None:
     shell("topics", "create", topic)
     answer = shell("topics", "delete", topic, f"{topic}-not")
     assert answer.code == 1
@@ -89,7 +89,9 @@ def test_to_delete_what_is_not_there_deletes_nothing_and_says_so(shell: Shell, t
 
 
 @pytest.mark.parametrize("command", [("describe",), ("delete",), ("alter", "--partitions", "9")])
-def test_an_unknown_topic_is_told_with_its_nearest(shell: Shell, topic: str, command: tuple[str, ...]) -> None:
+def test_an_error_about_an_unknown_topic_suggests_the_nearest_name(
+    shell: Shell, topic: str, command: tuple[str, ...]
+) -> None:
     shell("topics", "create", topic)
     answer = shell("topics", *command, topic[:-1] + "x")
     assert answer.code == 1
@@ -98,14 +100,14 @@ def test_an_unknown_topic_is_told_with_its_nearest(shell: Shell, topic: str, com
     assert answer.err.count("\n") == 1
 
 
-def test_a_person_sees_a_table(shell: Shell, topic: str) -> None:
+def test_a_terminal_shows_a_table(shell: Shell, topic: str) -> None:
     shell("topics", "create", topic, "--partitions", "12", "--set", "retention.ms=60000")
     title, head, rule, *rows, setting = shell("topics", "describe", topic).out.splitlines()
     assert title == topic
     assert head.split() == ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "RECORDS"]
     assert set(rule) == {"─"}
     assert len(rows) == 12
-    assert len({len(row.rstrip()) for row in rows}) == 1, "numbers stand to the right"
+    assert len({len(row.rstrip()) for row in rows}) == 1, "numbers are right-aligned"
     assert setting == "retention.ms=60000"
 
 
@@ -130,7 +132,7 @@ def test_a_person_sees_a_table(shell: Shell, topic: str) -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
+def test_each_error_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
     answer = shell(*arguments)
     assert answer.code == code
     assert answer.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The typed view: layers of settings, what topics fall back to, listeners; and how the oracle describes itself."""
+"""The typed view of settings: layers, defaults of topics, listeners; and descriptions that match Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STATIC = {
     "transaction.state.log.min.isr": "1",
 }
 OURS = {"group.initial.rebalance.delay.ms", "broker.session.timeout.ms"}
-"""Defaults of ours where Kafka has others."""
+"""Our defaults that differ from Kafka's."""
 
 
 def layers(
@@ -57,7 +57,7 @@ def as_the_oracle_prints(kind: str, entry: Described) -> str:
     return "\t".join([kind, entry.name, _java(entry.value), entry.source.name, *flags, f"[{synonyms}]"])
 
 
-def test_a_broker_describes_itself_as_the_oracle_does() -> None:
+def test_a_broker_describes_itself_as_apache_kafka_does() -> None:
     shown = layers(STATIC)
     entries = {
         "BROKER": describe_broker(shown),
@@ -70,7 +70,7 @@ def test_a_broker_describes_itself_as_the_oracle_does() -> None:
     differing = {line.split("\t")[1] for line in ours ^ kafkas}
     assert {name for name in differing if not name.startswith("kpybroker.")} == {
         *OURS,
-        # Set for the whole cluster when eligible leader replicas are on, which no feature level here says.
+        # Kafka sets this for the whole cluster if eligible leader replicas are on; no feature level here implies it
         "min.insync.replicas",
     }
 
@@ -96,20 +96,20 @@ def test_small_segments_are_for_tests() -> None:
     assert settings.segment_bytes == 65536
 
 
-def test_fsync_is_the_brokers() -> None:
+def test_fsync_is_a_broker_setting() -> None:
     assert parse_config({"kpybroker.fsync": "always"}).log_settings().fsync_always
     with pytest.raises(ConfigError, match=r"kpybroker.fsync.*page-cache, always"):
         parse_config({"kpybroker.fsync": "sometimes"})
 
 
-@pytest.mark.parametrize("name", sorted(set(TOPIC_KEYS) - {"internal.segment.bytes"}))  # which has no default
-def test_a_topics_own_default_changes_nothing(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(set(TOPIC_KEYS) - {"internal.segment.bytes"}))  # this setting has no default
+def test_a_topic_value_equal_to_the_default_changes_nothing(name: str) -> None:
     default = TOPIC_KEYS[name].default
     assert default is not None
     assert parse_config().log_settings({name: default}) == LogSettings()
 
 
-def test_what_is_set_at_start_cannot_be_changed_by_records() -> None:
+def test_static_settings_cannot_be_changed_by_records() -> None:
     config = parse_config()
     changed = config.with_dynamic({"num.partitions": "9", "log.segment.bytes": "2000000", "no.such": "1"}, {})
     assert changed.num_partitions == config.num_partitions
@@ -117,8 +117,8 @@ def test_what_is_set_at_start_cannot_be_changed_by_records() -> None:
 
 
 @pytest.mark.parametrize("bad", ["abc", "", "-99999999999999999999", "NaN", "9" * 5000])
-def test_dynamic_settings_that_cannot_be_applied_leave_the_last_good_ones(bad: str) -> None:
-    """Nothing raises, whatever the metadata holds."""
+def test_the_last_good_value_stays_if_a_dynamic_one_cannot_be_applied(bad: str) -> None:
+    """Nothing raises, whatever the metadata contains."""
     good = parse_config().with_dynamic({"log.retention.ms": "9"}, {"message.max.bytes": "77777"})
     poisoned = dict.fromkeys(CHANGEABLE_KEYS, bad)
     texts = {"compression.type", "log.message.timestamp.type"}
@@ -150,7 +150,7 @@ def test_descriptions_follow_the_layers() -> None:
     assert [entry.name for entry in describe_default_broker(shown)] == ["log.retention.ms"]
 
 
-def test_what_exists_only_while_the_broker_runs_is_shown_where_it_was_set() -> None:
+def test_dynamic_only_settings_are_shown_where_they_were_set() -> None:
     name = "leader.replication.throttled.rate"
     assert name not in {entry.name for entry in describe_broker(layers())}
     shown = {entry.name: entry for entry in describe_broker(layers(default={name: "1000"}))}[name]
@@ -165,7 +165,7 @@ def test_secrets_are_never_shown() -> None:
     assert "hush" not in repr(describe_broker(shown))
 
 
-def test_every_setting_says_what_it_is_for_and_whether_it_does_anything() -> None:
+def test_every_setting_has_a_purpose_and_an_effect() -> None:
     shown = layers()
     topic, group, metrics = describe_topic(shown.config, {}), describe_group(shown, {}), describe_client_metrics({})
     for keys, entries in (
@@ -244,7 +244,7 @@ def test_listeners() -> None:
         ({"listener.name.plaintext.no.such": "1"}, "unknown setting"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(settings: dict[str, str], said: str) -> None:
+def test_invalid_values_are_refused_by_name(settings: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse_config(settings, "server.properties")
 

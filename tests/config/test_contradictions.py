@@ -1,6 +1,7 @@
-"""Settings that go together or do not: what Apache Kafka 4.3.1 takes and refuses at its start, at the limits of each.
+"""Contradicting settings: what Apache Kafka 4.3.1 accepts and refuses at its start, at each limit.
 
-`answers-4.3.1.tsv` holds its answers (`compat_tests/test_settings.py` asks again): a line per property file, over FILE.
+`answers-4.3.1.tsv` holds its answers (`compat_tests/test_settings.py` checks them again): one line per properties file,
+applied over FILE.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FILE = {
 }
 ANSWERS = [line.split("\t") for line in (Path(__file__).parent / "answers-4.3.1.tsv").read_text().splitlines()]
 LAGS = "log.cleaner.min.compaction.lag.ms=51 log.cleaner.max.compaction.lag.ms=50"
-"""Kafka takes it, and has no groups from then on."""
+"""Kafka accepts this, but cannot create the topic of groups afterwards."""
 
 
 def given(line: str) -> dict[str, str]:
@@ -35,7 +36,7 @@ def given(line: str) -> dict[str, str]:
 
 
 def is_refused(line: str) -> bool:
-    """A setting in it asks for protection that is not given here."""
+    """Whether a setting in it asks for a protection that is not available here."""
     return any(
         BROKER_KEYS[name].effect is Effect.REFUSED and BROKER_KEYS[name].asks(text)
         for name, text in given(line).items()
@@ -43,7 +44,7 @@ def is_refused(line: str) -> bool:
 
 
 @pytest.mark.parametrize("line", [line for answer, line in ANSWERS if answer == "taken"])
-def test_what_kafka_takes_is_taken(line: str) -> None:
+def test_settings_that_kafka_accepts_are_accepted(line: str) -> None:
     if is_refused(line):
         with pytest.raises(ConfigError, match="cannot be obeyed"):
             parse_config({**FILE, **given(line)})
@@ -52,7 +53,7 @@ def test_what_kafka_takes_is_taken(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", [LAGS, *(line for answer, line in ANSWERS if answer == "refused")])
-def test_what_kafka_refuses_is_refused_with_names_and_values(line: str) -> None:
+def test_settings_that_kafka_refuses_are_refused_with_names_and_values(line: str) -> None:
     settings = given(line)
     with pytest.raises(ConfigError) as refused:
         parse_config({**FILE, **settings}, "server.properties")
@@ -69,8 +70,8 @@ def test_there_are_answers_on_both_sides_of_every_rule() -> None:
     assert refused >= {*CODECS, *NOT_EMPTY}
 
 
-def test_a_contradiction_names_all_that_it_is_of() -> None:
-    """Without a change to one of these names, a change is not to blame."""
+def test_a_contradiction_names_all_its_settings() -> None:
+    """If none of these names is changed, the change is not refused for it."""
     for line in [LAGS, *(line for answer, line in ANSWERS if answer == "refused")]:
         settings = given(line)
         static = {name: text for name, text in settings.items() if BROKER_KEYS[name].mode.value != "cluster-wide"}

@@ -1,5 +1,4 @@
-"""The settings of SASL: who may log in, how a node logs in, and what is refused with its reason. No password
-is shown."""
+"""The settings of SASL: who may log in, how a node logs in, and which values are refused. No password is shown."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ CONTROLLERS = {
 
 
 def parsed(**more: str | None) -> BrokerConfig:
-    """The settings with others over them; None: without."""
+    """The settings with these overrides; None removes a setting."""
     named = {name.replace("_", "."): text for name, text in more.items()}
     return parse_config({name: text for name, text in {**SETTINGS, **named}.items() if text is not None})
 
@@ -56,7 +55,7 @@ def test_a_listener_has_its_mechanisms_and_users() -> None:
     assert "hush" not in repr(clients)
 
 
-def test_the_most_special_setting_wins() -> None:
+def test_the_most_specific_setting_wins() -> None:
     several = {
         "connections.max.reauth.ms": "1000",
         "listener.name.clients.connections.max.reauth.ms": "2000",
@@ -114,7 +113,7 @@ def test_brokers_and_controllers_log_in() -> None:
         ({"sasl.server.callback.handler.class": "org.x.Handler"}, "Java classes are not run"),
     ],
 )
-def test_what_cannot_be_obeyed_is_refused_with_its_reason(settings: dict[str, str | None], said: str) -> None:
+def test_unsupported_settings_are_refused_with_the_reason(settings: dict[str, str | None], said: str) -> None:
     texts = {name: text for name, text in {**SETTINGS, **settings}.items() if text is not None}
     with pytest.raises(ConfigError) as refused:
         parse_config(texts)
@@ -124,7 +123,7 @@ def test_what_cannot_be_obeyed_is_refused_with_its_reason(settings: dict[str, st
 
 @pytest.mark.parametrize("name", sorted(SASL_KEYS))
 def test_a_change_while_the_broker_runs_is_refused(name: str) -> None:
-    """It would have no effect until the next start: a user who is removed could still log in."""
+    """It would have no effect until the next start: a removed user could still log in."""
     text = "hush;" if "jaas" in name else "1" if name.endswith(("ms", "size", "seconds")) else "PLAIN"
     for prefixed in (name, f"listener.name.clients.{name}", f"listener.name.clients.plain.{name}"):
         said = why_unusable(BROKER, prefixed, text) or ""
@@ -170,7 +169,7 @@ def test_any_value_may_be_quoted(options: dict[str, str]) -> None:
         "x" * (TEXT_MAX + 1),
     ],
 )
-def test_what_is_no_jaas_text_is_refused_without_showing_it(text: str) -> None:
+def test_invalid_jaas_text_is_refused_without_being_shown(text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_jaas("some.setting", text)
     assert str(refused.value).startswith("some.setting: ")
@@ -183,7 +182,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert parse_jaas("x", text).module
 
 
-def test_the_examples_of_the_page_are_right() -> None:
+def test_the_examples_in_the_documentation_are_valid() -> None:
     page = (Path(__file__).parents[2] / "docs" / "security-sasl.md").read_text()
     examples = [block for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if "listeners=" in block]
     one, cluster, tokens = (parse_config(parse_properties(text, "security-sasl.md")) for text in examples)

@@ -1,4 +1,4 @@
-"""What a listener with OAUTHBEARER asks of tokens: by listener and mechanism, and never less than the file says."""
+"""The requirements of a listener with OAUTHBEARER: by listener and mechanism, and never weaker than configured."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_tokens_are_unsecured_without_a_handler() -> None:
     assert rules(with_options(options)) == UnsecuredTokens("name", "scp", ("read", "write"), 3000)
 
 
-def test_the_most_special_setting_wins() -> None:
+def test_the_most_specific_setting_wins() -> None:
     several = {
         "sasl.oauthbearer.expected.audience": "a",
         "listener.name.clients.sasl.oauthbearer.expected.audience": "b",
@@ -85,7 +85,7 @@ def test_the_most_special_setting_wins() -> None:
         ("http://host/a/b?c=d#e", HttpUrl("http", "host", 80, "/a/b?c=d")),
     ],
 )
-def test_where_keys_are(url: str, keys: KeysFile | HttpUrl) -> None:
+def test_the_location_of_keys(url: str, keys: KeysFile | HttpUrl) -> None:
     found = rules({**SIGNED, "sasl.oauthbearer.jwks.endpoint.url": url})
     assert isinstance(found, SignedTokens)
     assert (found.keys.url if isinstance(found.keys, KeysUrl) else found.keys) == keys
@@ -94,7 +94,10 @@ def test_where_keys_are(url: str, keys: KeysFile | HttpUrl) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({f"{OF_CLIENTS}sasl.jaas.config": None}, "oauthbearer.sasl.jaas.config is not set: it says that tokens are"),
+        (
+            {f"{OF_CLIENTS}sasl.jaas.config": None},
+            "oauthbearer.sasl.jaas.config is not set: it configures which tokens are",
+        ),
         ({f"{OF_CLIENTS}sasl.jaas.config": "a.B required;"}, f"the login module of OAUTHBEARER is {MODULE}"),
         ({f"{OF_CLIENTS}sasl.server.callback.handler.class": "a.B"}, f"a.B cannot be obeyed.* {HANDLER_OF_SIGNED}"),
         ({f"{OF_CLIENTS}sasl.server.callback.handler.class": None}, "no token would be checked for it.* set that, or"),
@@ -107,7 +110,7 @@ def test_where_keys_are(url: str, keys: KeysFile | HttpUrl) -> None:
         ({"sasl.oauthbearer.jwks.endpoint.url": "http:///y"}, "it has no host"),
         ({"sasl.oauthbearer.jwks.endpoint.url": "http://a:hush@x/y"}, "no user and no password"),
         ({"sasl.oauthbearer.jwks.endpoint.url": "http://x:99999/y"}, "Port out of range"),
-        ({"sasl.oauthbearer.jwks.endpoint.url": "http://x/a b"}, "no blanks"),
+        ({"sasl.oauthbearer.jwks.endpoint.url": "http://x/a b"}, "no spaces"),
         ({"sasl.oauthbearer.jwks.endpoint.refresh.ms": "0"}, "refresh.ms=0: it must be at least 1"),
         ({"sasl.oauthbearer.jwks.endpoint.refresh.ms": "-1"}, "refresh.ms=-1: it must not be negative"),
         ({"sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": "10001"}, "backoff.max.ms=10000 is less than"),
@@ -115,7 +118,7 @@ def test_where_keys_are(url: str, keys: KeysFile | HttpUrl) -> None:
         ({f"{OF_CLIENTS}sasl.oauthbearer.clock.skew.seconds": "x"}, "Invalid value x for configuration"),
         (
             {"inter.broker.listener.name": "CLIENTS", "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER"},
-            "checks the tokens of others, and fetches none of its own; use one of PLAIN, SCRAM",
+            "checks tokens of clients, but cannot fetch one for itself; use one of PLAIN, SCRAM",
         ),
         (
             {
@@ -128,7 +131,7 @@ def test_where_keys_are(url: str, keys: KeysFile | HttpUrl) -> None:
         ),
     ],
 )
-def test_what_cannot_be_obeyed_is_refused_with_its_reason(settings: dict[str, str | None], said: str) -> None:
+def test_unsupported_settings_are_refused_with_the_reason(settings: dict[str, str | None], said: str) -> None:
     texts = {name: text for name, text in {**SIGNED, **settings}.items() if text is not None}
     with pytest.raises(ConfigError, match=said) as refused:
         parse_config(texts)
@@ -137,8 +140,8 @@ def test_what_cannot_be_obeyed_is_refused_with_its_reason(settings: dict[str, st
 
 @pytest.mark.parametrize("setting", ["jwks.endpoint.url", "expected.audience", "expected.issuer"])
 @pytest.mark.parametrize("prefix", ["", "listener.name.clients.", OF_CLIENTS])
-def test_what_asks_for_a_check_is_never_passed_over(setting: str, prefix: str) -> None:
-    """Apache Kafka takes any token then. The setting may stand in a file whose listeners have no OAUTHBEARER."""
+def test_a_requested_check_is_never_ignored(setting: str, prefix: str) -> None:
+    """Apache Kafka accepts any token in that case. The setting may be in a file whose listeners have no OAUTHBEARER."""
     name = f"{prefix}sasl.oauthbearer.{setting}"
     with pytest.raises(ConfigError, match=f"{setting} is set, and no token would be checked"):
         parse_config({**UNSECURED, name: "http://x/y"})
@@ -160,12 +163,12 @@ def test_wrong_options_stop_the_start(options: str, said: str) -> None:
 
 
 def test_the_command_line_does_not_log_in_with_tokens() -> None:
-    with pytest.raises(ConfigError, match=r"sasl\.mechanism=OAUTHBEARER is not served: kpybroker checks the tokens"):
+    with pytest.raises(ConfigError, match=r"sasl\.mechanism=OAUTHBEARER is not served: kpybroker checks tokens"):
         login_of({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"})
 
 
 @given(st.text(max_size=40) | st.from_regex(r"https?://[\x21-\x7e]{0,40}", fullmatch=True))
-def test_any_address_is_read_or_refused(text: str) -> None:
+def test_any_url_is_parsed_or_refused(text: str) -> None:
     with contextlib.suppress(ValueError):
         url = parse_url(text)
         assert parse_url(str(url)) == url

@@ -1,4 +1,4 @@
-"""Property files are read as Java reads them, and what is wrong is named."""
+"""Properties files are parsed as in Java, and mistakes are named."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _escaped(text: str, separators: str) -> str:
 
 
 @given(st.dictionaries(TEXT.filter(bool), TEXT, max_size=5))
-def test_what_was_stored_is_read_back(settings: dict[str, str]) -> None:
+def test_stored_properties_are_read_back(settings: dict[str, str]) -> None:
     lines = [f"{_escaped(name, ' =:')}={_escaped(value, ' ')}" for name, value in settings.items()]
     assert parse_properties("\n".join(lines), "file") == settings
 
@@ -47,7 +47,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def _refusal(read: Callable[[], object]) -> str:
-    """What was refused, or the beginning of a good refusal where nothing was."""
+    """The refusal; or the beginning of a valid refusal if there was none."""
     try:
         read()
     except ConfigError as error:
@@ -87,7 +87,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_known_one(name: str, hint: 
 
 
 @given(st.sampled_from(sorted(BROKER_KEYS)), st.text(max_size=20))
-def test_any_value_is_taken_or_refused_by_name(name: str, value: str) -> None:
+def test_any_value_is_accepted_or_refused_by_name(name: str, value: str) -> None:
     also = ("log.dirs", "node.id", "listeners", "advertised.listeners", "controller.quorum.voters", "file, line ")
     refusal = _refusal(lambda: parse_config({name: value}))
     assert any(text in refusal for text in (name, *also)), refusal

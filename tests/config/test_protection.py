@@ -1,4 +1,4 @@
-"""A setting that protects data or access and that this broker cannot obey never starts it without that protection."""
+"""A setting that asks for protection, and that this broker cannot obey, never lets it start without that protection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_settings_that_users_rely_on_most_are_refused() -> None:
 
 @pytest.mark.parametrize("key", REFUSED, ids=lambda key: key.name)
 @pytest.mark.parametrize("prefix", ["", "listener.name.plaintext.", "listener.name.plaintext.scram-sha-256."])
-def test_a_start_is_refused_with_name_value_and_way_out(key: ConfigKey, prefix: str) -> None:
+def test_a_start_is_refused_with_name_value_and_remedy(key: ConfigKey, prefix: str) -> None:
     if prefix.endswith("256.") and not key.name.startswith(("sasl.", "connections.")):
         return
     name = prefix + key.name
@@ -53,13 +53,13 @@ def test_a_start_is_refused_with_name_value_and_way_out(key: ConfigKey, prefix: 
 
 
 @pytest.mark.parametrize("key", REFUSED, ids=lambda key: key.name)
-def test_what_asks_for_nothing_is_taken(key: ConfigKey) -> None:
+def test_values_that_ask_for_nothing_are_accepted(key: ConfigKey) -> None:
     for text in {key.default or "", "" if key.kind not in (BOOLEAN, INT, LONG) else str(key.default)}:
         if key.refusal(text) is None:
             parse_config({key.name: text})
 
 
-def test_all_that_is_refused_is_told_at_once() -> None:
+def test_all_refused_settings_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         parse_config(
             {
@@ -74,8 +74,8 @@ def test_all_that_is_refused_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("key", REFUSED, ids=lambda key: key.name)
-def test_in_the_metadata_it_is_named_and_does_not_count(key: ConfigKey) -> None:
-    """A node starts on it, with the value that it had before, or none."""
+def test_in_the_metadata_it_is_reported_and_has_no_effect(key: ConfigKey) -> None:
+    """A node starts with it, and uses the value from before, or none."""
     text = asking(key)
     assert f"{key.name}=" in (why_unusable(BROKER, key.name, text) or "")
     assert usable(BROKER, {key.name: text}) == {}
@@ -88,7 +88,7 @@ def test_a_topic_cannot_be_tiered() -> None:
     assert why_unusable(TOPIC, "remote.storage.enable", "false") is None
 
 
-def test_the_row_of_a_setting_is_found_behind_its_prefixes() -> None:
+def test_prefixed_settings_have_the_row_of_the_plain_name() -> None:
     for name in ("sasl.jaas.config", "listener.name.x.sasl.jaas.config", "listener.name.x.plain.sasl.jaas.config"):
         assert key_of(BROKER, name) is BROKER_KEYS["sasl.jaas.config"]
     assert key_of(BROKER, "plain.sasl.jaas.config") is None
@@ -107,7 +107,7 @@ def test_the_row_of_a_setting_is_found_behind_its_prefixes() -> None:
         "io.confluent.kafka.x",
     ],
 )
-def test_settings_of_other_software_are_passed_over(name: str) -> None:
+def test_settings_of_other_software_are_ignored(name: str) -> None:
     assert parse_config({name: "x"}).static[name] == "x"
 
 
@@ -128,7 +128,7 @@ def test_settings_of_other_software_are_passed_over(name: str) -> None:
         "x." * 200,
     ],
 )
-def test_a_mistake_is_not_taken_for_a_setting_of_other_software(name: str) -> None:
+def test_a_mistake_does_not_count_as_a_setting_of_other_software(name: str) -> None:
     with pytest.raises(ConfigError, match="unknown setting"):
         parse_config({name: "x"})
 

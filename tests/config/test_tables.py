@@ -1,4 +1,4 @@
-"""The tables of settings agree with those of Apache Kafka 4.3.1, as reflection of its ConfigDefs prints them."""
+"""The tables of settings agree with the ConfigDefs of Apache Kafka 4.3.1, printed by reflection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 PACKAGE = HERE.parent.parent / "kpybroker"
 DEFINITIONS = json.loads((HERE / "definitions-4.3.1.json").read_text())
 OUR_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "broker.session.timeout.ms": "3000"}
-"""Where we differ on purpose: the first join does not wait, and a silent broker is missed sooner."""
+"""Intentional differences: the first join does not wait, and a silent broker is detected sooner."""
 TABLES: Mapping[str, Mapping[str, ConfigKey]] = {
     "broker": BROKER_KEYS,
     "topic": TOPIC_KEYS,
@@ -35,7 +35,7 @@ TABLES: Mapping[str, Mapping[str, ConfigKey]] = {
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_setting_of_kafka_is_known_and_no_other(table: str) -> None:
+def test_the_tables_have_exactly_kafkas_settings(table: str) -> None:
     ours = {name for name in TABLES[table] if not name.startswith("kpybroker.")}
     assert ours == set(DEFINITIONS[table])
 
@@ -72,7 +72,8 @@ def test_the_typed_view_of_a_log_has_the_tables_defaults() -> None:
 
 
 def _attributes_read() -> set[str]:
-    """Names of attributes that the product reads outside of config, and of settings by a component's name for them."""
+    """Names of attributes that the product reads outside of config, and of settings under a component's name for
+    them."""
     found: set[str] = set()
     by_field: dict[str, set[str]] = defaultdict(set)
     for file in PACKAGE.rglob("*.py"):
@@ -132,10 +133,10 @@ READ_BY_THE_VIEW = {
     "controller.quorum.voters",
     "internal.segment.bytes",
 }
-"""Settings that decide how others are read, or that are checked and need no other reader."""
+"""Settings that determine how others are read, or that are checked and need no other reader."""
 
 
-def test_what_is_marked_as_used_has_a_reader() -> None:
+def test_settings_marked_as_used_have_a_reader() -> None:
     read = _attributes_read()
     synonyms = {name for topic, names in TOPIC_SYNONYMS.items() for name, _ in names if TOPIC_KEYS[topic].has_effect}
     keys = [*BROKER_KEYS.values(), *TOPIC_KEYS.values(), *GROUP_KEYS.values(), *CLIENT_METRICS_KEYS.values()]
@@ -148,15 +149,15 @@ def test_what_is_marked_as_used_has_a_reader() -> None:
     assert unread == [], "marked as used, but nobody reads them"
 
 
-def test_what_the_view_offers_is_marked_as_used() -> None:
+def test_settings_in_the_typed_view_are_marked_as_used() -> None:
     offered = {field.name for field in dataclasses.fields(BrokerConfig)}
     for key in BROKER_KEYS.values():
         if key.attribute in offered:
             assert key.has_effect, f"{key.name} has an attribute, but is marked as without effect"
 
 
-def test_what_is_about_protection_says_why_it_is_harmless() -> None:
-    """Without a reason to the contrary, what is not obeyed of security, and what forces records to the disk, is not."""
+def test_harmless_security_settings_say_why() -> None:
+    """Settings of security, or of forced writes, are not harmless unless a reason is given."""
     for key in (*SECURITY_KEYS, *AUTHORIZER_KEYS.values()):
         assert key.effect is Effect.REFUSED or key.doc, key.name
     every = [*BROKER_KEYS.values(), *TOPIC_KEYS.values()]
@@ -166,7 +167,7 @@ def test_what_is_about_protection_says_why_it_is_harmless() -> None:
         assert key.doc or key.effect in (Effect.OBEYED, Effect.HARMLESS), key.name
 
 
-def test_the_page_shows_each_setting_once_under_what_becomes_of_it() -> None:
+def test_the_page_shows_each_setting_once_in_the_right_section() -> None:
     _, mapped, refused, harmless = re.split(r"\n## (?:Replaced by|Refused|Accepted without)", page())
     for part, effect in ((mapped, Effect.MAPPED), (refused, Effect.REFUSED), (harmless, Effect.HARMLESS)):
         shown = re.findall(r"^\| `([^`]+)` ", part, re.MULTILINE)
@@ -174,12 +175,12 @@ def test_the_page_shows_each_setting_once_under_what_becomes_of_it() -> None:
         assert sorted(shown) == sorted(key.name for key in keys if key.effect is effect and not key.internal)
 
 
-def test_the_page_about_settings_is_of_this_code() -> None:
+def test_the_page_about_settings_is_up_to_date() -> None:
     found = (PACKAGE.parent / "docs" / "configuration.md").read_text()
-    assert found == page(), "make it anew: python -m kpybroker.config.reference > docs/configuration.md"
+    assert found == page(), "regenerate it: python -m kpybroker.config.reference > docs/configuration.md"
 
 
-def test_every_setting_has_a_sentence_and_no_sentence_is_left_over() -> None:
+def test_every_setting_has_exactly_one_sentence() -> None:
     every = {**BROKER_KEYS, **DYNAMIC_KEYS, **TOPIC_KEYS, **GROUP_KEYS, **CLIENT_METRICS_KEYS, **AUTHORIZER_KEYS}
     assert [name for name, key in every.items() if not documentation(key).removesuffix(NO_EFFECT)] == []
     lines = (PACKAGE / "config" / "documentation.txt").read_text().splitlines()[1:]
@@ -189,7 +190,7 @@ def test_every_setting_has_a_sentence_and_no_sentence_is_left_over() -> None:
     assert all(line.endswith(".") for line in lines)
 
 
-def test_what_gives_the_default_or_the_range_of_another_is_told_by_it() -> None:
+def test_settings_that_give_defaults_or_limits_name_the_other_setting() -> None:
     assert purpose("log.retention.hours").startswith("The default of topics' retention.ms. How long records are kept")
     assert purpose("group.consumer.session.timeout.ms").startswith(
         "The default of groups' consumer.session.timeout.ms."

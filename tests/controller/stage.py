@@ -21,7 +21,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Stage:
-    """One controller and its log. `ask` gives the answer or raises the refusal."""
+    """One controller and its log. `ask` returns the answer or raises the refusal."""
 
     def __init__(self, brokers: int = 1, *, folds_case: bool = False, **settings: str) -> None:
         self.now_ms = NOW_MS
@@ -49,7 +49,7 @@ class Stage:
         return answer
 
     def one(self, command: Command) -> Any:
-        """The only result of a command that gives a list."""
+        """The only result of a command with a list of results."""
         (result,) = self.ask(command)
         return result
 
@@ -67,7 +67,7 @@ class Stage:
     def join(
         self, node_id: int, rack: str | None = None, incarnation: int = 1, previous_epoch: int = -1, directory: int = 0
     ) -> None:
-        """Register and be unfenced. Of an earlier incarnation the controller has seen the connection end."""
+        """Register and be unfenced. If there was an earlier incarnation, the controller has seen its connection end."""
         if node_id in self.epochs:
             self.ask(BrokerLost(node_id, self.epochs[node_id]))
         self.epochs[node_id] = self.ask(

@@ -1,4 +1,4 @@
-"""CreateAcls and DeleteAcls in the controller: records, limits, all or nothing. tests/golden has what Kafka says."""
+"""CreateAcls and DeleteAcls in the controller: records, limits, all or nothing. tests/golden has Kafka's responses."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_largest_slice_is_one_batch_of_the_log() -> None:
     assert sum(len(each.value or b"") for each in stage.log) < BATCH_LIMIT_BYTES
 
 
-def test_all_that_filters_select_is_deleted_once() -> None:
+def test_all_matching_acls_are_deleted_once() -> None:
     stage = Stage()
     create(stage, acl("a"), acl("b"), acl("c", "User:bob"))
     told = stage.ask(DeleteAcls((AclFilter(principal="User:ann"), AclFilter(resource_name="a"), AclFilter(*acl("a")))))
@@ -97,7 +97,7 @@ def test_a_filter_with_an_unknown_code_is_refused_alone() -> None:
     assert names(stage) == ["b"]
 
 
-def test_too_many_are_not_deleted_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_matches_delete_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions, "DELETED_MAX", 3)
     stage = Stage()
     create(stage, *(acl(name) for name in "abcd"))
@@ -110,7 +110,7 @@ def test_too_many_are_not_deleted_at_all(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not names(stage)
 
 
-def test_the_same_ones_are_not_listed_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_listed_acls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions, "LISTED_MAX", 5)
     stage = Stage()
     create(stage, acl("a"), acl("b"))
@@ -142,8 +142,8 @@ def test_thousands_are_deleted_in_one_transaction() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.booleans())))
-def test_equal_acls_of_a_foreign_log_stay_findable(changes: list[tuple[int, str, bool]]) -> None:
-    """Apache Kafka writes none; whatever is there, the ids name the last equal one, also after a snapshot."""
+def test_equal_acls_in_a_foreign_log_stay_findable(changes: list[tuple[int, str, bool]]) -> None:
+    """Apache Kafka writes no equal ACLs; if there are some, the id is that of the last one, also after a snapshot."""
     stage = Stage()
     for number, name, is_added in changes:
         uuid = bytes([number]) * 16
@@ -154,5 +154,5 @@ def test_equal_acls_of_a_foreign_log_stay_findable(changes: list[tuple[int, str,
         assert len(told[0].deleted) == sum(each == acl("a") for each in stage.state.acls.values())
 
 
-def test_any_is_a_code_of_filters_alone() -> None:
+def test_any_is_a_code_only_for_filters() -> None:
     assert create(Stage(), acl()._replace(operation=ANY)) == [ErrorCode.INVALID_REQUEST]

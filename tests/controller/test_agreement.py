@@ -28,7 +28,7 @@ def state_after(records: Sequence[Any]) -> ControllerState:
 
 
 def replayed(state: ControllerState, records: Sequence[Any]) -> str | None:
-    """The damage in these records; None where the state took them all."""
+    """The damage in these records; None if the state accepted them all."""
     try:
         for record in records:
             state.replay(record)
@@ -71,14 +71,14 @@ def histories(draw: st.DrawFn) -> list[Any]:
 @settings(deadline=None, max_examples=150)
 @given(histories(), st.data())
 def test_the_state_and_the_image_agree_on_every_history(records: list[Any], data: st.DataObject) -> None:
-    """On records that cannot follow those before, too: what is inside of an aborted transaction never was."""
+    """Also for records that do not fit the state: the records in an aborted transaction never existed."""
     state, image, at = ControllerState(), Image(), 0
     while at < len(records):
         upto = data.draw(st.integers(at + 1, len(records)))
         batch, at = records[at:upto], upto
         after, of_image = image_after(image, batch)
         if of_image is not None and "lacks partitions" in of_image:
-            return  # seen at the end of a batch, when the next Image is made
+            return  # this shows at the end of a batch, when the next Image is built
         assert replayed(state, batch) == of_image
         if after is None:
             return
@@ -89,7 +89,7 @@ def test_the_state_and_the_image_agree_on_every_history(records: list[Any], data
 @settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_a_new_controller_gets_its_state_from_the_records_of_the_image(data: st.DataObject) -> None:
-    """As `Quorum.replay` gives them. Mappings have a snapshot's order: metadata.version is the first feature."""
+    """As `Quorum.replay` returns them. Mappings have the order of a snapshot: metadata.version is the first feature."""
     records = history_of(data).records
     image = Image().apply(records, len(records), 1)
     snapshot = list(image.records())
@@ -115,7 +115,7 @@ def test_a_new_controller_gets_its_state_from_the_records_of_the_image(data: st.
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_both_take_the_same_records_for_damage(record: Any) -> None:
+def test_both_treat_the_same_records_as_damage(record: Any) -> None:
     before = [stored.TopicRecord(name="t", topic_id=uuid_of(1)), stored.PartitionRecord(topic_id=uuid_of(1))]
     before[-1].partition_id = 0
     for records in ([*before, record], [*before, OF_TRANSACTIONS[0](), record, OF_TRANSACTIONS[2]()]):

@@ -1,6 +1,6 @@
-"""Changes of settings and quotas at their boundaries: taken or refused with the code of Apache Kafka 4.3.1, or why not.
+"""Changes of settings and quotas at their limits: accepted or refused with the code of Apache Kafka 4.3.1, or why not.
 
-`tests/config/boundaries-4.3.1.tsv` has its answers, as `oracle/boundaries.py` asks for them.
+`tests/config/boundaries-4.3.1.tsv` has Kafka's answers to the requests of `oracle/boundaries.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REFUSED_ON_PURPOSE = {
     "log.cleaner.io.max.bytes.per.second": "Kafka's cleaner sleeps for ever at 0, and has no limit at others",
     "max.connections": "one connection is not enough for Kafka's tools",
     "max.connections.per.ip": "one connection is not enough for Kafka's tools",
-    "max.connections.per.ip.overrides": "nobody may shut himself out",
+    "max.connections.per.ip.overrides": "a client must not lock itself out",
     "connection_creation_rate": "a rate that is 0 as a whole number shuts everybody out",
     "follower.replication.throttled.replicas": "a list of nothing but commas",
     "leader.replication.throttled.replicas": "a list of nothing but commas",
@@ -43,7 +43,7 @@ def is_on_purpose(name: str, value: object, kafkas: int, ours: int) -> bool:
     if value == ARABIC_ONE and name not in CLASSES:
         return ours != 0  # numbers have the digits 0 to 9 here
     if isinstance(value, float) and value != value:
-        return ours != 0  # Kafka keeps NaN as a quota that nothing is above
+        return ours != 0  # Kafka stores NaN as a quota that no rate exceeds
     if ours:
         return kafkas == 0 and name in REFUSED_ON_PURPOSE
     # Names of classes are not looked up; there are no pools of threads whose size would have to change in steps.
@@ -53,7 +53,7 @@ def is_on_purpose(name: str, value: object, kafkas: int, ours: int) -> bool:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_what_kafka_takes_is_taken_and_what_it_refuses_is_refused(part: int) -> None:
+def test_changes_are_accepted_and_refused_as_in_kafka(part: int) -> None:
     stage = Stage()
     stage.ask(CreateTopics((NewTopic("t", 1, 1),)))
     for line in ANSWERS[part::4]:

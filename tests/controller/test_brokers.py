@@ -1,4 +1,4 @@
-"""Brokers come, go and come back: epochs, fencing, and who leads meanwhile."""
+"""Brokers register, fail and return: epochs, fencing, and the leaders in the meantime."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_lone_replica_keeps_leading_but_not_in_the_same_epoch_after_a_crash() 
     assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 1, (1,))
 
 
-def test_after_a_clean_stop_nothing_is_written_per_partition() -> None:
+def test_after_a_clean_shutdown_no_partition_records_are_written() -> None:
     stage = with_topic(brokers=1)
     state = stage.ask(BrokerHeartbeat(1, stage.epochs[1], want_shut_down=True))
     assert state.should_shut_down
@@ -72,7 +72,7 @@ def test_leadership_moves_to_another_replica_in_sync(how: str) -> None:
     assert stage.replayed() == stage.state
 
 
-def test_fencing_and_unfencing_are_told_once() -> None:
+def test_fencing_and_unfencing_are_written_once() -> None:
     stage = Stage(brokers=2)
     written = len(stage.log)
     assert not stage.ask(BrokerHeartbeat(1, stage.epochs[1])).fenced
@@ -81,7 +81,7 @@ def test_fencing_and_unfencing_are_told_once() -> None:
     assert len(stage.log) == written + 1
 
 
-def test_the_last_broker_is_not_fenced_at_its_wish() -> None:
+def test_the_last_broker_is_not_fenced_at_its_request() -> None:
     stage = Stage(brokers=2)
     wishes = [BrokerHeartbeat(node_id, stage.epochs[node_id], want_fence=True) for node_id in (1, 2)]
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs: what is refused with which code, as the oracle refuses it."""
+"""AlterConfigs and IncrementalAlterConfigs: what is refused, with the same codes as Apache Kafka."""
 
 from __future__ import annotations
 
@@ -192,8 +192,9 @@ def test_bad_broker_settings(stage: Stage, name: str, setting: str, value: str, 
 
 
 @pytest.mark.parametrize("name", ["", "1"])
-def test_no_defaults_with_which_compacted_topics_cannot_be_made(stage: Stage, name: str) -> None:
-    """In one change, and in two: Apache Kafka takes them, and can then make no topic for the offsets of groups."""
+def test_defaults_that_prevent_compacted_topics_are_refused(stage: Stage, name: str) -> None:
+    """In one change, and in two: Apache Kafka accepts them, but then cannot create the topic for the offsets of
+    groups."""
     longest, shortest = (f"log.cleaner.{which}.compaction.lag.ms" for which in ("max", "min"))
     for changes in ([(longest, SET, "50"), (shortest, SET, "100")], [(longest, SET, "50")], [(shortest, SET, "100")]):
         code, message = stage.code(change(BROKER, name, *changes))
@@ -255,7 +256,7 @@ def test_settings_of_groups_and_client_metrics(stage: Stage, kind: int, setting:
     assert stage.code(change(kind, "g", (setting, SET, value)))[0] is code
 
 
-def test_replacing_resets_what_is_not_named(stage: Stage) -> None:
+def test_replacing_resets_unnamed_settings(stage: Stage) -> None:
     def replace(*configs: tuple[str, str | None], validate_only: bool = False) -> E:
         return stage.code(AlterConfigs((ReplaceConfigs(TOPIC, "t", configs),), validate_only))[0]
 
@@ -269,7 +270,7 @@ def test_replacing_resets_what_is_not_named(stage: Stage) -> None:
     assert stage.state.config(TOPIC, "t") == {"segment.ms": "6"}
 
 
-def test_one_resource_twice_is_refused_and_others_are_not_harmed(stage: Stage) -> None:
+def test_a_repeated_resource_is_refused_without_affecting_others(stage: Stage) -> None:
     changes = (("retention.ms", SET, "5"),)
     results = stage.ask(
         IncrementalAlterConfigs(
@@ -284,7 +285,7 @@ def test_one_resource_twice_is_refused_and_others_are_not_harmed(stage: Stage) -
     assert stage.state.configs == {(BROKER, ""): {"log.retention.ms": "5"}}
 
 
-def test_what_does_not_change_is_not_written(stage: Stage) -> None:
+def test_unchanged_values_are_not_written(stage: Stage) -> None:
     stage.ask(change(TOPIC, "t", ("retention.ms", SET, "5")))
     written = len(stage.log)
     stage.ask(change(TOPIC, "t", ("retention.ms", SET, "5"), ("segment.ms", DELETE, None)))
@@ -292,8 +293,8 @@ def test_what_does_not_change_is_not_written(stage: Stage) -> None:
     assert len(stage.log) == written
 
 
-def test_broker_settings_are_checked_with_those_they_go_together_with(stage: Stage) -> None:
-    """Also where the other one is of now; and what was let in is nobody's fault later."""
+def test_broker_settings_are_checked_together_with_related_ones(stage: Stage) -> None:
+    """Even if the related setting was changed before; and accepted values never make a later change fail."""
     local = ("log.local.retention.ms", SET, "1000")
     assert stage.code(change(BROKER, "", local))[0] is E.NONE
     assert stage.code(change(BROKER, "", ("log.retention.ms", SET, "999")))[0] is E.INVALID_REQUEST

@@ -1,4 +1,5 @@
-"""What holds after any sequence of commands: who may lead, who counts as in sync, and what an election may cost."""
+"""Invariants of any sequence of commands: who may lead, who counts as in sync, and which records an election may
+lose."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ STEPS = st.one_of(
 
 
 class Play:
-    """A cluster of four with two topics, and the steps of a script."""
+    """A cluster of four brokers with two topics, and the steps of a script."""
 
     def __init__(self, *, elr: bool) -> None:
         self.stage = Stage(brokers=NODES)
@@ -155,7 +156,7 @@ class Play:
         self.stage.ask(IncrementalAlterConfigs((ChangeConfigs(ResourceType.TOPIC, topic, (change,)),)))
 
     def wait(self, ms: int) -> None:
-        """Time passes for the controller, with its Ticks on time; nobody sends a heartbeat."""
+        """Let time pass for the controller, with its Ticks on time; no broker sends a heartbeat."""
         end_ms = self.stage.now_ms + ms
         for _ in range(20):
             deadline_ms = self.stage.machine.deadline_ms()
@@ -189,7 +190,8 @@ def assert_sound(state: ControllerState, *, elr: bool) -> None:
 
 
 def assert_follows(before: PartitionImage, after: PartitionImage, place: tuple[str, int]) -> None:
-    """One step of a partition: epochs grow with every change, and a clean election chooses who has everything."""
+    """One step of a partition: epochs grow with every change, and a clean election chooses a replica that has
+    everything."""
     assert after.partition_epoch >= before.partition_epoch, place
     assert after.leader_epoch >= before.leader_epoch, place
     if after != before:
@@ -204,7 +206,7 @@ def assert_follows(before: PartitionImage, after: PartitionImage, place: tuple[s
 @pytest.mark.parametrize("elr", [False, True], ids=["isr", "elr"])
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, max_size=25))
-def test_the_laws_of_leadership(elr: bool, steps: list[tuple[Any, ...]]) -> None:
+def test_the_invariants_of_leadership(elr: bool, steps: list[tuple[Any, ...]]) -> None:
     play = Play(elr=elr)
     for kind, *facts in steps:
         before, offset = copy.deepcopy(everybody(play.stage.state)), len(play.stage.log)
@@ -222,8 +224,8 @@ def test_the_laws_of_leadership(elr: bool, steps: list[tuple[Any, ...]]) -> None
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(STEPS, max_size=20))
-def test_when_all_are_back_everybody_has_a_leader(steps: list[tuple[Any, ...]]) -> None:
-    """Without eligible leaders an in-sync replica is always known, so its return is enough."""
+def test_when_all_brokers_are_back_every_partition_has_a_leader(steps: list[tuple[Any, ...]]) -> None:
+    """Without eligible leader replicas, an in-sync replica is always known, so its return is enough."""
     play = Play(elr=False)
     for kind, *facts in steps:
         play.step(kind, *facts)

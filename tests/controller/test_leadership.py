@@ -1,4 +1,4 @@
-"""Who leads: scenes in which one answer is right, with and without eligible leader replicas (KIP-966)."""
+"""Leader elections: scenes with one correct result, with and without eligible leader replicas (KIP-966)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def propose(stage: Stage, *members: int, recovery: int = 0) -> IsrResult:
     return result
 
 
-def test_the_last_one_in_sync_is_waited_for() -> None:
+def test_the_last_in_sync_replica_is_waited_for() -> None:
     stage = with_replicas(1, 2, 3)
     fence(stage, 1, 2, 3)
     assert (stage.partition().leader, stage.partition().isr) == (-1, (3,))
@@ -69,7 +69,7 @@ def test_the_last_one_in_sync_is_waited_for() -> None:
     assert stage.replayed() == stage.state
 
 
-def test_with_eligible_leaders_whoever_had_everything_may_lead() -> None:
+def test_an_eligible_replica_that_had_everything_may_lead() -> None:
     stage = with_replicas(1, 2, 3, elr=True)
     fence(stage, 1, 2, 3)
     now = stage.partition()
@@ -86,7 +86,7 @@ def test_with_eligible_leaders_whoever_had_everything_may_lead() -> None:
     assert stage.replayed() == stage.state
 
 
-def test_who_did_not_stop_cleanly_is_not_eligible_any_more() -> None:
+def test_a_broker_after_an_unclean_shutdown_is_no_longer_eligible() -> None:
     stage = with_replicas(1, 2, 3, elr=True)
     fence(stage, 1, 2, 3)
     stage.join(2, incarnation=2)
@@ -96,20 +96,21 @@ def test_who_did_not_stop_cleanly_is_not_eligible_any_more() -> None:
     assert (stage.partition().leader, stage.partition().isr) == (3, (3,))
 
 
-def test_the_last_known_leader_leads_when_nobody_is_eligible() -> None:
+def test_the_last_known_leader_leads_if_no_replica_is_eligible() -> None:
     stage = with_replicas(1, 2, elr=True)
     fence(stage, 2, 1)
     stage.join(2, incarnation=2)
     assert stage.partition().leader == -1
     stage.join(1, incarnation=2)
     now = stage.partition()
-    assert (now.leader, now.isr, now.leader_recovery_state) == (1, (1,), 1), "it led last, and has to recover"
+    assert (now.leader, now.isr, now.leader_recovery_state) == (1, (1,), 1), "it was the last leader"
     assert propose(stage, 1, 2).error_code == ErrorCode.NONE, "recovered, and followed"
     assert stage.partition().leader_recovery_state == 0
 
 
-def test_whoever_led_alone_leads_again_though_a_move_began_while_it_was_away() -> None:
-    """The move takes the leadership from it; it was in sync alone, and after a crash nobody is eligible any more."""
+def test_the_sole_in_sync_leader_leads_again_although_a_move_began() -> None:
+    """The move takes the leadership away; the old leader was the only in-sync replica, and after a crash none is
+    eligible."""
     stage = with_replicas(1, elr=True)
     fence(stage, 1)
     stage.ask(AlterReassignments((Reassignment("t", 0, (2, 3, 1)),)))
@@ -129,7 +130,7 @@ def test_a_leader_that_recovers_is_alone() -> None:
     unfence(stage, 3)
     assert propose(stage, 2, 3, recovery=1).error_code == ErrorCode.INVALID_REQUEST
     assert propose(stage, 2, recovery=0).error_code == 0
-    assert propose(stage, 2, recovery=1).error_code == ErrorCode.INVALID_REQUEST, "nobody goes back to recovering"
+    assert propose(stage, 2, recovery=1).error_code == ErrorCode.INVALID_REQUEST, "recovery does not begin again"
     assert propose(stage, 2, 3).error_code == 0
 
 
@@ -147,7 +148,7 @@ def test_unclean_leaders_are_elected_where_a_topic_allows_it() -> None:
     assert (stage.partition().leader, stage.partition().leader_recovery_state) == (2, 1)
 
 
-def test_leaders_go_home_after_a_while() -> None:
+def test_leaderships_return_to_preferred_leaders() -> None:
     stage = with_replicas(1, 2, 3)
     stage.ask(Tick())
     fence(stage, 1)
@@ -170,7 +171,7 @@ def test_a_replica_that_restarted_is_not_in_sync_by_an_old_epoch() -> None:
     assert propose(stage, 1, 2).error_code == ErrorCode.NONE
 
 
-def test_a_reassignment_ends_when_all_are_there_and_the_leader_that_goes_is_told() -> None:
+def test_a_reassignment_ends_when_all_are_in_sync_and_the_removed_leader_gets_an_epoch() -> None:
     stage = with_replicas(1, 2, brokers=4)
     assert stage.one(AlterReassignments((Reassignment("t", 0, (3, 4)),))).error_code == 0
     now = stage.partition()
@@ -184,7 +185,7 @@ def test_a_reassignment_ends_when_all_are_there_and_the_leader_that_goes_is_told
     assert stage.replayed() == stage.state
 
 
-def test_a_move_that_is_changed_on_the_way_keeps_what_was_there_before() -> None:
+def test_a_move_with_a_new_target_keeps_the_original_replicas() -> None:
     stage = with_replicas(1, 2, brokers=4)
     stage.ask(AlterReassignments((Reassignment("t", 0, (3, 2)),)))
     stage.ask(AlterReassignments((Reassignment("t", 0, (4, 2)),)))
@@ -195,8 +196,8 @@ def test_a_move_that_is_changed_on_the_way_keeps_what_was_there_before() -> None
 
 
 @pytest.mark.parametrize("target", [(2, 1), None], ids=["elsewhere", "called off"])
-def test_nobody_who_alone_has_everything_is_dropped(target: tuple[int, ...] | None) -> None:
-    """The partition is on its way to 3 and 4, and 3 alone is in sync now."""
+def test_the_only_replica_with_all_records_is_not_removed(target: tuple[int, ...] | None) -> None:
+    """The partition is being moved to 3 and 4, and only 3 is in sync now."""
     stage = with_replicas(1, brokers=4)
     stage.ask(AlterReassignments((Reassignment("t", 0, (4, 3)),)))
     propose(stage, 1, 3)
@@ -218,7 +219,7 @@ def test_a_feature_that_is_switched_off_leaves_nothing_behind() -> None:
     assert (seen.isr, seen.eligible_leader_replicas) == ((1,), ())
 
 
-def test_who_comes_back_without_its_directory_is_not_in_sync_though_nobody_else_be() -> None:
+def test_a_replica_without_its_directory_is_not_in_sync_even_if_it_is_the_only_one() -> None:
     stage = with_replicas(1, 2)
     fence(stage, 2, 1)
     stage.join(1, incarnation=2, directory=1)
@@ -233,7 +234,7 @@ def test_who_comes_back_without_its_directory_is_not_in_sync_though_nobody_else_
     assert stage.replayed() == stage.state
 
 
-def test_with_eligible_leaders_who_lost_its_directory_is_not_the_last_known_one() -> None:
+def test_with_eligible_leaders_a_replica_that_lost_its_directory_is_not_the_last_known_one() -> None:
     stage = with_replicas(1, 2, elr=True)
     fence(stage, 2, 1)
     stage.join(1, incarnation=2, directory=1)
@@ -257,7 +258,7 @@ def test_the_only_replica_does_not_lead_without_its_directory() -> None:
     assert (stage.partition().leader, stage.partition().isr) == (-1, ()), "for good"
 
 
-def test_others_lead_on_where_one_lost_its_directory() -> None:
+def test_others_continue_to_lead_if_one_lost_its_directory() -> None:
     stage = with_replicas(1, 2, 3)
     stage.join(1, incarnation=2, directory=1)
     assert stage.partition().leader in (2, 3)
@@ -267,7 +268,7 @@ def test_others_lead_on_where_one_lost_its_directory() -> None:
     assert stage.partition().leader_epoch == epoch
 
 
-def test_one_min_insync_replicas_for_the_whole_cluster() -> None:
+def test_min_insync_replicas_is_the_same_for_the_whole_cluster() -> None:
     """KIP-966, as Kafka 4.3.1 answers."""
     stage = with_replicas(1, 2, 3, elr=True)
     fence(stage, 3, 2)

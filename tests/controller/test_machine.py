@@ -1,4 +1,4 @@
-"""The laws of the controller: replay equals live, the Image agrees with the state, ids are never given twice."""
+"""Invariants of the controller: replay equals live, the Image agrees with the state, ids are never assigned twice."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_producer_ids_come_in_blocks_of_a_thousand_that_never_overlap() -> None:
     assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_an_open_metadata_transaction_counts_from_its_end() -> None:
+def test_an_open_metadata_transaction_takes_effect_at_its_end() -> None:
     stage = Stage(brokers=0)
     topic_id = bytes(range(16))
     for record in (
@@ -129,7 +129,7 @@ def test_an_open_metadata_transaction_counts_from_its_end() -> None:
     assert list(stage.state.topics) == ["b"]
 
 
-def test_a_record_of_no_effect_is_taken_and_an_unknown_one_is_damage() -> None:
+def test_a_record_without_effect_is_accepted_and_an_unknown_one_is_damage() -> None:
     stage = Stage(brokers=1)
     before = stage.replayed()
     stage.state.replay(stored.NoOpRecord())

@@ -1,4 +1,4 @@
-"""The limits fit each other: what a broker may have can be registered, fenced, lost and forgotten."""
+"""The limits match each other: a broker with the most partitions can be registered, fenced, lost and unregistered."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.controller.test_sessions import SESSION_MS, beat
 PARTITIONS = 100_000  # the default of kpybroker.max.partitions
 A_TOPIC = 500
 HEADER_BYTES, ROW_BYTES = 61, 20
-"""Of a batch, and at most of a record in it beside what it says."""
+"""The size of a batch header, and at most of a record besides its content."""
 
 
 def topics(stage: Stage, count: int, replicas: int) -> None:
-    """So many partitions, each with a replica on every broker, straight into the state."""
+    """Adds this many partitions, each with a replica on every broker, directly to the state."""
     nodes = list(range(1, replicas + 1))
     for number in range(count // A_TOPIC):
         topic_id = number.to_bytes(16)
@@ -53,7 +53,7 @@ def topics(stage: Stage, count: int, replicas: int) -> None:
 
 
 def decided(stage: Stage, command: Command | Tick) -> Outcome:
-    """Decided and applied, by bytes that fit into the quorum's log."""
+    """Decides and applies, in batches that fit into the quorum's log."""
     outcome = stage.machine.decide(Ticket(1000), command, Moment(stage.now_ms, stage.now_ms))
     for record in outcome.records:
         record.value = stored.frame_record(record.message)
@@ -67,14 +67,14 @@ def decided(stage: Stage, command: Command | Tick) -> Outcome:
 
 
 def again(stage: Stage, node_id: int) -> RegisterBroker:
-    """With an empty directory, after its disk was replaced."""
+    """Registers again with an empty directory, as after a disk was replaced."""
     known = stage.state.brokers[node_id]
     return RegisterBroker(node_id, b"again".ljust(16), (), known.features, log_dirs=(b"new".ljust(16),))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [3, 5])
-def test_all_that_a_broker_may_have_can_be_written(replicas: int) -> None:
+def test_a_broker_with_the_most_partitions_can_be_written(replicas: int) -> None:
     stage = Stage(brokers=replicas)
     topics(stage, PARTITIONS, replicas)
     decided(stage, BrokerLost(1, stage.epochs[1]))
@@ -94,13 +94,13 @@ def test_all_that_a_broker_may_have_can_be_written(replicas: int) -> None:
 
 
 def steps(stage: Stage) -> Iterator[int]:
-    """The records of each Tick, until there is nothing to do at once."""
+    """The records of each Tick, until nothing more is due at once."""
     while stage.machine.deadline_ms() == 0:
         yield len(decided(stage, Tick()).records)
 
 
 @pytest.mark.parametrize("by_silence", [False, True])
-def test_a_fencing_takes_steps_and_others_have_their_turn(by_silence: bool) -> None:
+def test_a_fencing_takes_several_steps_and_other_requests_run_between_them(by_silence: bool) -> None:
     stage = Stage(brokers=3)
     topics(stage, 3 * LEFT_AT_ONCE, 3)
     if by_silence:
@@ -124,7 +124,7 @@ def test_a_fencing_takes_steps_and_others_have_their_turn(by_silence: bool) -> N
     )
 
 
-def test_two_that_are_lost_at_once_are_fenced_one_after_the_other() -> None:
+def test_two_brokers_lost_at_once_are_fenced_one_after_the_other() -> None:
     stage = Stage(brokers=3)
     topics(stage, 3 * LEFT_AT_ONCE, 3)
     for node_id in (1, 2, 1):
@@ -142,8 +142,8 @@ def test_a_fencing_ends_with_the_incarnation() -> None:
     assert list(steps(stage)) == [0]
 
 
-def test_a_broker_that_is_being_fenced_is_nobody_to_lead() -> None:
-    """The last broker stays, though its disk hangs: the other one is dead, and has not been fenced everywhere yet."""
+def test_a_broker_that_is_being_fenced_does_not_count_as_live() -> None:
+    """The last broker stays although its disk hangs: the other one is dead, but not completely fenced yet."""
     stage = Stage(brokers=2)
     topics(stage, 3 * LEFT_AT_ONCE, 2)
     decided(stage, BrokerLost(1, stage.epochs[1], dead=True))

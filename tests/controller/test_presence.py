@@ -1,4 +1,5 @@
-"""Who has ended is noticed by the connection that closed, and by the listener that refuses; nobody else is fenced."""
+"""A broker whose process has ended is detected by its closed connection and its refusing listener; no other is
+fenced."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ LATER_S = 30.0
 
 
 def play(scene: Callable[[VirtualCluster], Awaitable[None]]) -> None:
-    """One node in virtual time; the strangers are on the client's machine."""
+    """One node in virtual time; the test's brokers are on the client's machine."""
     virtual.play(scene, 1, broker_session_timeout_ms=str(LONG_MS))
 
 
 @contextlib.asynccontextmanager
 async def listening(cluster: VirtualCluster) -> AsyncIterator[int]:
-    """A listener that accepts connections, and nothing more."""
+    """A listener that accepts connections and does nothing else."""
     listener = await cluster.client.network.listen(asyncio.Protocol, cluster.client.network.address, 0)
     try:
         yield listener.port
@@ -57,7 +58,7 @@ def is_fenced(cluster: VirtualCluster, node_id: int) -> bool:
     return cluster.broker(1).metadata.image.brokers[node_id].fenced
 
 
-def test_who_is_gone_is_fenced_though_its_session_lasts() -> None:
+def test_a_dead_broker_is_fenced_before_its_session_expires() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         async with listening(cluster) as port:
             peer, _stranger = await unfenced(cluster, 2, port)
@@ -85,7 +86,7 @@ def test_a_listener_may_close_a_moment_after_the_connection() -> None:
     play(scene)
 
 
-def test_one_at_a_time() -> None:
+def test_brokers_are_fenced_one_at_a_time() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         peers = []
         async with listening(cluster) as port:
@@ -101,7 +102,7 @@ def test_one_at_a_time() -> None:
     play(scene)
 
 
-def test_who_still_listens_is_not_fenced_and_a_new_incarnation_need_not_wait() -> None:
+def test_a_broker_that_still_listens_is_not_fenced_and_a_new_incarnation_need_not_wait() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         async with listening(cluster) as port:
             other = await dialled(cluster)
@@ -116,7 +117,7 @@ def test_who_still_listens_is_not_fenced_and_a_new_incarnation_need_not_wait() -
     play(scene)
 
 
-def test_who_comes_back_on_another_connection_is_there() -> None:
+def test_a_broker_that_returns_on_another_connection_is_live() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         other = await dialled(cluster)
         async with listening(cluster) as port:

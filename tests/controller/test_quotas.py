@@ -1,4 +1,5 @@
-"""AlterClientQuotas: what is set of whom, and what is refused. tests/golden has what Apache Kafka says of more."""
+"""AlterClientQuotas: which quotas are set for which entities, and which are refused. tests/golden has more of Kafka's
+responses."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def test_quotas_are_set_changed_and_removed() -> None:
     assert stage.image().quotas == {}
 
 
-def test_what_is_so_already_writes_nothing() -> None:
+def test_an_unchanged_quota_writes_nothing() -> None:
     stage = Stage()
     stage.ask(alter(change(ANN, producer_byte_rate=5.0)))
     before = len(stage.log)
@@ -46,7 +47,7 @@ def test_what_is_so_already_writes_nothing() -> None:
     assert len(stage.log) == before
 
 
-def test_an_entity_is_one_however_its_parts_are_ordered() -> None:
+def test_the_order_of_an_entitys_parts_does_not_matter() -> None:
     stage = Stage()
     both = (("user", "ann"), ("client-id", None))
     stage.ask(alter(change(both, producer_byte_rate=5.0)))
@@ -95,7 +96,7 @@ CHANGES = st.builds(QuotaChange, ENTITIES, st.lists(st.tuples(KEYS, VALUES), max
 
 
 @given(st.lists(st.lists(CHANGES, max_size=4)))
-def test_replaying_the_records_gives_what_was_decided(requests: list[list[QuotaChange]]) -> None:
+def test_replaying_the_records_gives_the_same_quotas(requests: list[list[QuotaChange]]) -> None:
     stage = Stage()
     for changes in requests:
         before = dict(stage.state.quotas)

@@ -1,4 +1,5 @@
-"""AlterUserScramCredentials: what is set and removed, and what is refused. tests/golden has what Apache Kafka says."""
+"""AlterUserScramCredentials: which credentials are set and removed, and which are refused. tests/golden has Kafka's
+responses."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def test_the_largest_request_is_one_batch_of_the_log() -> None:
     assert sum(len(stored.frame_record(each.message)) for each in stage.log) < BATCH_LIMIT_BYTES
 
 
-def test_what_logs_in_is_not_shown() -> None:
+def test_credentials_are_not_shown() -> None:
     stage = Stage()
     command = alter(upsertion("a", salt=b"salt"))
     stage.ask(command)
@@ -86,7 +87,7 @@ CHANGES = st.one_of(
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.lists(CHANGES, max_size=4)))
-def test_replaying_the_records_gives_what_was_decided(requests: list[list[ScramDeletion | ScramUpsertion]]) -> None:
+def test_replaying_the_records_gives_the_same_credentials(requests: list[list[ScramDeletion | ScramUpsertion]]) -> None:
     stage = Stage()
     for changes in requests:
         before = credentials(stage)

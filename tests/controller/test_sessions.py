@@ -1,4 +1,4 @@
-"""Silence: who is fenced when, what a slow controller must not conclude, and how a broker leaves in good order."""
+"""Sessions: when a silent broker is fenced, what a slow controller must not conclude, and controlled shutdown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def beat(stage: Stage, *node_ids: int) -> None:
 
 
 def fall_behind(stage: Stage, *node_ids: int) -> None:
-    """Heartbeats of the stage say "caught up with everything"; from now on these brokers say less."""
+    """Heartbeats of the stage report "caught up with everything"; from now on these brokers report less."""
     for node_id in node_ids:
         stage.machine.sessions.end(node_id)
         stage.ask(BrokerHeartbeat(node_id, stage.epochs[node_id], metadata_offset=0))
@@ -41,7 +41,7 @@ def tick(stage: Stage) -> None:
     stage.ask(Tick())
 
 
-def test_who_is_silent_for_a_session_is_fenced_and_nobody_else() -> None:
+def test_only_a_broker_that_is_silent_for_a_session_is_fenced() -> None:
     stage = three()
     stage.now_ms += SESSION_MS - 1
     beat(stage, 2, 3)
@@ -53,7 +53,7 @@ def test_who_is_silent_for_a_session_is_fenced_and_nobody_else() -> None:
     assert not stage.state.brokers[1].fenced
 
 
-def test_a_new_controller_gives_everybody_a_full_session() -> None:
+def test_a_new_controller_gives_every_broker_a_full_session() -> None:
     stage = three()
     fresh = ControllerMachine(stage.machine.config, Random(1), lambda: len(stage.log))
     for offset, record in enumerate(stage.records()):
@@ -65,7 +65,7 @@ def test_a_new_controller_gives_everybody_a_full_session() -> None:
     assert fresh.deadline_ms() == stage.now_ms + SESSION_MS
 
 
-def test_a_controller_that_slept_fences_nobody() -> None:
+def test_a_controller_that_was_suspended_fences_no_broker() -> None:
     stage = three()
     stage.now_ms += SESSION_MS + LATE_MS + 1
     stage.ask(Tick())
@@ -96,7 +96,7 @@ def test_the_broker_of_the_controllers_own_node_need_not_wait() -> None:
     assert stage.ask(RegisterBroker(3, b"new" + bytes(13), (), features, log_dirs=(bytes([3]) * 16,), is_own=True))
 
 
-def test_who_is_lost_and_dead_is_fenced_unless_another_has_come() -> None:
+def test_a_dead_broker_is_fenced_unless_another_incarnation_has_registered() -> None:
     stage = three()
     stage.ask(BrokerLost(2, stage.epochs[2] + 1, dead=True))
     assert not stage.state.brokers[2].fenced
@@ -104,7 +104,7 @@ def test_who_is_lost_and_dead_is_fenced_unless_another_has_come() -> None:
     assert stage.state.brokers[2].fenced
 
 
-def test_a_broker_is_let_go_when_everybody_knows_the_new_leaders() -> None:
+def test_a_broker_may_stop_when_all_brokers_know_the_new_leaders() -> None:
     stage = three()
     leaving = BrokerHeartbeat(1, stage.epochs[1], want_shut_down=True)
     fall_behind(stage, 2, 3)
@@ -121,7 +121,7 @@ def test_a_broker_is_let_go_when_everybody_knows_the_new_leaders() -> None:
     assert stage.replayed() == stage.state
 
 
-def test_a_new_controller_goes_on_with_a_shutdown_under_way() -> None:
+def test_a_new_controller_continues_a_shutdown_in_progress() -> None:
     stage = three()
     leaving = BrokerHeartbeat(1, stage.epochs[1], want_shut_down=True)
     fall_behind(stage, 2, 3)

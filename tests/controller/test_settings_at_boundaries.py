@@ -1,6 +1,7 @@
-"""What the controller takes can be applied, by every node and after every restart: all settings, all ways to set them.
+"""Settings that the controller accepts can be applied, by every node and after every restart: all settings, in all ways
+to set them.
 
-Keys and ranges come from the tables, so that a new setting is tried, too.
+Keys and ranges come from the tables, so that new settings are tried, too.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ TOLD = {ErrorCode.NONE, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG, Err
 
 
 class Follower:
-    """A node that follows the controller's log, and makes every typed view of what is set."""
+    """A node that follows the controller's log, and builds every typed view of the settings."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -63,7 +64,7 @@ class Follower:
         self._seen = 0
 
     def follow(self) -> None:
-        """Apply what is new in the log."""
+        """Apply the new records in the log."""
         records = [record.message for record in self.stage.log[self._seen :]]
         self._seen = len(self.stage.log)
         before, self.image = self.image, self.image.apply(records, self._seen, 1)
@@ -80,7 +81,7 @@ class Follower:
         assert self.dynamic.unusable_count == 0
 
     def restart(self) -> None:
-        """Read the whole log anew: the same is in force."""
+        """Read the whole log again: the same settings are in force."""
         fresh = Follower(self.stage)
         fresh.follow()
         assert fresh.image == self.image
@@ -89,7 +90,7 @@ class Follower:
 
 
 def ways(kind: ResourceType, name: str, key: str, value: str) -> Iterable[Command]:
-    """All requests that set a setting; the last one takes it back."""
+    """All requests that set a setting; the last one removes it."""
     yield IncrementalAlterConfigs((ChangeConfigs(kind, name, ((key, AlterOp.SET, value),)),))
     yield IncrementalAlterConfigs((ChangeConfigs(kind, name, ((key, AlterOp.APPEND, value),)),))
     yield AlterConfigs((ReplaceConfigs(kind, name, ((key, value),)),))
@@ -100,7 +101,7 @@ def ways(kind: ResourceType, name: str, key: str, value: str) -> Iterable[Comman
 
 
 def taken_of(kind: ResourceType, name: str, keys: Iterable[str]) -> int:
-    """Try all values of these keys; how many were taken and applied."""
+    """Try all values of these keys; returns how many were accepted and applied."""
     stage = Stage()
     stage.ask(CreateTopics((NewTopic("t", 1, 1),)))
     follower = Follower(stage)
@@ -118,25 +119,25 @@ def taken_of(kind: ResourceType, name: str, keys: Iterable[str]) -> int:
 
 
 @pytest.mark.parametrize(("kind", "name"), [each for each in RESOURCES if each[0] is not ResourceType.BROKER])
-def test_what_is_taken_can_be_applied(kind: ResourceType, name: str) -> None:
+def test_accepted_values_can_be_applied(kind: ResourceType, name: str) -> None:
     assert taken_of(kind, name, KEYS[kind]) > 0
 
 
-def test_what_is_taken_of_a_broker_can_be_applied() -> None:
-    """Of settings that were found to be taken and not applied, and one in twenty of all; the next test has all."""
+def test_accepted_broker_values_can_be_applied() -> None:
+    """Settings for which this was once wrong, and one in twenty of all; the next test has all."""
     found = ["log.flush.interval.ms", "log.cleaner.io.buffer.load.factor", "max.connections.per.ip.overrides"]
     assert taken_of(ResourceType.BROKER, "", [*found, *sorted(KEYS[ResourceType.BROKER])[::20]]) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [each for each in RESOURCES if each[0] is ResourceType.BROKER])
-def test_all_that_is_taken_of_a_broker_can_be_applied(kind: ResourceType, name: str) -> None:
+def test_all_accepted_broker_values_can_be_applied(kind: ResourceType, name: str) -> None:
     assert taken_of(kind, name, KEYS[kind]) > 0
 
 
 @pytest.mark.parametrize("entity", ["user", "client-id", "ip"])
 @pytest.mark.parametrize("name", [None, "127.0.0.1"])
-def test_quotas_that_are_taken_can_be_applied_and_charged(entity: str, name: str | None) -> None:
+def test_accepted_quotas_can_be_applied_and_charged(entity: str, name: str | None) -> None:
     stage = Stage()
     follower = Follower(stage)
     for key in KEYS_OF_ADDRESSES if entity == "ip" else KEYS_OF_CLIENTS:
@@ -158,7 +159,7 @@ def test_quotas_that_are_taken_can_be_applied_and_charged(entity: str, name: str
         assert stage.code(AlterClientQuotas((QuotaChange(((entity, name),), ((key, None),)),)))[0] is ErrorCode.NONE
 
 
-def test_levels_of_features_that_are_taken_can_be_applied() -> None:
+def test_accepted_feature_levels_can_be_applied() -> None:
     stage = Stage()
     follower = Follower(stage)
     for name in (*SUPPORTED_FEATURES, "unknown"):

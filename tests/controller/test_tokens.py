@@ -1,6 +1,6 @@
-"""Delegation tokens: what holds after any sequence of requests, and when expired ones are removed.
+"""Delegation tokens: invariants of any sequence of requests, and the removal of expired tokens.
 
-What Apache Kafka tells about each request: compat_tests/test_delegation_tokens.py.
+compat_tests/test_delegation_tokens.py compares each request with Apache Kafka.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def ask(stage: Stage, command: Command) -> Any:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, max_size=15))
-def test_whatever_is_asked(steps: list[tuple[Any, ...]]) -> None:
-    """A replay and a snapshot have the same tokens; only owners and renewers change a token, none beyond its end; and a
-    refusal changes nothing."""
+def test_any_sequence_of_requests(steps: list[tuple[Any, ...]]) -> None:
+    """A replay and a snapshot have the same tokens; only owners and renewers change a token, and never beyond its end;
+    a refusal changes nothing."""
     stage = stage_of()
     made: list[DelegationToken] = []
     for step in steps:
@@ -146,7 +146,7 @@ def test_many_expired_tokens_are_removed_in_several_steps(monkeypatch: pytest.Mo
     assert left == [3, 1, 0]
 
 
-def test_without_a_key_what_is_stored_stays() -> None:
+def test_without_a_key_stored_tokens_stay() -> None:
     stage = stage_of()
     token = stage.ask(CreateDelegationToken(ANN, ANN, (), 1))
     without = Stage(0, delegation_token_secret_key="")
@@ -164,8 +164,8 @@ def test_without_a_key_what_is_stored_stays() -> None:
         assert ask(without, command) == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
 
 
-def test_a_token_is_found_by_its_secret_in_every_term() -> None:
-    """A new controller has no secrets yet; and what was removed is not found by a secret that was known."""
+def test_a_token_is_found_by_its_hmac_in_every_term() -> None:
+    """A new controller knows no HMACs yet; and a removed token is not found by an HMAC that was known."""
     stage = stage_of()
     made = [stage.ask(CreateDelegationToken(ANN, ANN)) for _ in range(3)]
     assert stage.ask(RenewDelegationToken(ANN, hmac_of(made[0]))) == stage.now_ms + EXPIRY_MS
@@ -193,11 +193,11 @@ def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("owner", "renewer"), [("Group:ann", BOB), (ANN, "user:bob"), (":ann", BOB), (ANN, ":")])
 def test_owners_and_renewers_are_users(owner: str, renewer: str) -> None:
-    """A login has no type: with a token of `Group:ann`, the client would be `User:ann`."""
+    """A login has no principal type: with a token of `Group:ann`, the client would be `User:ann`."""
     assert ask(stage_of(), CreateDelegationToken(BOB, owner, (renewer,))) == ErrorCode.INVALID_PRINCIPAL_TYPE
 
 
-def test_what_logs_in_is_not_shown() -> None:
+def test_secrets_are_not_shown() -> None:
     stage = stage_of()
     token = stage.ask(CreateDelegationToken(ANN, ANN))
     hmac = hmac_of(token)

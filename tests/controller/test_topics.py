@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: what is refused with which code, as the oracle refuses it."""
+"""CreateTopics, DeleteTopics and CreatePartitions: what is refused, with the same codes as Apache Kafka."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_create(topic: NewTopic, code: E, said: str | None) -> None:
     assert (topic.name in stage.state.topics) == (code in (E.NONE, E.TOPIC_ALREADY_EXISTS))
 
 
-def test_one_refused_topic_does_not_harm_the_others() -> None:
+def test_one_refused_topic_does_not_affect_the_others() -> None:
     stage = Stage()
     results = stage.ask(
         create(*(NewTopic(name, 1, 1) for name in ("a", "twice", "no good", "twice", "b", "c.d", "c_d")))
@@ -149,7 +149,7 @@ def test_delete_by_name_and_by_id() -> None:
     assert stage.state.partition_count == 2
 
 
-def test_a_topic_asked_for_twice_is_not_deleted() -> None:
+def test_a_topic_that_is_named_twice_is_not_deleted() -> None:
     stage = Stage()
     made = stage.one(create(NewTopic("a", 1, 1)))
     for second in (("a", ZERO_UUID), (None, made.topic_id)):
@@ -157,7 +157,7 @@ def test_a_topic_asked_for_twice_is_not_deleted() -> None:
     assert "a" in stage.state.topics
 
 
-def test_a_topic_made_again_is_another_one_and_inherits_nothing() -> None:
+def test_a_recreated_topic_is_another_one_and_inherits_nothing() -> None:
     stage = Stage()
     first = stage.one(create(NewTopic("a.b", 1, 1, configs=(("retention.ms", "5"),))))
     stage.ask(DeleteTopics((("a.b", ZERO_UUID),)))
@@ -215,7 +215,7 @@ def test_nothing_can_be_placed_while_every_broker_is_fenced() -> None:
     assert stage.code(create(NewTopic("a", 1, 1)))[0] is E.NONE
 
 
-def test_a_request_that_asks_for_too_much_is_refused_whole() -> None:
+def test_a_request_for_too_many_partitions_is_refused_as_a_whole() -> None:
     stage = Stage()
     with pytest.raises(KafkaError) as refused:
         stage.ask(create(NewTopic("a", 6000, 1), NewTopic("b", 6000, 1)))

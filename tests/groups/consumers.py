@@ -1,6 +1,6 @@
-"""Consumers as clients of KIP-848 are: they heartbeat, give up and take over partitions, lose answers, crash, return.
+"""Clients of KIP-848: they heartbeat, revoke and take over partitions, lose responses, crash, and return.
 
-`Colony` is a group of them, and watches the laws they live by.
+`Colony` is a group of such clients, and checks the invariants.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Consumer:
         self.epoch = 0
         self.owned: set[TopicIdPartition] = set()
         self.told: set[TopicIdPartition] | None = None
-        """What the coordinator said last that it shall have; it comes to have it bit by bit."""
+        """The assignment in the coordinator's last response; the client moves to it step by step."""
         self.unsure = True
-        """It says everything with the next heartbeat: it joins, or has not heard the last answer."""
+        """It sends all fields with the next heartbeat: it joins, or has not received the last response."""
 
     def request(self, epoch: int | None = None) -> rpc.Request:
         request = rpc.Request(group_id="g", member_id=self.member_id, instance_id=self.instance)
@@ -50,10 +50,10 @@ class Consumer:
             request.subscribed_topic_names = self.wants.get("names", [])
             request.subscribed_topic_regex = self.wants.get("regex")
             request.server_assignor = self.wants.get("assignor")
-            # What it is about to take over counts, or the coordinator would take it for given up.
+            # partitions that it is about to take over count, or the coordinator would assume them revoked
             request.topic_partitions = topic_partitions(self.owned | (self.told or set()))
         elif self.told is not None and self.owned == self.told:
-            request.topic_partitions = topic_partitions(self.owned)  # it has done what it was told
+            request.topic_partitions = topic_partitions(self.owned)  # it has followed the last response
             self.told = None
         return request
 
@@ -68,7 +68,7 @@ class Consumer:
             }
 
     def work(self) -> None:
-        """First give up what is to be given up; with that done take over the rest."""
+        """First revoke partitions; when that is done, take over the new ones."""
         if self.told is None:
             return
         if self.owned - self.told:
@@ -95,7 +95,7 @@ class Colony:
     def group(self) -> ConsumerGroup | None:
         return self.stage.machine.kinds["consumer"].groups.get("g")
 
-    # -- what happens ---------------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------------
 
     def disturb(self) -> None:
         chance = self.chance
@@ -156,10 +156,10 @@ class Colony:
             return refusal.code
         return answer
 
-    # -- the laws -------------------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """At any time: no partition is with two members; the records tell all."""
+        """At any time: no partition has two owners; the records contain the whole state."""
         group = self.group
         if group is None:
             return
@@ -167,12 +167,12 @@ class Colony:
         for one in self.consumers:
             member = group.members.get(one.member_id)
             if member is None:
-                continue  # it will hear of it with its next heartbeat
+                continue  # it will learn of it with its next heartbeat
             may_have = member.current.assigned.keys() | member.current.revoking.keys()
-            assert one.owned <= may_have, f"{one.member_id} has what it was not given"
+            assert one.owned <= may_have, f"{one.member_id} owns a partition that it was not assigned"
         for member in group.members.values():
             has = member.current.assigned.keys() | member.current.revoking.keys()
-            assert not seen & has, "a partition is with two members"
+            assert not seen & has, "a partition has two owners"
             seen |= has
         assert group.owners.keys() == seen
         again = (
@@ -181,10 +181,10 @@ class Colony:
             else None
         )
         assert again is not None
-        assert told(again) == told(group), "replay is not what is live"
+        assert told(again) == told(group), "the replayed state differs from the live one"
 
     def settle(self) -> None:
-        """Everybody goes on without trouble, for as long as it takes sessions to end and topics to be found."""
+        """Let all clients run without faults, until sessions have expired and topics have been found."""
         for _ in range(60):
             self.stage.wait(2_000)
             for one in self.consumers:
@@ -194,7 +194,7 @@ class Colony:
             self.watch()
 
     def assert_at_rest(self) -> None:
-        """Every partition that somebody wants is with one of them, and nothing more is to be done."""
+        """Every subscribed partition has one owner, and nothing is left to do."""
         group = self.group
         if not self.consumers:
             assert group is None or not group.members
@@ -221,11 +221,11 @@ class Colony:
             for one in self.consumers:
                 one.start_again()
                 self.beat(one)
-        assert (group.epoch, group.targets) == before, "who joins again without a change moves nothing"
+        assert (group.epoch, group.targets) == before, "joining again without a change moves nothing"
 
 
 def told(group: ConsumerGroup) -> Any:
-    """A group as far as its records tell it."""
+    """The state of a group according to its records."""
     members = {
         each.member_id: (*each.said()[:4], set(each.names), *each.said()[5:], each.current)
         for each in group.members.values()

@@ -1,4 +1,5 @@
-"""Members as clients are: they join, sync, heartbeat, commit, leave, crash, come again. And the laws they live by."""
+"""Clients of the classic protocol: they join, sync, heartbeat, commit, leave, crash and return; and their
+invariants."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ START_AGAIN = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
 
 
 class Citizen:
-    """One client. `waits_for` is what it has asked and not heard of."""
+    """One client. `waits_for` is the request that has not been answered."""
 
     def __init__(self, name: str, instance: str | None, version: int) -> None:
         self.name = name
@@ -32,7 +33,7 @@ class Citizen:
 
 
 class Town:
-    """A group, its clients, and what has been seen of it. Generations count anew with every coordinator."""
+    """A group, its clients, and what was observed of it. Generations are counted anew by every coordinator."""
 
     def __init__(self, chance: Random, settings: GroupSettings) -> None:
         self.chance = chance
@@ -44,10 +45,10 @@ class Town:
         self.born = 0
         self.offset = 0
 
-    # -- what happens ---------------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------------
 
     def disturb(self) -> None:
-        """Something happens to somebody."""
+        """A random event for a random client."""
         chance = self.chance
         self._hear(self.stage.wait(chance.choice([0, 1, 100, 1_000, 3_000])))
         what = chance.randrange(20)
@@ -66,7 +67,7 @@ class Town:
                 self._act(citizen)
 
     def settle(self) -> None:
-        """Nothing happens any more but what clients do by themselves."""
+        """From now on nothing happens except what clients do by themselves."""
         for _ in range(60):
             for citizen in self.citizens:
                 self._act(citizen)
@@ -86,7 +87,7 @@ class Town:
         if says_so and citizen.member_id:
             identity = leave_group.MemberIdentity(member_id=citizen.member_id, group_instance_id=citizen.instance)
             self._hear(self.stage.ask(Leave("g", [identity]))[1])
-        if citizen.instance is not None and self.chance.random() < 0.7:  # it is started again
+        if citizen.instance is not None and self.chance.random() < 0.7:  # it is restarted
             self.citizens.append(Citizen(citizen.name, citizen.instance, citizen.version))
 
     def _new_coordinator(self) -> None:
@@ -131,8 +132,8 @@ class Town:
         answer = dict(answers)[ticket]
         if isinstance(answer, list):
             assert current is not None
-            assert generation == current.generation, "a member of an old generation committed"
-            assert citizen.member_id in current.members, "one that is not a member committed"
+            assert generation == current.generation, "a member of an earlier generation committed"
+            assert citizen.member_id in current.members, "a client that is not a member committed"
             assert len(written) == 1
         elif generation == citizen.generation:
             self._refused(citizen, answer.code)
@@ -143,7 +144,7 @@ class Town:
         self.asked[ticket] = citizen
         self._hear(answers)
 
-    # -- what they hear -------------------------------------------------------------------------------------------
+    # -- responses ------------------------------------------------------------------------------------------------
 
     def _hear(self, answers: list[tuple[int, Any]]) -> None:
         for ticket, answer in answers:
@@ -172,7 +173,7 @@ class Town:
         when = (self.coordinator, answer.generation_id)
         gives = {each.member_id: f"{when} {each.member_id}".encode() for each in answer.members}
         assert self.gave.setdefault(when, gives) == gives, "two leaders in one generation"
-        if self.chance.random() < 0.9:  # else it dawdles, and asks without giving anything next time
+        if self.chance.random() < 0.9:  # otherwise it is slow, and asks without an assignment the next time
             self._ask(
                 citizen, sync(citizen.member_id, citizen.generation, instance=citizen.instance, assignments=gives)
             )
@@ -184,7 +185,7 @@ class Town:
         citizen.assignment = bytes(answer.assignment)
         if citizen.assignment and citizen.instance is None:
             gave = [gives for (_, number), gives in self.gave.items() if number == citizen.generation]
-            assert citizen.assignment in [each.get(citizen.member_id) for each in gave], "not from its leader"
+            assert citizen.assignment in [each.get(citizen.member_id) for each in gave], "not from the leader"
 
     def _refused(self, citizen: Citizen, code: ErrorCode) -> None:
         if code is ErrorCode.NONE:
@@ -197,7 +198,7 @@ class Town:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def assert_at_rest(self) -> None:
-        """Everybody alive is in one generation, nobody else is, and each has what the leader gave it."""
+        """All live clients are in one generation, with no other member, and each has the assignment from the leader."""
         group = self.stage.machine.kinds["classic"].groups.get("g")
         if not self.citizens:
             assert group is None or group.state is GroupState.EMPTY

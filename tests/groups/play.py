@@ -1,8 +1,8 @@
-"""Plays a script against the group machine and says what came of it, line by line.
+"""Runs a script against the group machine and shows the results, line by line.
 
-A line is `@MS VERB ARGUMENT... NAME=VALUE...`; times are since the start, and time that passes wakes the machine. Below
-it stand the answers it led to, for whomever, and the records it wrote, indented. Members are named by their ids, which
-are made of the client's name and a number that counts up.
+A line is `@MS VERB ARGUMENT... NAME=VALUE...`; times are since the start, and passing time wakes the machine. Below it,
+indented, are the answers to any client and the records that it led to. Member ids consist of the client's name and a
+counter.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ MODERN: dict[int, tuple[str, Any, Any]] = {
 
 
 def play(script: str) -> str:
-    """The script with the answers in place, as they are now."""
+    """The script with the current answers in place."""
     lines = [line for line in script.splitlines() if not line.startswith("  ")]
     settings = {"first_join_pause_ms": 0}
     shown = []
@@ -81,7 +81,7 @@ def play(script: str) -> str:
 
 
 class Player:
-    """One play; knows whose answer each ticket is."""
+    """One run; knows which client each ticket belongs to."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self.stage = Stage(settings)
@@ -130,7 +130,7 @@ class Player:
         return member_id or given.get("instance") or client, command
 
     def _hb(self, plain: list[str], given: dict[str, str]) -> tuple[str, Any]:
-        """A heartbeat of the consumer protocol: member, epoch, and whatever is said besides."""
+        """A heartbeat of the consumer protocol: the member, the epoch, and other given fields."""
         member_id, epoch = plain[0], int(plain[1])
         request = consumer_group_heartbeat.Request(
             group_id=given.get("group", "g"),
@@ -251,7 +251,7 @@ def shown(answer: Any) -> str:
 
 
 def _subscription(given: dict[str, str]) -> bytes:
-    """What a classic consumer says of itself; with `owns`, in the version that says what it has."""
+    """The subscription of a classic consumer; with `owns`, in the version that has the owned partitions."""
     said = ConsumerProtocolSubscription(topics=given["subscribes"].split(","))
     version = 0
     if "owns" in given:
@@ -263,7 +263,7 @@ def _subscription(given: dict[str, str]) -> bytes:
 
 
 def _given(assignment: bytes) -> str:
-    """An assignment in words: the topics of a consumer's, or the text that plays invent."""
+    """A readable assignment: the topics of a consumer's assignment, or the text that scripts invent."""
     if not assignment.startswith(b"\0"):
         return assignment.decode()
     topics = read_assignment(assignment).items()
@@ -318,7 +318,7 @@ def _joined(answer: join_group.Response) -> str:
 
 
 def shown_record(record: Stored) -> str:
-    """A record in one line, as its bytes tell it."""
+    """A record in one line, parsed from its bytes."""
     plain = Stored(record.key, record.value, record.timestamp_ms, record.offset)
     assert plain.key is not None
     if kind_of(plain.key) in KINDS:
@@ -336,7 +336,7 @@ def shown_record(record: Stored) -> str:
 
 
 def _shown_modern(record: Stored) -> str:
-    """One record of a consumer group, by its kind, in few words."""
+    """One record of a consumer group, by its kind, in short form."""
     assert record.key is not None
     name, key_class, value_class = MODERN[kind_of(record.key)]
     key = parse_stored(key_class, record.key)

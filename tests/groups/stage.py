@@ -1,4 +1,4 @@
-"""A group machine on a stage: a log in memory, a clock that the play moves, and everybody's answers in one place."""
+"""A group machine for tests: a log in memory, a clock that the test moves, and all answers in one place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def in_turn() -> Callable[[], str]:
 
 
 class Stage:
-    """Decides, keeps what was written, applies it: what a Runner does, without waiting."""
+    """Decides, stores the records and applies them, as a Runner does, but without waiting."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings(first_join_pause_ms=0)
@@ -40,18 +40,18 @@ class Stage:
         """How far the wall clock is ahead of the steady one."""
         self.log: list[Stored] = []
         self.image = Image()
-        """The topics that there are."""
+        """The image of existing topics."""
         self.machine = GroupMachine(self.settings, self.new_id, lambda: self.image)
         self.tickets = 0
         self.commands: dict[int, Any] = {}
-        """Ticket -> what was asked, ticks aside."""
+        """Ticket -> command, without ticks."""
 
     @property
     def now(self) -> Moment:
         return Moment(self.now_ms, self.now_ms + self.ahead_ms)
 
     def ask(self, command: Any) -> tuple[int, list[tuple[int, Any]], list[Stored]]:
-        """One step now: the asker's ticket, all answers it led to, and what was written."""
+        """Run one step; returns the caller's ticket, all answers that it led to, and the records."""
         self.tickets += 1
         ticket: Any = self.tickets
         if not isinstance(command, Tick):
@@ -84,7 +84,7 @@ class Stage:
         return answers
 
     def topic(self, name: str, partitions: int) -> bytes:
-        """Let there be a topic with so many partitions, or with more than it had; its id is made of its name."""
+        """Create a topic with this many partitions, or add partitions to it; its id is derived from its name."""
         known = self.image.topic(name)
         topic_id = (b"topic " + name.encode()).ljust(16, b".")
         new: list[Any] = [] if known else [stored.TopicRecord(name=name, topic_id=topic_id)]
@@ -94,20 +94,20 @@ class Stage:
         return topic_id
 
     def drop_topic(self, name: str) -> None:
-        """Let the topic be no more."""
+        """Delete the topic."""
         known = self.image.topic(name)
         assert known is not None
         self.image = self.image.apply([stored.RemoveTopicRecord(topic_id=known.id)], self.image.offset + 1, 0)
 
     def replayed(self, log: list[Stored] | None = None) -> GroupMachine:
-        """Another machine with the same log, or that one, as bytes alone tell it."""
+        """Another machine with the same log, or with the given one, built from its bytes alone."""
         machine = GroupMachine(self.settings, self.new_id, lambda: self.image)
         for record in self.log if log is None else log:
             machine.apply(Stored(record.key, record.value, record.timestamp_ms, record.offset))
         return machine
 
     def restart(self) -> None:
-        """The coordinator is gone, with all who waited; another one replays the log."""
+        """The coordinator and all waiting requests are gone; another coordinator replays the log."""
         self.machine = self.replayed()
         self.ask(Tick())
 
@@ -147,7 +147,7 @@ def sync(
     protocol_type: str | None = None,
     protocol: str | None = None,
 ) -> Sync:
-    """A SyncGroup, with assignments where it is the leader's."""
+    """A SyncGroup, with assignments if the member is the leader."""
     return Sync(
         sync_group.Request(
             group_id=group,

@@ -1,4 +1,4 @@
-"""Laws of the server-side assignors: all is given once, evenly, and no more is moved than must be."""
+"""Invariants of the server-side assignors: all partitions are assigned once and evenly, and moves are minimal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def owners(plan: GroupAssignment) -> dict[tuple[bytes, int], str]:
 
 
 @given(st.data(), st.sampled_from(sorted(ASSIGNORS)), some_partitions, some_members)
-def test_everything_wanted_is_given_once_to_somebody_who_wants_it(
+def test_every_subscribed_partition_is_assigned_once_to_a_subscriber(
     data: st.DataObject, name: str, partitions: dict[bytes, int], members: list[str]
 ) -> None:
     some_topics = st.frozensets(st.sampled_from(TOPICS))
@@ -40,7 +40,7 @@ def test_everything_wanted_is_given_once_to_somebody_who_wants_it(
 
 
 @given(some_partitions, some_members, st.text("abcdefgh", min_size=4, max_size=4))
-def test_uniform_is_even_and_moves_no_more_than_it_must(
+def test_uniform_is_even_and_moves_no_more_than_necessary(
     partitions: dict[bytes, int], members: list[str], newcomer: str
 ) -> None:
     topics = frozenset(partitions)
@@ -52,12 +52,12 @@ def test_uniform_is_even_and_moves_no_more_than_it_must(
     assert all(joined[member_id] <= first[member_id] for member_id in members), "only the newcomer gets something"
     left = uniform({each: wish for each, wish in wishes_of(joined, topics).items() if each != members[0]}, partitions)
     assert_even(left)
-    assert all(left[each] >= joined[each] for each in left), "nobody who stays loses something"
+    assert all(left[each] >= joined[each] for each in left), "no remaining member loses a partition"
     more = {topic: count + 1 for topic, count in partitions.items()}
     grown = uniform(wishes_of(first, topics), more)
     assert_even(grown)
     lost = sum(len(first[member_id] - grown[member_id]) for member_id in members)
-    assert lost == 0, "new partitions go to who has least"
+    assert lost == 0, "new partitions go to the member with the fewest"
 
 
 def assert_even(plan: GroupAssignment) -> None:
@@ -66,7 +66,7 @@ def assert_even(plan: GroupAssignment) -> None:
 
 
 @given(st.data(), some_partitions, some_members)
-def test_uniform_levels_between_members_with_different_wishes(
+def test_uniform_levels_between_members_with_different_subscriptions(
     data: st.DataObject, partitions: dict[bytes, int], members: list[str]
 ) -> None:
     wishes = {member_id: MemberSubscription(data.draw(st.frozensets(st.sampled_from(TOPICS)))) for member_id in members}
@@ -74,7 +74,7 @@ def test_uniform_levels_between_members_with_different_wishes(
     for place, owner in owners(plan).items():
         for other, wish in wishes.items():
             if place[0] in wish.topics:
-                assert len(plan[owner]) - len(plan[other]) <= 1, "it could have been given to who has less"
+                assert len(plan[owner]) - len(plan[other]) <= 1, "a member with fewer partitions could have got it"
 
 
 @given(some_partitions, some_members)
@@ -97,7 +97,7 @@ def test_static_members_come_first_in_ranges() -> None:
     assert ranges(wishes, {topic: 3}) == {"z": {(topic, 0), (topic, 1)}, "a": {(topic, 2)}}
 
 
-def test_topics_that_are_not_there_do_not_count() -> None:
+def test_unknown_topics_do_not_count() -> None:
     for assign in ASSIGNORS.values():
         assert assign({"a": MemberSubscription(TOPICS), "b": MemberSubscription([])}, {}) == {
             "a": frozenset(),

@@ -1,4 +1,4 @@
-"""Sessions and rebalances run on the clock that only goes forward; what is stored has wall time."""
+"""Sessions and rebalances use the steady clock; stored times use the wall clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def members(stage: Stage) -> int:
 
 
 @jumps
-def test_a_member_that_stops_is_out_after_its_session_and_not_before(jump_ms: int) -> None:
+def test_a_silent_member_is_removed_after_its_session_and_not_before(jump_ms: int) -> None:
     stage = Stage()
     member(stage)
     stage.ahead_ms = jump_ms
@@ -38,7 +38,7 @@ def test_a_member_that_stops_is_out_after_its_session_and_not_before(jump_ms: in
 
 
 @jumps
-def test_a_rebalance_ends_in_its_time(jump_ms: int) -> None:
+def test_a_rebalance_ends_in_time(jump_ms: int) -> None:
     stage = Stage()
     ticket, answers, _ = stage.ask(join(version=3, session_ms=60_000, rebalance_ms=REBALANCE_MS))
     first = dict(answers)[ticket].member_id
@@ -61,7 +61,7 @@ def beat(stage: Stage, member_id: str, epoch: int) -> rpc.Response:
 
 
 @jumps
-def test_a_consumer_that_stops_is_out_after_its_session_and_not_before(jump_ms: int) -> None:
+def test_a_silent_consumer_is_removed_after_its_session_and_not_before(jump_ms: int) -> None:
     stage = Stage()
     stage.topic("t", 1)
     beat(stage, "a", 0)
@@ -84,14 +84,14 @@ def test_the_next_assignment_waits_for_its_interval_and_no_longer(jump_ms: int, 
         stage.restart()
     beat(stage, "b", 0)
     group = stage.machine.kinds["consumer"].groups["g"]
-    is_early = restarts and jump_ms == 600_000  # the new coordinator takes the stored time for long ago
+    is_early = restarts and jump_ms == 600_000  # to the new coordinator, the stored time is long ago
     assert (group.assignment_epoch > decided) == is_early
     stage.wait(INTERVAL_MS)
     beat(stage, "b", 0)
     assert group.assignment_epoch > decided
 
 
-def test_what_is_stored_has_wall_time() -> None:
+def test_stored_times_use_the_wall_clock() -> None:
     stage = Stage()
     stage.ahead_ms = 600_000
     commit = CommitOffsets("g", "", None, -1, -1, [("t", bytes(16), [PartitionCommit(0, 1, -1, "")])], True)

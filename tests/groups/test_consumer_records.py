@@ -1,4 +1,4 @@
-"""A member's record is, byte for byte, the one that Apache Kafka 4.3.1 wrote for the same member."""
+"""The record of a member is, byte for byte, the one that Apache Kafka 4.3.1 wrote for the same member."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ RANGE = ClassicMemberMetadata(
 
 
 @pytest.mark.parametrize(("classic", "tags"), [(None, NULL), (RANGE, CLASSIC)], ids=["consumer", "classic"])
-def test_the_record_says_which_protocol_a_member_speaks(classic: ClassicMemberMetadata | None, tags: bytes) -> None:
+def test_the_record_contains_the_protocol_of_a_member(classic: ClassicMemberMetadata | None, tags: bytes) -> None:
     assert member_record("a-modern", member(classic)) == Stored(KEY, SAID + tags)
     assert replayed(SAID + tags).classic == classic
 
 
-def test_a_record_without_the_field_is_of_a_member_of_the_consumer_protocol() -> None:
+def test_a_record_without_the_field_belongs_to_a_consumer_protocol_member() -> None:
     assert replayed(SAID + NO_TAG).classic is None
 
 

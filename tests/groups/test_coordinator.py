@@ -1,4 +1,4 @@
-"""The coordinator finds machines, loads them, gives them up; answers leave when what they rest on has committed."""
+"""The coordinator finds machines, loads them and drops them; answers are sent when their records have committed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class MemoryLog:
 
 
 class CountedLog(MemoryLog):
-    """Tells its records one in each round of the loop, and adds it to the last number of `told`."""
+    """Yields its records one in each turn of the loop, and adds it to the last number in `told`."""
 
     def __init__(self, told: list[int]) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class CountedLog(MemoryLog):
 
 
 class Clock:
-    """As much of a World as a coordinator asks for."""
+    """The part of a World that a coordinator uses."""
 
     network: Any = None
     disk: Any = None
@@ -199,10 +199,10 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize(("key", "value"), UNREADABLE)
-def test_a_record_that_cannot_be_read_costs_itself_alone(
+def test_an_unreadable_record_loses_only_itself(
     key: bytes, value: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody is without a coordinator for it, and what was said of its group before holds."""
+    """The partition still gets a coordinator, and the earlier state of the group remains."""
 
     async def play(groups: GroupCoordinator) -> None:
         log = MemoryLog()
@@ -220,7 +220,7 @@ def test_a_record_that_cannot_be_read_costs_itself_alone(
     assert "__consumer_offsets-1: skipped the unreadable record at offset 1," in told
 
 
-def test_of_many_that_cannot_be_read_a_few_are_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_a_few_of_many_unreadable_records_are_named(caplog: pytest.LogCaptureFixture) -> None:
     async def play(groups: GroupCoordinator) -> None:
         log = MemoryLog()
         log.records += [Stored(b"\x00\x01\x00", b"", 0, offset) for offset in range(LOGGED_LIMIT + 5)]
@@ -235,7 +235,8 @@ def test_of_many_that_cannot_be_read_a_few_are_named(caplog: pytest.LogCaptureFi
 
 
 def test_a_log_that_cannot_be_read_now_is_replayed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short descriptors, for one, are no reason to be without a coordinator until the leadership moves."""
+    """For example, a shortage of descriptors must not leave the partition without a coordinator until the leader
+    changes."""
 
     async def play(groups: GroupCoordinator) -> None:
         monkeypatch.setattr(coordinators, "AGAIN_S", 0.001)
@@ -252,7 +253,7 @@ def test_a_log_that_cannot_be_read_now_is_replayed_again(monkeypatch: pytest.Mon
 
 
 def test_a_bug_takes_its_partition_out_until_it_is_replayed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is met at each replay is met at longer intervals; the other partitions serve on."""
+    """A bug that every replay hits is hit at growing intervals; the other partitions are served."""
 
     async def play(groups: GroupCoordinator) -> None:
         monkeypatch.setattr(coordinators, "AGAIN_S", 0.001)
@@ -281,7 +282,7 @@ def test_a_bug_takes_its_partition_out_until_it_is_replayed_again(monkeypatch: p
     run(play)
 
 
-def test_what_was_committed_is_there_for_the_next_leader() -> None:
+def test_committed_offsets_are_there_for_the_next_leader() -> None:
     async def play(groups: GroupCoordinator) -> None:
         log = MemoryLog()
         groups.become_leader(1, log, 0)
@@ -296,7 +297,7 @@ def test_what_was_committed_is_there_for_the_next_leader() -> None:
     run(play)
 
 
-def test_an_answer_waits_for_the_commit_and_so_does_who_reads_it() -> None:
+def test_an_answer_and_those_who_read_it_wait_for_the_commit() -> None:
     async def play(groups: GroupCoordinator) -> None:
         log = MemoryLog(commits=False)
         groups.become_leader(1, log, 0)
@@ -317,7 +318,7 @@ def test_an_answer_waits_for_the_commit_and_so_does_who_reads_it() -> None:
     run(play)
 
 
-def test_whoever_waits_hears_that_another_broker_leads() -> None:
+def test_waiting_requests_are_told_that_another_broker_leads() -> None:
     async def play(groups: GroupCoordinator) -> None:
         groups.become_leader(1, MemoryLog(), 0)
         await groups.loaded()
@@ -344,7 +345,7 @@ def test_whoever_waits_hears_that_another_broker_leads() -> None:
         (Damage("disk full"), "COORDINATOR_NOT_AVAILABLE: disk full"),
     ],
 )
-def test_a_log_that_refuses_is_told_to_the_asker_and_forgotten(refuses: KafkaError | Damage, code: str) -> None:
+def test_a_refusal_of_the_log_is_returned_and_the_step_is_undone(refuses: KafkaError | Damage, code: str) -> None:
     async def play(groups: GroupCoordinator) -> None:
         log = MemoryLog(refuses=refuses)
         groups.become_leader(1, log, 0)
@@ -359,7 +360,7 @@ def test_a_log_that_refuses_is_told_to_the_asker_and_forgotten(refuses: KafkaErr
     run(play)
 
 
-def test_offsets_of_deleted_topics_go_also_where_a_partition_was_loading() -> None:
+def test_offsets_of_deleted_topics_are_deleted_even_if_a_partition_was_loading() -> None:
     async def play(groups: GroupCoordinator) -> None:
         loading, loaded = MemoryLog(), MemoryLog()
         kept = stored_commit("a", b"\x01" * 16)
@@ -378,12 +379,12 @@ def test_offsets_of_deleted_topics_go_also_where_a_partition_was_loading() -> No
             await asyncio.sleep(0)
         assert loaded.records[-1].value is None
         [(topic, _)] = await groups.runner("a").ask(FetchOffsets("a", None), TIMEOUT_MS)
-        assert topic == "t"  # made again under another id since
+        assert topic == "t"  # recreated with another id since
 
     run(play)
 
 
-def test_of_many_partitions_that_are_loading_one_has_its_turn_in_a_round_of_the_loop() -> None:
+def test_only_one_of_many_loading_partitions_runs_in_a_turn_of_the_loop() -> None:
     async def play(groups: GroupCoordinator) -> None:
         told = [0]
         for partition in range(PARTITIONS):

@@ -1,4 +1,5 @@
-"""Laws of consumer groups (KIP-848): no partition is with two members, at rest each is with one, replay is live."""
+"""Invariants of consumer groups (KIP-848): no partition has two owners, at rest each has one, and replay equals
+live."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ QUICK = {"consumer_session_timeout_ms": 10_000, "consumer_min_session_timeout_ms
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0, 1_000]))
-def test_honest_consumers_come_to_rest(seed: int, interval_ms: int) -> None:
-    """Members come, go, crash, lose answers; topics grow; coordinators change."""
+def test_well_behaved_consumers_come_to_rest(seed: int, interval_ms: int) -> None:
+    """Members join, leave, crash and lose responses; topics grow; coordinators change."""
     colony = Colony(Random(seed), GroupSettings(consumer_assignment_interval_ms=interval_ms, **QUICK))
     for _ in range(150):
         colony.disturb()

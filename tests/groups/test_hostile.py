@@ -1,4 +1,5 @@
-"""What no well-behaved client sends is refused or taken, and the group goes on: nothing breaks a coordinator off."""
+"""Requests of misbehaving clients are refused or accepted, and the group continues: none of them stops a
+coordinator."""
 
 from __future__ import annotations
 
@@ -63,13 +64,13 @@ def beat(member_id: str, epoch: int, **facts: Any) -> ConsumerHeartbeat:
 
 
 def same_after_replay(played: Stage) -> bool:
-    """As it is, and as compaction may leave it."""
+    """The same state after a replay, also of a compacted log."""
     logs = [played.log, *(compacted(played.log, Random(number)) for number in range(3))]
     live = [kind.stored for kind in played.machine.kinds]
     return all([kind.stored for kind in played.replayed(log).kinds] == live for log in logs)
 
 
-def test_a_protocol_that_is_offered_twice_counts_once_when_the_group_becomes_classic() -> None:
+def test_a_protocol_that_is_offered_twice_counts_once_after_a_downgrade() -> None:
     played = stage()
     played.answer(beat("modern", 0))
     assert played.answer(join(("range", SUBSCRIPTION), ("range", b"\xff"))).error_code == 0
@@ -80,8 +81,8 @@ def test_a_protocol_that_is_offered_twice_counts_once_when_the_group_becomes_cla
     assert same_after_replay(played)
 
 
-def test_what_was_kept_twice_counts_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a log from before."""
+def test_a_protocol_that_was_stored_twice_counts_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a log from an earlier version."""
     played = stage()
     played.answer(beat("modern", 0))
     with monkeypatch.context() as before:
@@ -91,7 +92,7 @@ def test_what_was_kept_twice_counts_once_too(monkeypatch: pytest.MonkeyPatch) ->
     assert played.machine.kinds["classic"].groups["g"].protocol == "range"
 
 
-def test_a_protocol_that_nobody_chose_is_not_read() -> None:
+def test_a_protocol_that_no_member_chose_is_not_parsed() -> None:
     played = stage()
     played.ask(join(("other", b"\xff"), ("range", SUBSCRIPTION), client="a"))
     played.ask(join(("range", SUBSCRIPTION), client="b"))
@@ -131,7 +132,7 @@ def test_an_offset_may_expire_at_the_end_of_time() -> None:
 
 
 @pytest.mark.parametrize("is_modern", [True, False])
-def test_a_long_client_id_makes_no_member_id_that_cannot_be_kept(is_modern: bool) -> None:
+def test_a_long_client_id_makes_no_member_id_that_cannot_be_stored(is_modern: bool) -> None:
     played = stage()
     if is_modern:
         played.answer(beat("modern", 0))
@@ -147,7 +148,7 @@ def test_a_long_client_id_makes_no_member_id_that_cannot_be_kept(is_modern: bool
     assert same_after_replay(played)
 
 
-def test_a_member_that_says_it_is_another_instance_is_no_longer_the_first() -> None:
+def test_a_member_that_claims_another_instance_id_loses_the_first() -> None:
     played = stage()
     played.answer(beat("m", 0, instance_id="first"))
     played.answer(beat("m", 0, instance_id="second"))
@@ -158,8 +159,8 @@ def test_a_member_that_says_it_is_another_instance_is_no_longer_the_first() -> N
 
 
 @pytest.mark.parametrize("count", [20, 49, 50, 51, 60, 1000])
-def test_a_member_that_does_not_fit_into_a_batch_is_refused_and_has_changed_nothing(count: int) -> None:
-    """Over every border: what is written fits, and what is refused leaves no group, no member and no epoch behind."""
+def test_a_member_that_does_not_fit_into_a_batch_is_refused_without_a_change(count: int) -> None:
+    """At every limit: what is written fits, and a refusal leaves no group, no member and no epoch behind."""
     room = 50 * 100
     names = [f"{number:099}" for number in range(count)]
     played = Stage(GroupSettings(max_batch_bytes=room))
@@ -194,7 +195,7 @@ def shown(played: Stage) -> Any:
 
 
 def hostile(chance: Random, played: Stage) -> Any:
-    """Anything, to the one group, with ids that are known more often than not."""
+    """Any request to the one group, with ids that usually exist."""
     members = (
         [*played.machine.kinds["classic"].groups["g"].members] if "g" in played.machine.kinds["classic"].groups else []
     )

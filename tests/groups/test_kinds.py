@@ -48,7 +48,7 @@ class Enter:
 
 
 class QueueGroup:
-    """Members without names, that read topic t."""
+    """Members without names, which read topic t."""
 
     def __init__(self, group_id: str, members: int) -> None:
         self.group_id = group_id
@@ -73,7 +73,7 @@ class QueueGroup:
 
 
 class QueueGroups(GroupKind):
-    """A kind of group that the product does not have."""
+    """A kind of group that does not exist in the product."""
 
     name = "queue"
     record_kinds = frozenset({QUEUE_RECORD})
@@ -136,7 +136,7 @@ class QueueGroups(GroupKind):
 
 
 class QueueStage(Stage):
-    """A stage whose machine has one kind more."""
+    """A stage whose machine has one more kind."""
 
     def __init__(self) -> None:
         super().__init__()

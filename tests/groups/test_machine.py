@@ -1,4 +1,5 @@
-"""Laws of the group machine: replay equals live, and honest members always come to rest in one generation."""
+"""Invariants of the group machine: replay equals live, and well-behaved members always come to rest in one
+generation."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def hard(machine: GroupMachine) -> tuple[Any, ...]:
 
 
 def random_command(chance: Random, stage: Stage) -> Any:
-    """Anything, with ids that exist more often than not."""
+    """Any command, with ids that usually exist."""
     group = chance.choice(["g", "g", "g", "h"])
     live = stage.machine.kinds["classic"].groups.get(group)
     ids = ["", "nobody"] if live is None else [*live.members, *live.members, *live.pending_join, "", "nobody"]
@@ -112,7 +113,7 @@ def test_replay_equals_live(seed: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_ticket_is_answered_once(seed: int) -> None:
-    """Nobody is forgotten: whatever was parked is answered by the time all timers have run."""
+    """No request is forgotten: every parked request is answered by the time all timers have fired."""
     chance = Random(seed)
     stage = Stage()
     answered: list[int] = []
@@ -128,8 +129,9 @@ def test_every_ticket_is_answered_once(seed: int) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
-def test_honest_members_come_to_rest_in_one_generation(seed: int) -> None:
-    """Members come, go, crash and come again, coordinators too; the laws that `Town` watches hold all the time."""
+def test_well_behaved_members_come_to_rest_in_one_generation(seed: int) -> None:
+    """Members join, leave, crash and return, and coordinators change; the invariants that `Town` checks hold all the
+    time."""
     chance = Random(seed)
     delay_ms, pause_ms = chance.choice([(0, 0), (0, 5), (50, 5), (3_000, 5)])
     town = Town(chance, GroupSettings(group_initial_rebalance_delay_ms=delay_ms, first_join_pause_ms=pause_ms))
@@ -139,8 +141,8 @@ def test_honest_members_come_to_rest_in_one_generation(seed: int) -> None:
     town.assert_at_rest()
 
 
-def test_two_hundred_members_are_told_once_each() -> None:
-    """A join costs the same however many there are: only the leader's answer lists the members."""
+def test_two_hundred_members_get_one_answer_each() -> None:
+    """A join costs the same with any number of members: only the leader's response lists them all."""
     stage = Stage()
     ids = [stage.answer(join(client=f"c{number}")).member_id for number in range(200)]
     answers: list[Any] = []
@@ -156,13 +158,13 @@ def test_two_hundred_members_are_told_once_each() -> None:
 
 
 def refused(stage: Stage, command: Any) -> None:
-    """The machine wants to write, and the log does not take it."""
+    """The machine writes, and the log refuses it."""
     ticket: Any = -1
     assert stage.machine.decide(ticket, command, stage.now).records
     assert stage.machine.deadline_ms() == 0  # it looks again at once
 
 
-def test_a_log_that_refuses_takes_the_machine_back_to_what_was_written() -> None:
+def test_after_a_refusal_of_the_log_the_machine_returns_to_the_stored_state() -> None:
     stage = Stage()
     member_id = stage.answer(join()).member_id
     stage.ask(join(member_id))
@@ -179,7 +181,7 @@ def test_a_log_that_refuses_takes_the_machine_back_to_what_was_written() -> None
     assert stage.answer(join(member_id)).generation_id == 2
 
 
-def test_parked_requests_are_sent_back_when_the_log_refuses() -> None:
+def test_parked_requests_are_refused_when_the_log_refuses() -> None:
     stage = Stage()
     stage.answer(join(client="a", version=3))
     parked, _, _ = stage.ask(join(client="b", version=3))
@@ -189,7 +191,7 @@ def test_parked_requests_are_sent_back_when_the_log_refuses() -> None:
     assert answers[parked].error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_offsets_of_a_topic_made_again_stay() -> None:
+def test_offsets_of_a_recreated_topic_stay() -> None:
     stage = Stage()
     stage.answer(commit(t=5))
     assert stage.answer(DropTopics({"t": bytes(16)[:-1] + b"\x07"})) is False
@@ -203,7 +205,7 @@ def many_offsets(stage: Stage) -> None:
         stage.answer(commit(**{"t" * 200 + str(number): 1}))
 
 
-def test_large_deletions_go_in_steps() -> None:
+def test_large_deletions_are_done_in_steps() -> None:
     stage = Stage()
     many_offsets(stage)
     steps = [len(stage.ask(DeleteGroup("g"))[2])]
@@ -214,7 +216,7 @@ def test_large_deletions_go_in_steps() -> None:
     assert hard(stage.replayed()) == hard(stage.machine)
 
 
-def test_large_expiries_go_in_steps() -> None:
+def test_large_expiries_are_done_in_steps() -> None:
     stage = Stage(GroupSettings(offsets_retention_ms=1_000, offsets_retention_check_interval_ms=10_000))
     many_offsets(stage)
     stage.wait(9_999)
@@ -256,7 +258,7 @@ def test_foreign_groups_are_listed_and_left_alone() -> None:
             stage.answer(command)
 
 
-def test_foreign_groups_count_to_the_limit() -> None:
+def test_foreign_groups_count_towards_the_limit() -> None:
     stage = Stage(GroupSettings(first_join_pause_ms=0, max_groups=2))
     for name in (b"f", b"g"):
         stage.machine.apply(Stored(b"\x00\x11\x00\x01" + name, b"\x00\x00\x00\x00\x00\x01\x00"))
@@ -265,7 +267,7 @@ def test_foreign_groups_count_to_the_limit() -> None:
     assert stage.answer(join(group="h", version=3)).error_code == ErrorCode.NONE
 
 
-def test_syncs_need_no_protocol_of_old_clients() -> None:
+def test_syncs_of_old_clients_need_no_protocol() -> None:
     stage = Stage()
     joined = stage.answer(join(version=3))
     assert isinstance(stage.answer(sync(joined.member_id, 1, assignments={})), sync_group.Response)

@@ -1,4 +1,5 @@
-"""Offsets within transactions: what counts is what was written last of all that committed, told in the plainest way."""
+"""Offsets in transactions: of all committed offsets, the one that was written last counts; compared with a simple
+model."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def command(what: str, place: int, producer: int, number: int) -> CommitOffsets 
 
 
 def plainly(steps: list[tuple[str, int, int]]) -> dict[int, int | ErrorCode]:
-    """By place: the number of the last step whose commit stands, or that some transaction may still change it."""
+    """By partition: the step whose commit counts, or that an open transaction may still change it."""
     standing: dict[int, int | ErrorCode] = {}
     fates = {}
     for number, (what, _, producer) in reversed(list(enumerate(steps))):
@@ -58,7 +59,7 @@ def shown(machine: GroupMachine, now_ms: int) -> dict[int, int | ErrorCode]:
 
 @given(STEPS)
 @settings(deadline=None, max_examples=100)
-def test_what_stands_is_the_last_that_was_written_and_committed(steps: list[tuple[str, int, int]]) -> None:
+def test_the_last_written_of_the_committed_offsets_counts(steps: list[tuple[str, int, int]]) -> None:
     stage = Stage()
     for number, step in enumerate(steps):
         stage.ask(command(*step, number))

@@ -1,4 +1,4 @@
-"""What is taken from a client can be replayed: a record that passes the check ends no coordinator."""
+"""Accepted records of clients can be replayed: a record that passes the check stops no coordinator."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ KEYS = [kind.to_bytes(2, "big", signed=True) for kind in (-1, 0, 1, 2, 3, 4, 5, 
 
 
 def bare(record: Stored) -> Stored:
-    """As a client sends it: bytes alone."""
+    """The record as a client sends it: only bytes."""
     return Stored(record.key, record.value)
 
 
 @pytest.mark.parametrize("record", UNREADABLE_COMMITS + UNREADABLE_GROUPS)
-def test_what_a_replay_cannot_read_is_told(record: Stored) -> None:
+def test_records_that_a_replay_cannot_read_are_damage(record: Stored) -> None:
     with pytest.raises(Damage):
         check_record(bare(record))
 
 
 def changed(data: st.DataObject, value: bytes) -> bytes:
-    """Some bytes others, cut off, or more of them."""
+    """The bytes with some of them changed, cut off or added."""
     found = bytearray(value)
     for at in data.draw(st.lists(st.integers(0, max(len(found) - 1, 0)), max_size=3)):
         if found:
@@ -41,7 +41,7 @@ def changed(data: st.DataObject, value: bytes) -> bytes:
 
 
 def some_records() -> list[Stored]:
-    """One of each kind that this broker writes."""
+    """One record of each kind that this broker writes."""
     from kpybroker.groups.classic.group import ClassicGroup, ClassicMember
     from kpybroker.groups.consumer.group import ConsumerGroup, ConsumerMember, ResolvedRegex
 
@@ -73,7 +73,7 @@ def test_what_this_broker_writes_passes(record: Stored) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
-def test_what_passes_is_replayed(data: st.DataObject) -> None:
+def test_records_that_pass_the_check_are_replayed(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(SOME), min_size=1, max_size=4))
     sent = [
         Stored(changed(data, record.key or b""), data.draw(st.none() | st.just(changed(data, record.value or b""))))

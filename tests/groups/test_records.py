@@ -1,4 +1,5 @@
-"""Records are, byte for byte, those that Apache Kafka 4.3 wrote for the same groups, and come back from their bytes."""
+"""Records are, byte for byte, those that Apache Kafka 4.3 wrote for the same groups, and parsing them gives the same
+groups."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def test_offsets_are_written_as_kafka_writes_them() -> None:
 
 
 @pytest.mark.parametrize("example", [NEW_GROUP, STABLE_GROUP, EMPTY_GROUP])
-def test_a_group_comes_back_from_its_bytes(example: tuple[str, str]) -> None:
+def test_a_group_is_parsed_back(example: tuple[str, str]) -> None:
     record = stored(*example)
     assert record.key is not None
     assert record.value is not None
@@ -86,8 +87,10 @@ def test_a_group_comes_back_from_its_bytes(example: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("expires_ms", [-1, 5])
-def test_an_offset_comes_back_from_its_bytes(expires_ms: int) -> None:
-    leader_epoch, topic_id = (7, TOPIC_ID) if expires_ms < 0 else (-1, bytes(16))  # the old form has no place for them
+def test_an_offset_is_parsed_back(expires_ms: int) -> None:
+    leader_epoch, topic_id = (
+        (7, TOPIC_ID) if expires_ms < 0 else (-1, bytes(16))
+    )  # the old version does not have these fields
     committed = Committed(2**40, leader_epoch, "é😀", 3, expires_ms, topic_id)
     record = commit_record("g", ("t", 9), committed)
     again = read_commit(Stored(record.key, record.value))
@@ -112,7 +115,7 @@ def test_offsets_of_every_earlier_version_are_read() -> None:
 
 @st.composite
 def commit_values(draw: st.DrawFn) -> bytes:
-    """Of every version, whole or with bytes changed, cut off or put at the end."""
+    """Values of every version, unchanged or with bytes changed, cut off or appended."""
     version = draw(st.integers(0, 4))
     said = OffsetCommitValue(
         offset=draw(st.integers(-(2**63), 2**63 - 1)),
@@ -132,11 +135,11 @@ def commit_values(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=200, deadline=None)
 @given(value=commit_values())
-def test_a_commit_says_what_its_schema_says(value: bytes) -> None:
+def test_a_commit_is_parsed_according_to_its_schema(value: bytes) -> None:
     by_its_schema(value)
 
 
-def test_a_commit_says_what_its_schema_says_whichever_byte_is_another() -> None:
+def test_a_changed_commit_is_parsed_according_to_its_schema() -> None:
     for at in range(len(COMMIT[1]) // 2):
         for changed in range(256):
             value = bytearray.fromhex(COMMIT[1])
@@ -145,7 +148,7 @@ def test_a_commit_says_what_its_schema_says_whichever_byte_is_another() -> None:
 
 
 def by_its_schema(value: bytes) -> None:
-    """Compare what is read with what the schema makes of it, and the refusals of both."""
+    """Compare the parsed value, or the refusal, with that of the schema."""
     version = int.from_bytes(value[:2], "big", signed=True) if len(value) >= 2 else -1
     try:
         if not 0 <= version <= 4:
@@ -168,7 +171,7 @@ def machine_of(*kept: Stored) -> GroupMachine:
     return machine
 
 
-def test_records_of_protocols_not_served_are_of_no_effect() -> None:
+def test_records_of_unserved_protocols_have_no_effect() -> None:
     keys = [
         kind.to_bytes(2, "big") + b"\x00\x01g"
         for kind in range(3, 40)
@@ -185,7 +188,7 @@ def test_records_of_protocols_not_served_are_of_no_effect() -> None:
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\x00", b"\x7f\xff", b"\xff\xff"])
-def test_a_record_of_no_known_kind_is_of_no_effect(key: bytes | None) -> None:
+def test_a_record_of_an_unknown_kind_has_no_effect(key: bytes | None) -> None:
     assert machine_of(Stored(key, b"value"), stored(*COMMIT)).offsets.of("dyn")["t", 0].offset == 1
 
 
@@ -206,6 +209,6 @@ UNREADABLE_GROUPS = [
 
 
 @pytest.mark.parametrize("record", UNREADABLE_COMMITS + UNREADABLE_GROUPS)
-def test_what_cannot_be_read_is_damage_not_passed_over(record: Stored) -> None:
+def test_an_unreadable_record_is_damage_and_not_ignored(record: Stored) -> None:
     with pytest.raises(Damage):
         machine_of(record)

@@ -1,6 +1,6 @@
-"""Every script in `scripts/` and `consumer_scripts/` is played, and comes out as it is written.
+"""Every script in `scripts/` and `consumer_scripts/` is run, and must give the recorded results.
 
-A script changed by hand is brought up to date by `python -m tests.groups.test_scripts`; read the difference.
+`python -m tests.groups.test_scripts` updates the results after a change of a script; read the difference.
 """
 
 from __future__ import annotations

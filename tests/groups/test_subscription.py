@@ -1,4 +1,4 @@
-"""Topics are read out of a consumer's subscription, and nothing is guessed where it is not one."""
+"""Topics are parsed from a consumer's subscription; anything else gives no topics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.groups.classic.subscription import read_assignment, subscribed_to
 
 
 def subscription(topics: list[str], version: int = 3, rest: bytes = b"\xff\xff\xff\xff") -> bytes:
-    """As a consumer encodes it; `rest` is user data and what later versions add."""
+    """A subscription as a consumer encodes it; `rest` is user data and the fields of later versions."""
     named = b"".join(pack(">h", len(topic.encode())) + topic.encode() for topic in topics)
     return pack(">hi", version, len(topics)) + named + rest
 
@@ -25,12 +25,12 @@ def test_topics_of_any_version_are_read(topics: list[str], version: int, rest: b
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=40))
-def test_what_is_not_one_is_refused_without_harm(data: bytes) -> None:
+def test_other_bytes_are_refused(data: bytes) -> None:
     topics = subscribed_topics([data])
     assert topics is None or all(isinstance(topic, str) for topic in topics)
 
 
-def test_cut_and_lying_ones_say_nothing() -> None:
+def test_truncated_and_inconsistent_subscriptions_give_no_topics() -> None:
     whole = subscription(["topic"], rest=b"")
     assert all(subscribed_topics([whole[:size]]) is None for size in range(len(whole)))
     assert subscribed_topics([pack(">hi", 0, 2**31 - 1) + whole]) is None
@@ -39,7 +39,7 @@ def test_cut_and_lying_ones_say_nothing() -> None:
     assert subscribed_topics([pack(">hih", 0, 1, 1) + b"\xff"]) is None
 
 
-def test_a_topic_may_come_more_than_once() -> None:
+def test_a_topic_may_occur_more_than_once() -> None:
     """A classic assignor's list of partitions in any order: all of them count when the group migrates."""
     row = pack(">h", 1) + b"t" + pack(">ii", 1, 0) + pack(">h", 1) + b"u" + pack(">ii", 1, 5)
     again = pack(">h", 1) + b"t" + pack(">iii", 2, 3, 1)

@@ -19,7 +19,7 @@ from kpybroker.groups.consumer.subscription_regex import (
 
 
 def resolved(regexes: list[str], names: list[str]) -> tuple[Mapping[str, set[str]], int]:
-    """What matched, and in how many steps."""
+    """The matching names, and the number of steps."""
     resolving = RegexResolution(regexes, names)
     steps = 1
     while (found := resolving.step()) is None:
@@ -56,7 +56,7 @@ def test_expressions_match_whole_names(regex: str, matches: set[str]) -> None:
         "x" * (LENGTH_MAX + 1),
     ],
 )
-def test_what_does_not_compile_or_explodes_is_refused(regex: str) -> None:
+def test_invalid_and_exploding_expressions_are_refused(regex: str) -> None:
     with pytest.raises(KafkaError, match="INVALID_REGULAR_EXPRESSION"):
         compiled(regex)
 
@@ -77,15 +77,15 @@ def test_many_expressions_are_compiled_in_steps() -> None:
     assert found["t2|a"] == {"a"}
 
 
-def test_without_re2_expressions_are_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's own `re` must not stand in for it: the broker would hang where RE2 takes linear time."""
+def test_without_re2_expressions_are_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own `re` must not replace it: the broker would hang where RE2 needs linear time."""
     monkeypatch.setitem(sys.modules, "re2", None)
     with pytest.raises(KafkaError, match=r"INVALID_REGULAR_EXPRESSION.*pip install 'kpybroker\[regex\]'"):
         compiled("without-re2.*")
 
 
 def test_an_expression_that_others_accepted_does_not_hold_up_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a log that Apache Kafka wrote, or of a broker that had RE2: what is known of it is left alone."""
+    """In a log of Apache Kafka, or of a broker that had RE2, such an expression keeps its previous result."""
     names = [f"t{number}" for number in range(2 * NAMES_A_STEP)]
     assert resolved([r"a\C", "t1"], names)[0] == {"t1": {"t1"}}
     monkeypatch.setitem(sys.modules, "re2", None)

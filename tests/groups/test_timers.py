@@ -1,4 +1,4 @@
-"""Timers fire as a list of deadlines would, however often they are moved."""
+"""Timers fire like a plain list of deadlines, however often they are moved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOVES = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(MOVES)
-def test_they_fire_when_a_plain_list_says(moves: list[tuple[int, int | None, int]]) -> None:
+def test_they_fire_like_a_plain_list(moves: list[tuple[int, int | None, int]]) -> None:
     now_ms = 0
     timers = Timers()
     fired: list[tuple[int, int]] = []
@@ -43,7 +43,7 @@ def test_they_fire_when_a_plain_list_says(moves: list[tuple[int, int | None, int
     assert sorted(fired) == sorted(expected)
 
 
-def test_a_step_fires_only_so_many() -> None:
+def test_a_step_fires_a_limited_number() -> None:
     timers = Timers()
     fired: list[int] = []
     for _ in range(5):
@@ -52,7 +52,7 @@ def test_a_step_fires_only_so_many() -> None:
     assert len(fired) == 2
     assert timers.deadline_ms() == 10
     timers.fire_due(Step(Moment(10, 10)), 100, 0)
-    assert len(fired) == 2  # no room for what they might write
+    assert len(fired) == 2  # no room for the records that they might write
     timers.fire_due(Step(Moment(10, 10)), 100, 1 << 20)
     assert len(fired) == 5
     assert timers.deadline_ms() is None

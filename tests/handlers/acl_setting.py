@@ -32,7 +32,7 @@ def creation(
     principal: str = "User:bob",
     host: str = "*",
 ) -> create_acls.AclCreation:
-    """By default, bob may read the topic t."""
+    """An ACL; by default, bob may read the topic t."""
     return create_acls.AclCreation(
         resource_type=resource,
         resource_name=name,
@@ -45,12 +45,12 @@ def creation(
 
 
 def selection(**fields: Any) -> delete_acls.DeleteAclsFilter:
-    """A filter that lets all through but for these fields."""
+    """A filter that matches everything except for these fields."""
     return delete_acls.DeleteAclsFilter(**_open(fields))
 
 
 def description(**fields: Any) -> describe_acls.Request:
-    """A request for all ACLs but for these fields."""
+    """A request for all ACLs, except for these fields."""
     return describe_acls.Request(**_open(fields))
 
 
@@ -73,7 +73,7 @@ async def create(peer: Peer, *creations: create_acls.AclCreation) -> list[tuple[
 
 
 async def asked_by(node: Node, principal: Principal, api: str, request: Any, version: int | None = None) -> Any:
-    """The answer to a request of a principal."""
+    """The response to a request of a principal."""
     row = by_name[api]
     call = Call(row.key, row.max if version is None else version, "c", "127.0.0.1", 1, principal=principal)
     return await answer(node.broker, row, call, request)

@@ -26,7 +26,7 @@ async def coordinator(peer: Peer, name: str = "x") -> None:
 
 
 async def init(peer: Peer, name: str = "x", *, version: int = 5, timeout_ms: int = 60_000, was: Who = (-1, -1)) -> Any:
-    """The answer to an InitProducerId."""
+    """The response to an InitProducerId."""
     request = init_producer_id.Request(
         transactional_id=name, transaction_timeout_ms=timeout_ms, producer_id=was[0], producer_epoch=was[1]
     )
@@ -43,7 +43,7 @@ async def begin(peer: Peer, name: str = "x", timeout_ms: int = 60_000) -> Who:
 
 
 async def add(peer: Peer, who: Who, *indexes: int, name: str = "x", topic: str = "t", version: int = 3) -> list[int]:
-    """Add partitions as a client of transaction version 1 does; the error codes."""
+    """Add partitions as a client of transaction version 1 does; returns the error codes."""
     wanted = [add_partitions_to_txn.AddPartitionsToTxnTopic(name=topic, partitions=list(indexes))]
     request = add_partitions_to_txn.Request(
         v3_and_below_transactional_id=name,
@@ -58,7 +58,7 @@ async def add(peer: Peer, who: Who, *indexes: int, name: str = "x", topic: str =
 
 
 async def end(peer: Peer, who: Who, commit: bool, *, name: str = "x", version: int = 4) -> Any:
-    """The answer to an EndTxn."""
+    """The response to an EndTxn."""
     request = end_txn.Request(transactional_id=name, producer_id=who[0], producer_epoch=who[1], committed=commit)
     return await peer.ask("EndTxn", request, version=version)
 

@@ -12,13 +12,13 @@ AT_ONCE = {"group.consumer.assignment.interval.ms": "0"}
 
 
 async def beat(peer: Peer, group: str, member_id: str, epoch: int, *, version: int = 1, **said: Any) -> Any:
-    """Send one heartbeat; the response."""
+    """Send one heartbeat; returns the response."""
     request = rpc.Request(group_id=group, member_id=member_id, member_epoch=epoch, **said)
     return await peer.ask("ConsumerGroupHeartbeat", request, version=version)
 
 
 async def joined(peer: Peer, group: str, member_id: str, *, version: int = 1, **said: Any) -> Any:
-    """Join as a member that subscribes to t, unless `said` differs; the response."""
+    """Join as a member that subscribes to t, unless `said` differs; returns the response."""
     said = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["t"], "topic_partitions": [], **said}
     return await beat(peer, group, member_id, 0, version=version, **said)
 

@@ -26,12 +26,12 @@ def asking(topic: str, topic_id: bytes, *wants: fetch.FetchPartition, **facts: A
 
 
 def rows(response: Any) -> dict[int, Any]:
-    """The rows of a response about one topic, by partition, in the order in which they came."""
+    """The rows of a response about one topic, by partition, in the order of the response."""
     return {row.partition_index: row for topic in response.responses for row in topic.partitions}
 
 
 def values(row: Any, since: int = 0) -> list[tuple[int, bytes]]:
-    """Offset and value of the records of a row from `since` on."""
+    """Offset and value of the records in a row from `since` on."""
     batches = split(bytearray(row.records)) if row.records else []
     return [
         (record.offset, record.value or b"")
@@ -51,7 +51,7 @@ class Consumer:
         self.session_id = 0
         self.epoch = 0
         self._told: dict[int, int] = {}
-        """Our positions as the broker knows them."""
+        """This consumer's positions as the broker knows them."""
         self.lost = 0
 
     def subscribe(self, index: int) -> None:
@@ -61,7 +61,7 @@ class Consumer:
         self.position.pop(index, None)
 
     async def fetch(self, max_bytes: int) -> int:
-        """Fetch once; the number of new records."""
+        """Fetch once; returns the number of new records."""
         changed = {i: at for i, at in self.position.items() if self.epoch == 0 or self._told.get(i) != at}
         gone = [i for i in self._told if i not in self.position] if self.epoch else []
         request = asking(

@@ -56,7 +56,7 @@ async def member(peer: Peer, group: str) -> str:
 
 
 async def commit(peer: Peer, group: str, topic: str = "t", offset: int = 5, *, version: int = 9, **more: Any) -> int:
-    """Commit for partition 0; the error code."""
+    """Commit for partition 0; returns the error code."""
     partition = offset_commit.OffsetCommitRequestPartition(
         partition_index=0, committed_offset=offset, committed_leader_epoch=3, committed_metadata="note"
     )
@@ -68,7 +68,7 @@ async def commit(peer: Peer, group: str, topic: str = "t", offset: int = 5, *, v
 
 
 async def committed(peer: Peer, group: str, topic: str = "t") -> int:
-    """The offset committed for partition 0, or -1."""
+    """The committed offset of partition 0, or -1."""
     asked = offset_fetch.OffsetFetchRequestGroup(
         group_id=group, topics=[offset_fetch.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
     )

@@ -1,4 +1,4 @@
-"""One voter of three; the other two do not run, and the test speaks for them."""
+"""One voter of three; the other two do not run, and the test sends their requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENT = {
     "controller.quorum.fetch.timeout.ms": "600000",
     "process.roles": "controller",
 }
-"""Time-outs so long that nothing happens by time alone."""
+"""Timeouts so long that nothing happens because of time."""
 
 
 class Voter:
@@ -40,7 +40,7 @@ class Voter:
         return json.loads((self.directory / METADATA_DIRECTORY / "quorum-state").read_text())
 
     async def vote(self, epoch: int, candidate: int = 2, version: int = 2, **facts: Any) -> vote.PartitionDataReply:
-        """The answer to a candidate."""
+        """The response to a candidate."""
         row = vote.PartitionData(replica_epoch=epoch, replica_id=candidate, **facts)
         topics = [vote.TopicData(topic_name=METADATA_TOPIC, partitions=[row])]
         request = vote.Request(cluster_id=self.cluster_id, voter_id=1, topics=topics)
@@ -51,7 +51,7 @@ class Voter:
     async def begin(
         self, epoch: int, leader: int = 2, version: int = 1, listens: tuple[tuple[str, str, int], ...] = ()
     ) -> begin_quorum_epoch.PartitionDataReply:
-        """The answer to a leader that announces itself and its listeners."""
+        """The response to a leader that announces itself and its listeners."""
         row = begin_quorum_epoch.PartitionData(leader_id=leader, leader_epoch=epoch)
         topics = [begin_quorum_epoch.TopicData(topic_name=METADATA_TOPIC, partitions=[row])]
         endpoints = [begin_quorum_epoch.LeaderEndpoint(name=name, host=host, port=port) for name, host, port in listens]
@@ -63,7 +63,7 @@ class Voter:
         return answer
 
     async def end(self, epoch: int, leader: int = 2, version: int = 1) -> end_quorum_epoch.PartitionDataReply:
-        """The answer to a leader that resigns."""
+        """The response to a leader that resigns."""
         best = [end_quorum_epoch.ReplicaInfo(candidate_id=node) for node in (3, 1)]
         row = end_quorum_epoch.PartitionData(
             leader_id=leader, leader_epoch=epoch, preferred_successors=[3, 1], preferred_candidates=best

@@ -1,4 +1,4 @@
-"""APIs that refuse everything: in every version, on both listeners, and without a metadata record."""
+"""APIs that refuse every request: in every version, on both listeners, and without a metadata record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers that only the controller knows: they register and send heartbeats, and serve nothing."""
+"""Brokers that only the controller knows: they register and send heartbeats, but serve no client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Stranger:
         return rpc.Request(**{**wanted, **facts})
 
     async def register(self) -> int:
-        """Register; the error code. The epoch is remembered."""
+        """Register; returns the error code. The epoch is remembered."""
         told = await self.peer.ask("BrokerRegistration", self.registration())
         self.epoch = told.broker_epoch
         code: int = told.error_code
@@ -54,7 +54,7 @@ class Stranger:
 
 @contextlib.asynccontextmanager
 async def inner(node: Node) -> AsyncIterator[Peer]:
-    """A connection to a controller listener of the node."""
+    """A connection to the controller listener of the node."""
     port = await node.server.start("127.0.0.1", 0, "CONTROLLER", CONTROLLER)
     peer = await Peer.dial(node.broker.world.network, "127.0.0.1", port)
     try:

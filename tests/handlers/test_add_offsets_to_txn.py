@@ -13,7 +13,7 @@ from tests.handlers.beginning import begin, coordinator, described
 ROW = api_table.by_name["AddOffsetsToTxn"]
 
 
-def test_the_partition_that_keeps_the_group_is_added(with_broker: WithBroker) -> None:
+def test_the_groups_partition_is_added(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer)
         producer_id, epoch = await begin(peer)

@@ -13,7 +13,7 @@ from tests.conftest import WithBroker
 from tests.handlers.beginning import add, begin, coordinator, described
 
 
-def test_clients_add_in_every_version_of_theirs(with_broker: WithBroker) -> None:
+def test_clients_add_partitions_in_every_version(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", 4)
         await coordinator(peer)
@@ -39,7 +39,7 @@ def test_an_unknown_partition_fails_them_all(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_no_client_adds_what_is_a_coordinators_own(with_broker: WithBroker) -> None:
+def test_clients_cannot_add_partitions_of_coordinators(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         await coordinator(peer)
@@ -64,7 +64,7 @@ def test_no_client_adds_what_is_a_coordinators_own(with_broker: WithBroker) -> N
     with_broker(scenario)
 
 
-def test_many_transactions_in_a_request_leave_others_their_turns(with_broker: WithBroker) -> None:
+def test_many_transactions_in_a_request_do_not_delay_others(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         await coordinator(peer)

@@ -1,4 +1,4 @@
-"""AlterClientQuotas over a socket. Every answer of Kafka's is in tests/golden (test_against_golden.py)."""
+"""AlterClientQuotas over a socket. Kafka's responses are in tests/golden (test_against_golden.py)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_version_sets_and_removes(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_refusals_are_each_entitys_own(with_broker: WithBroker) -> None:
+def test_each_entity_is_refused_separately(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         wanted = [entry(BOB, "unknown", 1.0), entry((("client-id", None),), "request_percentage", 1.0)]
         told = await peer.ask("AlterClientQuotas", rpc.Request(entries=wanted))

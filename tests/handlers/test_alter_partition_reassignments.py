@@ -46,7 +46,7 @@ def test_a_replica_is_added_and_taken_away(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_a_move_is_called_off(with_broker: WithBroker) -> None:
+def test_a_move_is_cancelled(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with live_stranger(node):
             await make_topic(peer, 1)

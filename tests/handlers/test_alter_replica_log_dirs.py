@@ -14,7 +14,7 @@ from tests.serving import dialled, serving
 API = api_table.by_name["AlterReplicaLogDirs"]
 
 
-def test_every_version_moves_or_says_why_not(tmp_path: Path) -> None:
+def test_every_version_starts_a_move_or_refuses_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         (tmp_path / "file").write_text("no directory")
         paths = [str(tmp_path / name) for name in ("a", "b", "file")]

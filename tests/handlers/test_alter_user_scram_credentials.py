@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials over a socket. Every answer of Kafka's is in tests/golden (test_against_golden.py)."""
+"""AlterUserScramCredentials over a socket. Kafka's answers are in tests/golden (test_against_golden.py)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_credentials_are_set_and_removed_on_both_listeners(with_broker: WithBrok
     with_broker(scenario)
 
 
-def test_refusals_are_each_users_own(with_broker: WithBroker) -> None:
+def test_each_user_is_refused_separately(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         request = rpc.Request(deletions=[deletion("nobody")], upsertions=[upsertion("ann"), upsertion("bob", 0)])
         told = await peer.ask(API.name, request)
@@ -67,6 +67,6 @@ def test_one_request_has_a_limit(with_broker: WithBroker) -> None:
             await peer.ask(API.name, rpc.Request(upsertions=[upsertion(user) for user in users]))
         except (ConnectionError, MalformedFrame):
             return
-        raise AssertionError("more than the limit is answered")
+        raise AssertionError("a request above the limit was answered")
 
     with_broker(scenario)

@@ -31,7 +31,7 @@ def ranges(response: Any) -> dict[int, tuple[int, int]]:
     return {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
 
 
-def test_rows_are_the_tables_and_kafkas(with_broker: WithBroker) -> None:
+def test_rows_equal_the_table_and_kafkas_response(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for version in EVERY:
             response = await peer.ask("ApiVersions", NAMED, version=version)
@@ -80,7 +80,7 @@ def test_finalized_features_are_among_the_supported(with_broker: WithBroker) -> 
     with_broker(scenario)
 
 
-def test_a_client_whose_software_has_no_name(with_broker: WithBroker) -> None:
+def test_the_software_name_of_a_client_may_be_missing(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for name, number in (("", "1"), ("a", ""), ("a b", "1"), ("-a", "1"), ("a", "1-"), ("ä", "1"), ("a\n", "1")):
             request = api_versions.Request(client_software_name=name, client_software_version=number)
@@ -94,7 +94,7 @@ def test_a_client_whose_software_has_no_name(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_a_version_of_the_future_is_answered_in_v0_with_its_own_range(with_broker: WithBroker) -> None:
+def test_an_unknown_version_is_answered_in_v0_with_the_supported_range(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with raw(node) as socket:
             # Header v2 of an unknown version, and a body that cannot be parsed (KIP-511).

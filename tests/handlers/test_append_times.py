@@ -50,14 +50,14 @@ def stored(node: Node) -> list[Batch]:
 
 
 def busy(told: list[None]) -> Work[None]:
-    """More slices than a work has in a place for short ones."""
+    """A work with more slices than it gets in a place for short works."""
     for _ in range(SHORT_SLICES + 1):
         told.append(None)
         yield None
 
 
 @pytest.mark.parametrize("compression", ["producer", "lz4"])
-def test_a_produce_to_many_partitions_is_taken_whole(compression: str, with_broker: WithBroker) -> None:
+def test_a_produce_to_many_partitions_is_appended_completely(compression: str, with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", COUNT, {**LOG_APPEND_TIME, "compression.type": compression})
         answers = (await peer.ask("Produce", to_all("t"), version=9)).responses[0].partition_responses
@@ -71,7 +71,7 @@ def test_a_produce_to_many_partitions_is_taken_whole(compression: str, with_brok
     with_broker(scenario)
 
 
-def test_a_produce_that_has_begun_and_must_wait_is_taken_whole(with_broker: WithBroker) -> None:
+def test_a_produce_that_has_begun_and_must_wait_is_appended_completely(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", COUNT, LOG_APPEND_TIME)
         told: list[None] = []
@@ -110,7 +110,8 @@ def test_a_validated_batch_is_not_validated_again(configs: dict[str, str], with_
 
 
 def test_times_of_append_do_not_go_backwards(tmp_path: Path) -> None:
-    """A batch that waited to be validated is stamped when it is appended, behind what was appended meanwhile."""
+    """A batch that waited for its validation is stamped when it is appended, after batches that were appended in the
+    meantime."""
     settings = LogSettings(message_timestamp_type="LogAppendTime")
     log = Log.open(RealWorld(1), str(tmp_path / "t-0"), "t", 0, settings, clean=False)
     waited, quick = (split(memoryview(bytearray(encode_batch([Record(0, 5, b"k", b"v")])))) for _ in range(2))
@@ -128,7 +129,7 @@ def test_times_of_append_do_not_go_backwards(tmp_path: Path) -> None:
 
 
 def test_a_coordinators_batch_may_be_validated_again() -> None:
-    """Its records are read by a thread, and validation may begin anew before: the bytes are as they came."""
+    """A thread reads its records, and validation may start again before that: the bytes are unchanged."""
     record = tombstone("a", NOW_MS)
     content = encode_batch([Record(0, NOW_MS, record.key, record.value)], codec=Codec.LZ4)
     batch, data = Batch(memoryview(bytearray(content))), produce.PartitionProduceData()

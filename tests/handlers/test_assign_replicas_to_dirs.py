@@ -40,7 +40,7 @@ async def assign(node: Node, stranger: Stranger, directory: bytes) -> int:
     return code
 
 
-def test_a_replica_is_where_its_broker_says(with_broker: WithBroker) -> None:
+def test_a_replica_is_in_the_reported_directory(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with with_two_directories(node) as stranger:
             await make_topic(peer, 1, 2)

@@ -12,7 +12,7 @@ from tests.handlers.quorums import Voter, with_voter
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_leader_is_followed_and_written_down(tmp_path: Path, version: int) -> None:
+def test_a_leader_is_followed_and_stored(tmp_path: Path, version: int) -> None:
     async def play(voter: Voter) -> None:
         told = await voter.begin(4, leader=2, version=version)
         assert (told.error_code, told.leader_id, told.leader_epoch) == (0, 2, 4)
@@ -23,7 +23,7 @@ def test_a_leader_is_followed_and_written_down(tmp_path: Path, version: int) -> 
     with_voter(tmp_path / "data", play)
 
 
-def test_there_is_one_leader_of_an_epoch_and_none_of_one_gone_by(tmp_path: Path) -> None:
+def test_an_epoch_has_one_leader_and_earlier_epochs_are_refused(tmp_path: Path) -> None:
     async def play(voter: Voter) -> None:
         await voter.begin(4, leader=2)
         assert (await voter.begin(4, leader=3)).error_code == ErrorCode.INVALID_REQUEST
@@ -35,7 +35,7 @@ def test_there_is_one_leader_of_an_epoch_and_none_of_one_gone_by(tmp_path: Path)
     with_voter(tmp_path / "data", play)
 
 
-def test_who_is_not_believed_is_not_asked_where_it_listens(tmp_path: Path) -> None:
+def test_addresses_of_a_refused_leader_are_ignored(tmp_path: Path) -> None:
     async def play(voter: Voter) -> None:
         await voter.begin(4, leader=2, listens=(("CONTROLLER", "10.0.0.2", 9093),))
         addresses = voter.node.broker.quorum.driver.addresses

@@ -12,7 +12,7 @@ from tests.handlers.strangers import Stranger, inner
 API = api_table.by_name["BrokerHeartbeat"]
 
 
-def test_every_version_fences_unfences_and_lets_go(with_broker: WithBroker) -> None:
+def test_every_version_fences_unfences_and_shuts_down(with_broker: WithBroker) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as peer:
             for version in range(API.min, API.max + 1):

@@ -49,7 +49,7 @@ def test_every_version_that_can_name_directories_registers(with_broker: WithBrok
         ),
     ],
 )
-def test_who_does_not_fit_is_refused(with_broker: WithBroker, facts: dict[str, Any], code: ErrorCode) -> None:
+def test_a_broker_that_does_not_fit_is_refused(with_broker: WithBroker, facts: dict[str, Any], code: ErrorCode) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as peer:
             request = Stranger(peer, node.broker.storage.cluster_id, 2).registration(**facts)
@@ -60,7 +60,7 @@ def test_who_does_not_fit_is_refused(with_broker: WithBroker, facts: dict[str, A
     with_broker(scenario)
 
 
-def test_an_id_that_lives_is_not_given_to_another(with_broker: WithBroker) -> None:
+def test_the_id_of_a_live_broker_is_not_given_to_another(with_broker: WithBroker) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as peer:
             first, second = (Stranger(peer, node.broker.storage.cluster_id, 2, incarnation) for incarnation in (1, 2))
@@ -73,7 +73,7 @@ def test_an_id_that_lives_is_not_given_to_another(with_broker: WithBroker) -> No
     with_broker(scenario)
 
 
-def test_nobody_but_the_controllers_own_broker_takes_its_id(with_broker: WithBroker) -> None:
+def test_only_the_controllers_own_broker_may_use_its_id(with_broker: WithBroker) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as peer:
             twin = Stranger(peer, node.broker.storage.cluster_id, node.broker.node_id)

@@ -40,7 +40,7 @@ def test_every_version_shows_epochs_members_and_assignments(with_broker: WithBro
     with_broker(scenario, AT_ONCE)
 
 
-def test_what_is_not_a_consumer_group_is_not_found(with_broker: WithBroker) -> None:
+def test_a_group_of_another_type_is_not_found(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t")
         await member(peer, "classic")

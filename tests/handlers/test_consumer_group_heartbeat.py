@@ -47,7 +47,7 @@ def test_refusals_that_quote_long_names_are_answered(with_broker: WithBroker) ->
     with_broker(scenario, AT_ONCE)
 
 
-def test_only_version_0_is_given_an_id(with_broker: WithBroker) -> None:
+def test_only_version_0_assigns_a_member_id(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t")
         given = await joined(peer, "g", "", version=0)
@@ -59,7 +59,7 @@ def test_only_version_0_is_given_an_id(with_broker: WithBroker) -> None:
     with_broker(scenario, AT_ONCE)
 
 
-def test_settings_of_a_group_are_heard_with_the_next_heartbeat(with_broker: WithBroker) -> None:
+def test_changed_group_settings_arrive_with_the_next_heartbeat(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t")
         assert (await joined(peer, "g", "m")).heartbeat_interval_ms == 5_000
@@ -86,7 +86,7 @@ def test_without_the_feature_the_protocol_is_not_served(with_broker: WithBroker)
     with_broker(scenario)
 
 
-def test_a_broker_may_leave_the_protocol_out(with_broker: WithBroker) -> None:
+def test_a_broker_may_disable_the_protocol(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t")
         assert (await joined(peer, "g", "m")).error_code == ErrorCode.UNSUPPORTED_VERSION

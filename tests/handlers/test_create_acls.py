@@ -1,4 +1,4 @@
-"""CreateAcls over a socket. Kafka's own answers are in tests/golden, with an authorizer and without."""
+"""CreateAcls over a socket. Kafka's responses are in tests/golden, with an authorizer and without."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_each_row_succeeds_or_fails_alone(with_broker: WithBroker) -> None:
     with_broker(scenario, SETTINGS)
 
 
-def test_who_may_not_alter_the_cluster_is_refused(with_broker: WithBroker) -> None:
+def test_a_caller_without_alter_on_the_cluster_is_refused(with_broker: WithBroker) -> None:
     async def scenario(_peer: Peer, node: Node) -> None:
         told = await asked_by(node, BOB, "CreateAcls", rpc.Request(creations=[creation(), creation("u")]))
         assert [row.error_code for row in told.results] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 2
@@ -63,7 +63,7 @@ def test_an_unknown_code_is_an_error_of_its_row(with_broker: WithBroker, field: 
     with_broker(scenario, SETTINGS)
 
 
-def test_more_than_kafka_takes_at_once_are_refused(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_kafkas_limit_are_refused(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(create_acls, "CREATED_MAX", 600)
 
     async def scenario(peer: Peer, node: Node) -> None:

@@ -1,4 +1,4 @@
-"""CreateDelegationToken over a socket: clients are not authenticated. Kafka's own answers are in tests/golden."""
+"""CreateDelegationToken over a socket without a login. Kafka's responses are in tests/golden."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.conftest import WithBroker
 from tests.handlers.refusing import told_in_every_version
 
 
-def test_nobody_has_logged_in(with_broker: WithBroker) -> None:
+def test_a_client_without_a_login_is_refused(with_broker: WithBroker) -> None:
     for told in told_in_every_version(with_broker, by_name["CreateDelegationToken"], rpc.Request()):
         assert told.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
         assert (told.principal_type, told.principal_name, told.hmac) == ("User", "ANONYMOUS", b"")

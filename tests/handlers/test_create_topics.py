@@ -54,7 +54,7 @@ def test_validating_creates_nothing_and_defaults_are_the_brokers(with_broker: Wi
     with_broker(scenario, {"num.partitions": "3"})
 
 
-def test_names_asked_twice_and_requests_that_are_too_large(with_broker: WithBroker) -> None:
+def test_repeated_names_and_requests_that_are_too_large(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _node: Node) -> None:
         (told,) = (await peer.ask("CreateTopics", rpc.Request(topics=[topic("a"), topic("a")]))).topics
         assert (told.name, told.error_code) == ("a", ErrorCode.INVALID_REQUEST)

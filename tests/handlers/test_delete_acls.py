@@ -1,4 +1,4 @@
-"""DeleteAcls over a socket. Kafka's own answers are in tests/golden, with an authorizer and without."""
+"""DeleteAcls over a socket. Kafka's responses are in tests/golden, with an authorizer and without."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_every_filter_is_refused_without_an_authorizer(with_broker: WithBroker) 
         assert rows == [(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.", [])] * 2
 
 
-def test_each_filter_tells_what_it_removed(with_broker: WithBroker) -> None:
+def test_each_filter_lists_the_removed_acls(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await create(peer, creation("a"), creation("b"), creation("c", principal="User:ann"))
         filters = [selection(resource_name_filter="a"), selection(principal_filter="User:bob"), selection(operation=99)]
@@ -33,7 +33,7 @@ def test_each_filter_tells_what_it_removed(with_broker: WithBroker) -> None:
     with_broker(scenario, SETTINGS)
 
 
-def test_who_may_not_alter_the_cluster_is_refused(with_broker: WithBroker) -> None:
+def test_a_caller_without_alter_on_the_cluster_is_refused(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await create(peer, creation())
         told = await asked_by(node, BOB, "DeleteAcls", rpc.Request(filters=[selection()]))

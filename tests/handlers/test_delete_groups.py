@@ -14,7 +14,7 @@ from tests.handlers.grouping import commit, committed, coordinator, member
 API = api_table.by_name["DeleteGroups"]
 
 
-def test_every_version_deletes_what_is_empty(with_broker: WithBroker) -> None:
+def test_every_version_deletes_empty_groups(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         (told,) = (await peer.ask("DeleteGroups", rpc.Request(groups_names=["g"]))).results
         assert (told.group_id, told.error_code) == ("g", ErrorCode.NOT_COORDINATOR)

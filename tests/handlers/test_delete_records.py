@@ -21,7 +21,7 @@ TO_THE_END = -1
 
 
 async def cut(peer: Peer, offset: int, topic: str = "t", index: int = 0, version: int = ROW.max) -> tuple[int, int]:
-    """Delete below an offset; the error code and the new log start offset."""
+    """Delete below an offset; returns the error code and the new log start offset."""
     partition = delete_records.DeleteRecordsPartition(partition_index=index, offset=offset)
     asked = delete_records.Request(topics=[delete_records.DeleteRecordsTopic(name=topic, partitions=[partition])])
     (told,) = (await peer.ask("DeleteRecords", asked, version=version)).topics[0].partitions
@@ -30,7 +30,7 @@ async def cut(peer: Peer, offset: int, topic: str = "t", index: int = 0, version
 
 
 async def fill(peer: Peer) -> None:
-    """Offsets 0 to 5 in two batches."""
+    """Write offsets 0 to 5 in two batches."""
     await make(peer, "t", partitions=2)
     await put(peer, "t", b"0", b"1", b"2")
     await put(peer, "t", b"3", b"4", b"5")
@@ -71,7 +71,7 @@ def test_refusals_change_nothing(with_broker: WithBroker) -> None:
 
 
 def test_deleted_records_do_not_return(tmp_path: Path) -> None:
-    """Neither after a clean stop nor after a crash right after the response."""
+    """Neither after a clean shutdown nor after a crash right after the response."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:

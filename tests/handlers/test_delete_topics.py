@@ -48,7 +48,7 @@ def test_by_id(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_where_deletion_is_off_every_topic_says_so(with_broker: WithBroker) -> None:
+def test_with_deletion_disabled_every_topic_is_refused(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _node: Node) -> None:
         for version in (1, 6):
             reply = await peer.ask("DeleteTopics", by_name(version, "a", "b"), version=version)

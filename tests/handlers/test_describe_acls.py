@@ -1,4 +1,4 @@
-"""DescribeAcls over a socket. Kafka's own answers are in tests/golden, with an authorizer and without."""
+"""DescribeAcls over a socket. Kafka's responses are in tests/golden, with an authorizer and without."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.handlers.acl_setting import (
 from tests.handlers.refusing import told_in_every_version
 
 
-def test_there_is_no_authorizer(with_broker: WithBroker) -> None:
+def test_without_an_authorizer_it_is_refused(with_broker: WithBroker) -> None:
     for told in told_in_every_version(with_broker, by_name["DescribeAcls"], description()):
         assert (told.error_code, told.resources) == (ErrorCode.SECURITY_DISABLED, [])
         assert told.error_message == "No Authorizer is configured on the broker"
@@ -42,7 +42,7 @@ def test_acls_are_listed_by_resource(with_broker: WithBroker) -> None:
     with_broker(scenario, SETTINGS)
 
 
-def test_it_takes_the_right_to_describe_the_cluster(with_broker: WithBroker) -> None:
+def test_it_requires_describe_on_the_cluster(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         told = await asked_by(node, BOB, "DescribeAcls", description())
         assert (told.error_code, told.resources) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
@@ -76,7 +76,7 @@ def test_a_response_has_a_limit(with_broker: WithBroker, monkeypatch: pytest.Mon
     with_broker(scenario, SETTINGS)
 
 
-def test_thousands_of_rows_leave_others_their_turns(with_broker: WithBroker) -> None:
+def test_thousands_of_rows_do_not_delay_others(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         many = [creation(f"t{number}") for number in range(5000)]
         await create(peer, *many)

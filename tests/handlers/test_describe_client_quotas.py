@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: which entities match a filter. Kafka's own answers are in tests/golden."""
+"""DescribeClientQuotas: which entities match a filter. Kafka's responses are in tests/golden."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILTERS = st.dictionaries(
 
 
 @given(PARTS, FILTERS, st.booleans())
-def test_a_filter_lets_through_what_it_describes(
+def test_a_filter_matches_what_it_describes(
     parts: dict[str, str | None], filters: dict[str, tuple[int, str | None]], strict: bool
 ) -> None:
     wanted = {
@@ -40,7 +40,7 @@ def test_a_filter_lets_through_what_it_describes(
     assert _passes(entity, wanted, strict=strict) == (described and (not strict or set(parts) == set(filters)))
 
 
-def test_every_version_shows_what_is_set(with_broker: WithBroker) -> None:
+def test_every_version_returns_the_quotas(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _: Node) -> None:
         asked = alter_client_quotas.Request(entries=[entry(BOB, "request_percentage", 0.5)])
         await peer.ask("AlterClientQuotas", asked)
@@ -53,7 +53,7 @@ def test_every_version_shows_what_is_set(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_a_filter_that_cannot_be_is_refused(with_broker: WithBroker) -> None:
+def test_an_invalid_filter_is_refused(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _: Node) -> None:
         wrong = rpc.ComponentData(entity_type="user", match_type=EXACT, match=None)
         told = await peer.ask("DescribeClientQuotas", rpc.Request(components=[wrong]))

@@ -12,7 +12,7 @@ from tests.conftest import WithBroker
 API = api_table.by_name["DescribeCluster"]
 
 
-def test_every_version_tells_where_the_brokers_are(with_broker: WithBroker) -> None:
+def test_every_version_returns_the_brokers(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for version in range(API.min, API.max + 1):
             reply = await peer.ask("DescribeCluster", rpc.Request(), version=version)
@@ -27,7 +27,7 @@ def test_every_version_tells_where_the_brokers_are(with_broker: WithBroker) -> N
     with_broker(scenario, {"broker.rack": "r1"})
 
 
-def test_a_broker_is_not_asked_for_controllers(with_broker: WithBroker) -> None:
+def test_a_broker_refuses_requests_about_controllers(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _node: Node) -> None:
         for kind, code in ((2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)):
             reply = await peer.ask("DescribeCluster", rpc.Request(endpoint_type=kind))

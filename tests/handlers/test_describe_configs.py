@@ -1,4 +1,4 @@
-"""DescribeConfigs over a socket, at every version and for every kind of resource."""
+"""DescribeConfigs over a socket, at every version and for every type of resource."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def of(kind: int, name: str, *keys: str) -> rpc.DescribeConfigsResource:
     )
 
 
-def test_every_version_tells_every_setting(with_broker: WithBroker) -> None:
+def test_every_version_returns_every_setting(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _node: Node) -> None:
         await peer.ask("CreateTopics", create_topics.Request(topics=[topic("a", retention_ms="5")]))
         asked = [of(ResourceType.TOPIC, "a"), of(ResourceType.BROKER, "1"), of(ResourceType.BROKER, "")]
@@ -48,7 +48,7 @@ def test_every_version_tells_every_setting(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_synonyms_remarks_and_single_settings_are_told_where_asked_for(with_broker: WithBroker) -> None:
+def test_synonyms_documentation_and_single_settings_on_request(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _node: Node) -> None:
         asked = rpc.Request(
             resources=[of(ResourceType.BROKER, "1", "log.retention.ms", "kpybroker.fsync")],
@@ -81,7 +81,7 @@ DESCRIBED = [
 ]
 
 
-def test_what_can_be_described(with_broker: WithBroker) -> None:
+def test_which_resources_can_be_described(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _node: Node) -> None:
         asked = [of(kind, name) for kind, name, _ in DESCRIBED]
         results = (await peer.ask("DescribeConfigs", rpc.Request(resources=asked))).results

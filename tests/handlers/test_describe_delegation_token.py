@@ -1,4 +1,4 @@
-"""DescribeDelegationToken over a socket: clients are not authenticated. Kafka's own answers are in tests/golden."""
+"""DescribeDelegationToken over a socket without a login. Kafka's responses are in tests/golden."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from tests.conftest import WithBroker
 from tests.handlers.refusing import told_in_every_version
 
 
-def test_nobody_has_logged_in(with_broker: WithBroker) -> None:
+def test_a_client_without_a_login_is_refused(with_broker: WithBroker) -> None:
     for told in told_in_every_version(with_broker, by_name["DescribeDelegationToken"], rpc.Request(owners=None)):
         assert (told.error_code, told.tokens) == (ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, [])

@@ -34,7 +34,7 @@ def test_every_version_describes(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_without_a_coordinator_each_group_says_so(with_broker: WithBroker) -> None:
+def test_without_a_coordinator_each_group_has_the_error(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for version in range(API.min, API.max + 1):
             (told,) = (await peer.ask("DescribeGroups", rpc.Request(groups=["g"]), version=version)).groups

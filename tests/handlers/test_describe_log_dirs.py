@@ -13,7 +13,7 @@ from tests.handlers.test_create_topics import topic
 API = api_table.by_name["DescribeLogDirs"]
 
 
-def test_every_version_tells_what_partitions_take(with_broker: WithBroker) -> None:
+def test_every_version_returns_the_sizes_of_partitions(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await peer.ask("CreateTopics", create_topics.Request(topics=[topic("a", 2), topic("b")]))
         for version in range(API.min, API.max + 1):
@@ -29,7 +29,7 @@ def test_every_version_tells_what_partitions_take(with_broker: WithBroker) -> No
     with_broker(scenario)
 
 
-def test_only_what_is_asked_for(with_broker: WithBroker) -> None:
+def test_only_requested_partitions_are_returned(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _node: Node) -> None:
         await peer.ask("CreateTopics", create_topics.Request(topics=[topic("a", 2), topic("b")]))
         asked = [rpc.DescribableLogDirTopic(topic=name, partitions=[1, 5]) for name in ("a", "nosuch")]

@@ -57,7 +57,7 @@ def test_refusals(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_a_restart_forgets_nobody(tmp_path: Path) -> None:
+def test_a_restart_keeps_all_producers(tmp_path: Path) -> None:
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:
             await make(peer, "t")

@@ -32,7 +32,7 @@ def test_a_quorum_of_one(with_broker: WithBroker, version: int) -> None:
     with_broker(scenario)
 
 
-def test_everybody_knows_how_far_everybody_is(tmp_path: Path) -> None:
+def test_every_node_returns_the_progress_of_every_replica(tmp_path: Path) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
         leader = await cluster.leader()

@@ -60,7 +60,7 @@ def test_pages_show_every_partition_once_and_in_order(tmp_path: Path) -> None:
         law()
 
 
-def test_what_is_told_of_a_partition(with_broker: WithBroker) -> None:
+def test_the_fields_of_a_partition(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t")
         page = await peer.ask("DescribeTopicPartitions", about("t", "a b"))
@@ -81,7 +81,7 @@ def test_what_is_told_of_a_partition(with_broker: WithBroker) -> None:
 
 
 @pytest.mark.parametrize("facts", [{"limit": 0}, {"limit": -1}, {"at": ("t", -1)}, {"at": ("other", 0)}], ids=str)
-def test_refusals_are_told_per_topic(facts: dict[str, Any], with_broker: WithBroker) -> None:
+def test_refusals_are_per_topic(facts: dict[str, Any], with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         page = await peer.ask("DescribeTopicPartitions", about("t", "u", **facts))

@@ -1,4 +1,4 @@
-"""DescribeTransactions over a socket; the other states are shown by the tests of EndTxn."""
+"""DescribeTransactions over a socket; the tests of EndTxn show the other states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_state_is_shown(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_where_nobody_coordinates(with_broker: WithBroker) -> None:
+def test_without_a_coordinator(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         assert (await described(peer)).error_code == ErrorCode.NOT_COORDINATOR
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials over a socket. Kafka's own answers are in tests/golden (test_against_golden.py)."""
+"""DescribeUserScramCredentials over a socket. Kafka's responses are in tests/golden (test_against_golden.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shown(told: rpc.Response) -> dict[str, list[tuple[int, int]]]:
     return {row.user: [(each.mechanism, each.iterations) for each in row.credential_infos] for row in told.results}
 
 
-def test_both_listeners_tell_mechanisms_and_iterations(with_broker: WithBroker) -> None:
+def test_both_listeners_return_mechanisms_and_iterations(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         port = await node.server.start("127.0.0.1", 0, "CONTROLLER", "controller")
         inner = await Peer.dial(node.broker.world.network, "127.0.0.1", port)
@@ -38,7 +38,7 @@ def test_both_listeners_tell_mechanisms_and_iterations(with_broker: WithBroker) 
     with_broker(scenario)
 
 
-def test_a_user_who_is_not_there_or_named_twice_is_refused_alone(with_broker: WithBroker) -> None:
+def test_only_unknown_and_repeated_users_are_refused(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _node: Node) -> None:
         await peer.ask("AlterUserScramCredentials", alter_user_scram_credentials.Request(upsertions=[upsertion("ann")]))
         told = await peer.ask(API.name, request("bob", "bob", "nobody", "ann"))

@@ -24,7 +24,7 @@ def codes(told: rpc.Response) -> list[tuple[str, int, int]]:
     ]
 
 
-def test_every_version_brings_the_preferred_leader_back(with_broker: WithBroker) -> None:
+def test_every_version_elects_the_preferred_leader(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with live_stranger(node) as stranger:
             await make_topic(peer, 2, 1)
@@ -46,7 +46,7 @@ def test_every_version_brings_the_preferred_leader_back(with_broker: WithBroker)
     with_broker(scenario)
 
 
-def test_an_unclean_election_is_for_who_has_no_leader(with_broker: WithBroker) -> None:
+def test_an_unclean_election_requires_a_missing_leader(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with live_stranger(node) as stranger:
             await make_topic(peer, 2, 1)
@@ -70,7 +70,7 @@ def test_an_unclean_election_is_for_who_has_no_leader(with_broker: WithBroker) -
     with_broker(scenario)
 
 
-def test_a_kind_of_election_that_is_not_known(with_broker: WithBroker) -> None:
+def test_an_unknown_type_of_election(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _: Node) -> None:
         told = await peer.ask("ElectLeaders", rpc.Request(election_type=5, topic_partitions=OURS))
         assert told.error_code == ErrorCode.INVALID_REQUEST

@@ -1,4 +1,4 @@
-"""EndTxn over a socket: readers see all of a transaction or nothing, whatever happens to the broker."""
+"""EndTxn over a socket: consumers see all of a transaction or nothing, whatever happens to the broker."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_version_ends_a_transaction(with_broker: WithBroker, commit: bool)
 
 
 @pytest.mark.parametrize("verifies", ["true", "false"])
-def test_partitions_are_added_by_the_produce_of_the_second_generation(with_broker: WithBroker, verifies: str) -> None:
+def test_with_transaction_version_2_the_produce_adds_partitions(with_broker: WithBroker, verifies: str) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         await coordinator(peer)
@@ -87,7 +87,7 @@ def test_a_zombie_changes_nothing(with_broker: WithBroker) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_outcome_decided_before_a_crash_is_completed_after_it(tmp_path: Path, commit: bool) -> None:
-    """The directory is copied between the decision and its markers, as a kill -9 would leave it."""
+    """The directory is copied between the decision and its markers, in the state that a kill -9 would leave."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:

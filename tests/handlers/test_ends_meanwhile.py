@@ -1,4 +1,4 @@
-"""A transaction ends while its coordinator is asked about the next one, which voids the verification."""
+"""A transaction ends while its coordinator is asked about the next one, which makes the verification void."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def is_asking(node: Node, place: tuple[str, int], producer_id: int) -> Non
         await asyncio.sleep(0)
 
 
-def test_a_record_of_the_next_transaction_is_asked_for_again(with_broker: WithBroker) -> None:
+def test_a_verification_is_repeated_for_records_of_the_next_transaction(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         await coordinator(peer)
@@ -67,7 +67,7 @@ def test_a_record_of_the_next_transaction_is_asked_for_again(with_broker: WithBr
     with_broker(scenario, PATIENT)
 
 
-def test_an_offset_of_the_next_transaction_is_asked_for_again(with_broker: WithBroker) -> None:
+def test_a_verification_is_repeated_for_an_offset_of_the_next_transaction(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await offsets.prepared(peer)
         who = await begin(peer)
@@ -86,7 +86,7 @@ def test_an_offset_of_the_next_transaction_is_asked_for_again(with_broker: WithB
     with_broker(scenario, offsets.ONE | PATIENT)
 
 
-def test_a_late_record_of_the_first_protocol_is_none_of_the_next_transaction(with_broker: WithBroker) -> None:
+def test_a_late_record_of_transaction_version_1_does_not_join_the_next_transaction(with_broker: WithBroker) -> None:
     """Both have the same epoch: the verification is not repeated, although the next one has the partition, too."""
 
     async def scenario(peer: Peer, node: Node) -> None:

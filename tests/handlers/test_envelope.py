@@ -24,7 +24,7 @@ from tests.handlers.test_create_topics import topic
 from tests.server.many_elements import arrays_of, request_with_many
 
 ON_CONTROLLER = [api for api in API if api.runs_on is RunsOn.CONTROLLER]
-"""APIs that are forwarded, and those that brokers call at the controller themselves."""
+"""APIs that are forwarded, and those that brokers send to the controller themselves."""
 
 
 ALICE = bytes.fromhex("0000 05 55736572 06 616c696365 00 00")
@@ -64,7 +64,7 @@ def test_every_version_inside_is_answered(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_a_refusal_is_the_one_insides(with_broker: WithBroker) -> None:
+def test_a_refusal_of_the_inner_request_is_in_the_inner_response(with_broker: WithBroker) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as peer:
             wanted = unregister_broker.Request(broker_id=99)
@@ -75,7 +75,7 @@ def test_a_refusal_is_the_one_insides(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_what_is_not_forwarded_is_refused(with_broker: WithBroker) -> None:
+def test_apis_that_are_not_forwarded_are_refused(with_broker: WithBroker) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as peer:
             listed = unregister_broker.Request(broker_id=99)
@@ -101,19 +101,19 @@ def test_a_principal_that_cannot_be_read_is_refused(with_broker: WithBroker, pri
 
 
 @given(principal=builds(Principal, just("User"), text(), booleans()))
-def test_a_principal_is_read_as_it_was_written(principal: Principal) -> None:
+def test_principals_are_encoded_and_decoded(principal: Principal) -> None:
     again = decode_principal(encode_principal(principal))
     assert (again, again.token_authenticated) == (principal, principal.token_authenticated)
     assert encode_principal(Principal("User", "alice")) == ALICE
 
 
-def test_what_is_forwarded() -> None:
+def test_which_apis_are_forwarded() -> None:
     assert {api.name for api in ON_CONTROLLER if api.is_forwarded} >= {"CreateTopics", "DescribeQuorum", "AddRaftVoter"}
 
 
 @pytest.mark.parametrize("api", ON_CONTROLLER, ids=lambda api: api.name)
 def test_a_refusal_because_the_controller_moved_is_recognised(api: Api) -> None:
-    """Then the request is sent again. Holds for every kind of request, and for an encoded response, too."""
+    """The request is then sent again. This holds for every kind of request, and for an encoded response, too."""
     for path in [*arrays_of(layout(api.request, api.max)), ()]:
         request = parse(api.request, api.max, request_with_many(api, path, 2), 0)
         for code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):

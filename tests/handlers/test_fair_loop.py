@@ -1,4 +1,4 @@
-"""Requests with many entries leave turns for others, and have a limit."""
+"""Requests with many entries do not block the loop, and have a limit."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ ASK: dict[str, Callable[[range], Any]] = {
 
 
 @pytest.mark.parametrize("name", ASK)
-def test_many_entries_in_a_request_leave_others_their_turns(with_broker: WithBroker, name: str) -> None:
+def test_many_entries_in_a_request_do_not_delay_others(with_broker: WithBroker, name: str) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         api = api_table.by_name[name]
         call = Call(api.key, api.max, None, "127.0.0.1", 0)
@@ -114,7 +114,7 @@ AMPLE: dict[str, Callable[[range], Any]] = {
 def test_a_name_that_is_repeated_is_answered_once(with_broker: WithBroker, name: str) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         api = api_table.by_name[name]
-        version = 9 if name == "OffsetFetch" else api.max  # the last one that asks by name
+        version = 9 if name == "OffsetFetch" else api.max  # the last version that asks by name
         answered = []
         for times in 1, 50:
             call = Call(api.key, version, None, "127.0.0.1", 0)

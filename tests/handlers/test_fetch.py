@@ -103,7 +103,7 @@ def test_an_epoch_of_the_past_is_fenced(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_a_topic_made_again_is_not_served_under_the_old_id(with_broker: WithBroker) -> None:
+def test_a_recreated_topic_is_not_served_under_the_old_id(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         old = await make(peer, "t")
         await put(peer, "t", b"old")
@@ -122,12 +122,12 @@ def test_a_topic_made_again_is_not_served_under_the_old_id(with_broker: WithBrok
         goes_on = asking("t", old, session_id=by_id.session_id, session_epoch=by_id.epoch)
         told = rows(await peer.ask("Fetch", goes_on, version=ROW.max))
         assert told[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
-        assert await by_name.fetch(1000) == 1, "by name the new topic is what there is"
+        assert await by_name.fetch(1000) == 1, "by name it is the new topic"
 
     with_broker(scenario)
 
 
-def test_limits_bound_the_response_and_the_first_batch_comes_anyway(with_broker: WithBroker) -> None:
+def test_limits_bound_the_response_but_the_first_batch_always_fits(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t", partitions=3)
         size = len(batch_of(b"x" * 1000))
@@ -149,7 +149,7 @@ def test_limits_bound_the_response_and_the_first_batch_comes_anyway(with_broker:
     with_broker(scenario)
 
 
-def test_consumers_see_what_is_committed_and_what_is_stable(with_broker: WithBroker) -> None:
+def test_consumers_see_committed_and_stable_records(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t")
         for value in (b"a", b"b", b"c"):
@@ -199,7 +199,7 @@ def test_a_fetch_waits_for_min_bytes(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_a_waiting_fetch_is_answered_when_its_topic_goes(with_broker: WithBroker) -> None:
+def test_a_waiting_fetch_is_answered_when_its_topic_is_deleted(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t")
         async with dialled(node) as other:
@@ -215,7 +215,7 @@ def test_a_waiting_fetch_is_answered_when_its_topic_goes(with_broker: WithBroker
 
 
 @pytest.mark.parametrize("version", [FIRST_SESSIONS, TOPIC_IDS - 1, TOPIC_IDS, ROW.max])
-def test_a_session_tells_only_what_changed(version: int, with_broker: WithBroker) -> None:
+def test_a_session_returns_only_what_changed(version: int, with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t", partitions=3)
 
@@ -262,7 +262,7 @@ def test_a_session_does_not_change_between_names_and_ids(with_broker: WithBroker
     with_broker(scenario)
 
 
-def test_who_comes_when_all_slots_are_taken_fetches_without_a_session(with_broker: WithBroker) -> None:
+def test_without_a_free_slot_a_fetch_has_no_session(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t")
         ids = []
@@ -279,7 +279,7 @@ def test_who_comes_when_all_slots_are_taken_fetches_without_a_session(with_broke
     with_broker(scenario, {"max.incremental.fetch.session.cache.slots": "2"})
 
 
-def test_a_replicas_session_is_no_consumers(with_broker: WithBroker) -> None:
+def test_a_replicas_session_is_not_a_consumers(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t")
         for replica_id, other_id in ((-1, 2), (2, -1)):
@@ -323,7 +323,8 @@ ACTIONS = st.one_of(
 
 
 def test_a_consumer_that_follows_the_protocol_gets_every_record_once_and_in_order(tmp_path: Path) -> None:
-    """Whatever is produced, fetched, subscribed to and forgotten, and however often the session is lost."""
+    """With any sequence of produces, fetches, subscriptions and removed partitions, and however often the session is
+    lost."""
     numbers = iter(range(1_000_000))
     with held(tmp_path / "data") as broker:
 

@@ -1,4 +1,4 @@
-"""A consumer in a rack is sent to the replica there, and every replica serves what has committed (KIP-392)."""
+"""A consumer in a rack is sent to the replica there, and every replica serves committed records (KIP-392)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def in_racks(scene: Any, **settings: str) -> None:
     play(scene, own=RACKS, replica_selector_class=RACK_AWARE, **settings)
 
 
-def test_who_is_sent_where() -> None:
+def test_which_consumer_is_sent_to_which_replica() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3))
         await cluster.put(b"x", b"y")
@@ -39,15 +39,15 @@ def test_who_is_sent_where() -> None:
                 "only the leader names another replica"
             )
         cluster.machines[2].kill()
-        await cluster.until(lambda: cluster.broker(1).metadata.image.brokers[2].fenced, "its end is known")
+        await cluster.until(lambda: cluster.broker(1).metadata.image.brokers[2].fenced, "the leader knows its end")
         row = await cluster.read(1, rack_id="b")
         assert (row.preferred_read_replica, bool(row.records)) == (-1, True), "a dead replica is not preferred"
 
     in_racks(scene)
 
 
-def test_who_may_not_read_is_sent_nowhere() -> None:
-    """Not even the high watermark is told, whether another replica is nearer or not."""
+def test_an_unauthorized_consumer_is_not_sent_elsewhere() -> None:
+    """Not even the high watermark is returned, whether another replica is nearer or not."""
 
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3))
@@ -61,7 +61,7 @@ def test_who_may_not_read_is_sent_nowhere() -> None:
     in_racks(scene)
 
 
-def test_a_session_is_sent_away_once_for_each_fetch() -> None:
+def test_a_session_is_redirected_once_for_each_fetch() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3))
         await cluster.put(b"x")
@@ -86,7 +86,7 @@ def test_a_session_is_sent_away_once_for_each_fetch() -> None:
     in_racks(scene)
 
 
-def test_a_follower_serves_what_has_committed_as_soon_as_it_has() -> None:
+def test_a_follower_serves_committed_records_as_soon_as_it_has_them() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3))
         await cluster.put(b"x")
@@ -104,7 +104,7 @@ def test_a_follower_serves_what_has_committed_as_soon_as_it_has() -> None:
         cluster.machines[3].pause(True)
         end = cluster.replica(1).log.end
         unsure = asyncio.get_running_loop().create_task(cluster.put(b"z"))
-        await cluster.until(lambda: cluster.replica(2).log.end == end + 1, "the other has it")
+        await cluster.until(lambda: cluster.replica(2).log.end == end + 1, "the other replica has it")
         row = await cluster.read(2, end)
         assert (row.error_code, bool(row.records), row.high_watermark) == (0, False, end)
         cluster.machines[3].pause(False)
@@ -131,7 +131,9 @@ def test_what_a_follower_refuses() -> None:
         )
         peer = await cluster.client.peer(2)
         told = await peer.ask("Fetch", old, version=10)
-        assert told.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it does not know"
+        assert told.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, (
+            "it does not know the epoch"
+        )
         for epoch, code in ((0, 0), (7, ErrorCode.UNKNOWN_LEADER_EPOCH)):
             wanted = fetch.FetchPartition(partition=0, current_leader_epoch=epoch, partition_max_bytes=1 << 20)
             old.topics[0].partitions = [wanted]
@@ -141,7 +143,7 @@ def test_what_a_follower_refuses() -> None:
     in_racks(scene)
 
 
-def test_without_a_selector_nobody_is_sent_away() -> None:
+def test_without_a_selector_no_consumer_is_redirected() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3))
         await cluster.put(b"x")
@@ -151,7 +153,7 @@ def test_without_a_selector_nobody_is_sent_away() -> None:
     play(scene, own=RACKS)
 
 
-def test_a_selector_that_is_not_there() -> None:
+def test_an_unknown_selector_is_refused() -> None:
     assert parse_config({"replica.selector.class": RACK_AWARE}).is_rack_aware
     leader = "org.apache.kafka.common.replica.LeaderSelector"
     assert not parse_config({"replica.selector.class": leader}).is_rack_aware

@@ -31,7 +31,7 @@ def test_every_version_finds_the_broker_that_metadata_shows(with_broker: WithBro
     with_broker(scenario)
 
 
-def test_the_first_question_makes_the_topic_and_a_group_can_join_at_once(with_broker: WithBroker) -> None:
+def test_the_first_request_creates_the_topic_and_a_group_can_join_at_once(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         assert node.broker.metadata.image.topic("__consumer_offsets") is None
         reply = await peer.ask("FindCoordinator", rpc.Request(coordinator_keys=["g", "h", "😀"]))
@@ -45,7 +45,7 @@ def test_the_first_question_makes_the_topic_and_a_group_can_join_at_once(with_br
 
 
 @pytest.mark.parametrize(("key_type", "why"), [(SHARE, "group:topicId:partition"), (9, "does not serve")])
-def test_what_is_not_served_is_refused_for_good(with_broker: WithBroker, key_type: int, why: str) -> None:
+def test_unserved_coordinators_are_refused_with_a_fatal_error(with_broker: WithBroker, key_type: int, why: str) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for version in range(1, API.max + 1):
             asked = rpc.Request(key="x", key_type=key_type, coordinator_keys=["x"])
@@ -67,7 +67,9 @@ def test_share_partitions_have_coordinators_from_version_6_on(with_broker: WithB
     with_broker(scenario)
 
 
-def test_it_is_told_why_the_topic_cannot_be_made(with_broker: WithBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_error_says_why_the_topic_cannot_be_created(
+    with_broker: WithBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         reply = await peer.ask("FindCoordinator", rpc.Request(coordinator_keys=["g"]))
         (answer,) = reply.coordinators
@@ -79,7 +81,7 @@ def test_it_is_told_why_the_topic_cannot_be_made(with_broker: WithBroker, caplog
     with_broker(scenario, {"offsets.topic.segment.bytes": "65536"})
 
 
-def test_the_first_question_makes_what_transactions_are_kept_in(with_broker: WithBroker) -> None:
+def test_the_first_request_creates_the_transaction_topic(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         asked = rpc.Request(key="x", key_type=TRANSACTION, coordinator_keys=["x"])
         for version in range(1, API.max + 1):

@@ -13,7 +13,7 @@ from tests.handlers.grouping import coordinator, joining, member
 API = api_table.by_name["Heartbeat"]
 
 
-def test_every_version_hears_how_the_member_stands(with_broker: WithBroker) -> None:
+def test_every_version_returns_the_state_of_the_member(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         beat = rpc.Request(group_id="g", member_id="who", generation_id=1)
         assert (await peer.ask("Heartbeat", beat)).error_code == ErrorCode.NOT_COORDINATOR
@@ -35,7 +35,7 @@ def test_every_version_hears_how_the_member_stands(with_broker: WithBroker) -> N
     with_broker(scenario)
 
 
-def test_a_static_member_hears_that_it_was_replaced(with_broker: WithBroker) -> None:
+def test_a_replaced_static_member_is_fenced(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer)
         first = (await peer.ask("JoinGroup", joining("g", instance="i"), version=5)).member_id

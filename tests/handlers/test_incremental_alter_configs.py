@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs over a socket: settings change while the broker runs, and outlive it."""
+"""IncrementalAlterConfigs over a socket: settings change while the broker runs, and survive a restart."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_levels_of_loggers(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_what_was_changed_is_still_so_after_a_restart(tmp_path: Path) -> None:
+def test_changed_settings_survive_a_restart(tmp_path: Path) -> None:
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:
             await peer.ask("CreateTopics", create_topics.Request(topics=[topic("a")]))

@@ -24,7 +24,7 @@ async def next_id(peer: Peer, version: int = ROW.max) -> int:
     return int(told.producer_id)
 
 
-def test_every_version_gives_another_id(with_broker: WithBroker) -> None:
+def test_every_version_assigns_a_new_id(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         ids = [await next_id(peer, version) for version in range(ROW.min, ROW.max + 1)]
         assert len(set(ids)) == len(ids)
@@ -35,8 +35,8 @@ def test_every_version_gives_another_id(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_a_block_is_not_given_out_twice(tmp_path: Path) -> None:
-    """Neither after a clean stop nor after a crash: blocks are records of the metadata log."""
+def test_a_block_is_not_assigned_twice(tmp_path: Path) -> None:
+    """Neither after a clean shutdown nor after a crash: blocks are records of the metadata log."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:
@@ -49,7 +49,7 @@ def test_a_block_is_not_given_out_twice(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
-def test_a_transactional_producer_gets_its_id_again_and_the_next_epoch(tmp_path: Path) -> None:
+def test_a_transactional_producer_keeps_its_id_and_gets_the_next_epoch(tmp_path: Path) -> None:
     """Also after a restart on the same directory."""
 
     async def whole() -> None:
@@ -69,7 +69,7 @@ def test_a_transactional_producer_gets_its_id_again_and_the_next_epoch(tmp_path:
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
-def test_nobody_coordinates_before_somebody_has_asked_who(with_broker: WithBroker) -> None:
+def test_there_is_no_coordinator_before_the_first_find_coordinator(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         assert (await init(peer)).error_code == ErrorCode.NOT_COORDINATOR
 

@@ -40,7 +40,7 @@ async def alter(peer: Peer, name: str, value: str | None) -> tuple[int, str]:
     return told.error_code, told.error_message or ""
 
 
-def test_more_partitions_are_refused_and_every_commit_is_found(with_broker: WithBroker) -> None:
+def test_adding_partitions_is_refused_and_every_commit_is_found(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t")
         for offset, group in enumerate(GROUPS):
@@ -69,7 +69,7 @@ def test_their_number_of_partitions_stays(with_broker: WithBroker, name: str) ->
 
 
 @pytest.mark.parametrize("name", COORDINATORS)
-def test_they_are_kept_by_one_policy_and_nothing_else(with_broker: WithBroker, name: str) -> None:
+def test_their_cleanup_policy_stays(with_broker: WithBroker, name: str) -> None:
     only = KEPT_BY[name]["cleanup.policy"]
     wrong = "delete" if only == "compact" else "compact"
 
@@ -90,7 +90,7 @@ def test_they_are_kept_by_one_policy_and_nothing_else(with_broker: WithBroker, n
 
 
 def test_the_actual_number_of_partitions_counts(tmp_path: Path) -> None:
-    """In a directory of another broker, whose setting had another number."""
+    """The directory is from another broker, which had another number in its settings."""
 
     async def first(peer: Peer, node: Node) -> None:
         await make(peer, "__consumer_offsets", partitions=3)
@@ -119,7 +119,7 @@ HARMLESS = [(b"\x7f\xff", b"of a kind that is not known"), (b"\0\2\0\1g", None),
 
 
 async def put_as_admin(node: Node, name: str, records: bytes, acks: int = 1) -> tuple[int, list[int]]:
-    """The error code, and the indexes of the invalid records."""
+    """Returns the error code, and the indexes of the invalid records."""
     row = api_table.by_name["Produce"]
     async with raw(node) as other:
         other.send(b"".join(encode_request(1, row, 9, produced(name, records=records, acks=acks), ADMIN)))
@@ -129,7 +129,7 @@ async def put_as_admin(node: Node, name: str, records: bytes, acks: int = 1) -> 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize(("name", "key", "value"), JUNK)
-def test_what_a_coordinator_could_not_replay_is_refused(
+def test_records_that_a_coordinator_could_not_replay_are_refused(
     with_broker: WithBroker, name: str, key: bytes, value: bytes, codec: Codec
 ) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
@@ -147,7 +147,7 @@ def test_what_a_coordinator_could_not_replay_is_refused(
     with_broker(scenario)
 
 
-def test_a_record_for_a_coordinator_has_a_bound(with_broker: WithBroker) -> None:
+def test_records_of_a_coordinators_topic_have_a_size_limit(with_broker: WithBroker) -> None:
     """Coordinators read a record in one go."""
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -160,7 +160,7 @@ def test_a_record_for_a_coordinator_has_a_bound(with_broker: WithBroker) -> None
 
 
 def test_a_directory_with_such_records_is_served(tmp_path: Path) -> None:
-    """Apache Kafka accepts them from clients, so that its directories may have them."""
+    """Apache Kafka accepts such records from clients, so its directories may contain them."""
 
     async def first(peer: Peer, node: Node) -> None:
         await make(peer, "__consumer_offsets")

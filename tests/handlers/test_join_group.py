@@ -1,4 +1,4 @@
-"""JoinGroup over a socket, at every version; what groups do with it is tested in tests/groups."""
+"""JoinGroup over a socket, at every version; tests/groups has the behaviour of groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.serving import dialled
 API = api_table.by_name["JoinGroup"]
 
 
-def test_every_version_gets_into_a_group(with_broker: WithBroker) -> None:
+def test_every_version_joins_a_group(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer)
         for version in range(API.min, API.max + 1):
@@ -33,11 +33,14 @@ def test_every_version_gets_into_a_group(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_every_version_hears_refusals(with_broker: WithBroker) -> None:
+def test_every_version_returns_refusals(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for version in range(API.min, API.max + 1):
             reply = await peer.ask("JoinGroup", joining("g", "who"), version=version)
-            assert (reply.error_code, reply.member_id) == (ErrorCode.NOT_COORDINATOR, "who")  # an id that no member got
+            assert (reply.error_code, reply.member_id) == (
+                ErrorCode.NOT_COORDINATOR,
+                "who",
+            )  # an id that was never assigned
             reply = await peer.ask("JoinGroup", joining(""), version=version)
             assert reply.error_code == ErrorCode.INVALID_GROUP_ID
         await coordinator(peer)
@@ -65,7 +68,7 @@ def test_a_parked_join_is_answered_when_another_connection_completes_the_generat
     with_broker(scenario)
 
 
-def test_a_stop_answers_whoever_waits(with_broker: WithBroker) -> None:
+def test_a_stop_answers_waiting_requests(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer)
         await member(peer, "g")

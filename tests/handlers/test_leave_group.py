@@ -18,7 +18,7 @@ def leaving(group: str, *member_ids: str) -> rpc.Request:
     return rpc.Request(group_id=group, member_id=member_ids[0], members=members)
 
 
-def test_every_version_leaves(with_broker: WithBroker) -> None:
+def test_a_member_leaves_with_every_version(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer)
         for version in range(API.min, API.max + 1):

@@ -13,7 +13,7 @@ from tests.handlers.test_create_topics import topic
 from tests.handlers.test_incremental_alter_configs import change, code
 
 
-def test_what_has_settings_is_listed(with_broker: WithBroker) -> None:
+def test_resources_with_settings_are_listed(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _node: Node) -> None:
         await peer.ask("CreateTopics", create_topics.Request(topics=[topic("a")]))
         assert await code(peer, change(ResourceType.CLIENT_METRICS, "cm", "interval.ms", value="1000")) == 0

@@ -26,7 +26,7 @@ async def ask(peer: Peer, timestamp: int, version: int = 11, epoch: int = -1, to
 
 
 async def fill(peer: Peer) -> None:
-    """Offsets 0..5; times 0, 0, 1000, 1000, 500, 500 after NOW_MS."""
+    """Write offsets 0..5; times 0, 0, 1000, 1000, 500, 500 after NOW_MS."""
     await make(peer, "t")
     for later in (0, 1000, 500):
         await put(peer, "t", records=batch_of(b"a", b"b", first_ms=NOW_MS + later))
@@ -71,10 +71,11 @@ def test_an_empty_partition(with_broker: WithBroker) -> None:
 @pytest.mark.parametrize(
     ("version", "code"), [(11, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)]
 )
-def test_a_leader_that_does_not_know_the_latest_offset_says_so(
+def test_a_leader_that_does_not_know_the_latest_offset_refuses(
     version: int, code: ErrorCode, with_broker: WithBroker
 ) -> None:
-    """After a crash with fsync=always, the end is known once it has been synced; offsets never go back until then."""
+    """After a crash with fsync=always, the end is known once it has been synced; until then, offsets must not go
+    back."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await fill(peer)

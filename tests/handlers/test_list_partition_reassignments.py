@@ -11,7 +11,7 @@ from tests.handlers.test_alter_partition import make_topic
 from tests.handlers.test_alter_partition_reassignments import code_of, moved
 
 
-def test_what_moves_is_listed(with_broker: WithBroker) -> None:
+def test_reassignments_in_progress_are_listed(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with live_stranger(node):
             await make_topic(peer, 1)

@@ -43,7 +43,7 @@ def test_every_version_lists_and_filters(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_a_pattern_that_is_none_and_one_that_would_take_for_ever(with_broker: WithBroker) -> None:
+def test_invalid_and_exploding_patterns_are_refused(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer)
         await begin(peer, "a" * 60)

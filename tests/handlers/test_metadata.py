@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics and leaders, as they are now."""
+"""Metadata: the current brokers, topics and leaders."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_clients_get_the_addresses_of_their_own_listener(with_broker: WithBroker
     )
 
 
-def test_cached_answers_do_not_cross_principals(with_broker: WithBroker) -> None:
-    """What may be done depends on who asks, and from where."""
+def test_cached_responses_are_not_shared_between_principals(with_broker: WithBroker) -> None:
+    """The authorized operations depend on the principal and its host."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -80,7 +80,7 @@ def test_cached_answers_do_not_cross_principals(with_broker: WithBroker) -> None
     with_broker(scenario, SETTINGS)
 
 
-def test_every_version_tells_brokers_topics_and_leaders(with_broker: WithBroker) -> None:
+def test_every_version_returns_brokers_topics_and_leaders(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t", partitions=3)
         for version in EVERY:
@@ -110,7 +110,7 @@ def test_every_version_tells_brokers_topics_and_leaders(with_broker: WithBroker)
     with_broker(scenario)
 
 
-def test_no_answer_is_without_brokers(with_broker: WithBroker) -> None:
+def test_no_response_is_without_brokers(with_broker: WithBroker) -> None:
     """A fenced broker that knows no other one names itself: a client without brokers cannot recover."""
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -158,7 +158,7 @@ def test_by_id(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_unknown_topics_are_made_only_where_both_sides_allow_it(with_broker: WithBroker) -> None:
+def test_unknown_topics_are_created_only_if_both_sides_allow_it(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for version in EVERY[4:]:
             refused = (await told(peer, about("quiet"), version))["quiet"]
@@ -173,7 +173,7 @@ def test_unknown_topics_are_made_only_where_both_sides_allow_it(with_broker: Wit
     with_broker(scenario, {"num.partitions": "2"})
 
 
-def test_a_broker_that_makes_no_topics(with_broker: WithBroker) -> None:
+def test_a_broker_that_creates_no_topics(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for version in EVERY:
             answer = (await told(peer, about("t", create=True), version))["t"]
@@ -195,7 +195,7 @@ def test_a_bad_name_is_refused_and_creates_nothing(with_broker: WithBroker) -> N
     with_broker(scenario)
 
 
-def test_an_answer_is_as_new_as_the_last_change(with_broker: WithBroker) -> None:
+def test_a_response_reflects_the_last_change(with_broker: WithBroker) -> None:
     """Responses are cached between changes, and every change clears the cache."""
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -251,7 +251,7 @@ def test_internal_topics_are_marked(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_a_broker_that_is_fenced_leads_nobody(with_broker: WithBroker) -> None:
+def test_a_fenced_broker_leads_nothing(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with live_stranger(node) as stranger:
             await make_topic(peer, 2)
@@ -260,10 +260,12 @@ def test_a_broker_that_is_fenced_leads_nobody(with_broker: WithBroker) -> None:
             await stranger.beat(want_fence=True)
             told = await describe(peer)
             partition = told.topics[0].partitions[0]
-            assert node.broker.metadata.image.topics["t"].partitions[0].leader == 2, "on paper: it is the only replica"
+            assert node.broker.metadata.image.topics["t"].partitions[0].leader == 2, (
+                "in the metadata: it is the only replica"
+            )
             assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
             assert (partition.replica_nodes, partition.offline_replicas) == ([2], [2])
-            assert [broker.node_id for broker in told.brokers] == [1, 2], "it was alive a moment ago"
+            assert [broker.node_id for broker in told.brokers] == [1, 2], "it was live until a moment ago"
             asked = describe_topic_partitions.Request(topics=[describe_topic_partitions.TopicRequest(name="t")])
             pages = await peer.ask("DescribeTopicPartitions", asked)
             (shown,) = pages.topics[0].partitions
@@ -276,7 +278,7 @@ def test_a_broker_that_is_fenced_leads_nobody(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_responses_about_names_that_no_topic_has_are_not_kept(with_broker: WithBroker) -> None:
+def test_responses_about_impossible_names_are_not_cached(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for name, kept in (("n" * 249, 1), ("n" * 250, 1), ("m" * 30_000, 1)):
             asked = metadata.Request(topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)

@@ -44,7 +44,7 @@ def test_every_version_commits_and_each_partition_has_its_code(with_broker: With
     with_broker(scenario)
 
 
-def test_what_concerns_the_group_is_said_at_each_known_partition(with_broker: WithBroker) -> None:
+def test_an_error_of_the_group_is_returned_for_each_known_partition(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t")
         known = await member(peer, "g")
@@ -72,7 +72,7 @@ def test_metadata_has_a_limit_and_may_be_null(with_broker: WithBroker) -> None:
     with_broker(scenario, {"offset.metadata.max.bytes": "8"})
 
 
-def test_a_deleted_topic_takes_its_commits_along(with_broker: WithBroker) -> None:
+def test_deleting_a_topic_deletes_its_committed_offsets(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t", "u")
         await commit(peer, "g", "t")
@@ -86,7 +86,7 @@ def test_a_deleted_topic_takes_its_commits_along(with_broker: WithBroker) -> Non
     with_broker(scenario)
 
 
-def test_commits_outlive_the_node(tmp_path: Path) -> None:
+def test_commits_survive_a_restart(tmp_path: Path) -> None:
     async def before(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t")
         for group in ("g", "h", "😀"):

@@ -11,14 +11,14 @@ from tests.handlers.grouping import commit, committed, coordinator, member
 
 
 async def forget(peer: Peer, group: str, *topics: str) -> tuple[int, dict[str, list[int]]]:
-    """Ask for partitions 0 and 7 of topics with two."""
+    """Delete the offsets of partitions 0 and 7 of topics with two partitions."""
     partitions = [rpc.OffsetDeleteRequestPartition(partition_index=index) for index in (0, 7, -1)]
     asked = [rpc.OffsetDeleteRequestTopic(name=topic, partitions=partitions) for topic in topics]
     reply = await peer.ask("OffsetDelete", rpc.Request(group_id=group, topics=asked))
     return reply.error_code, {each.name: [told.error_code for told in each.partitions] for each in reply.topics}
 
 
-def test_offsets_go_unless_the_group_is_subscribed(with_broker: WithBroker) -> None:
+def test_offsets_are_deleted_unless_the_group_is_subscribed(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         assert await forget(peer, "g", "t") == (ErrorCode.NOT_COORDINATOR, {})
         await coordinator(peer, "t", "u")

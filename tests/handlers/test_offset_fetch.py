@@ -46,7 +46,7 @@ async def fetch(peer: Peer, version: int, group: str, topics: list[tuple[str, by
     ]
 
 
-def test_every_version_tells_what_was_committed(with_broker: WithBroker) -> None:
+def test_every_version_returns_committed_offsets(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t", "u")
         t, u = node.broker.metadata.image.topics["t"].id, node.broker.metadata.image.topics["u"].id
@@ -79,7 +79,7 @@ def test_unknown_topics_have_no_offsets_and_unknown_ids_are_refused(with_broker:
     with_broker(scenario)
 
 
-def test_many_groups_are_answered_each_for_itself_and_once(with_broker: WithBroker) -> None:
+def test_each_of_many_groups_is_answered_once(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t")
         await commit(peer, "g")
@@ -90,7 +90,7 @@ def test_many_groups_are_answered_each_for_itself_and_once(with_broker: WithBrok
     with_broker(scenario)
 
 
-def test_without_a_coordinator_the_refusal_is_where_the_version_has_a_place_for_it(with_broker: WithBroker) -> None:
+def test_without_a_coordinator_the_error_is_where_the_version_has_a_field(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topics = [rpc.OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
         groups = [rpc.OffsetFetchRequestGroup(group_id="g", topics=None)]

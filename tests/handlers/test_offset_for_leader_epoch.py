@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where an epoch ended, now and after a restart."""
+"""OffsetForLeaderEpoch: the end of an epoch, now and after a restart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN = (-1, -1)
 async def end_of(
     peer: Peer, epoch: int, *, current: int = -1, index: int = 0, topic: str = "t", version: int = ROW.max
 ) -> tuple[int, tuple[int, int]]:
-    """The error code, and (epoch, end offset)."""
+    """Returns the error code, and (epoch, end offset)."""
     asked = rpc.OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
     request = rpc.Request(replica_id=-1, topics=[rpc.OffsetForLeaderTopic(topic=topic, partitions=[asked])])
     (told,) = (await peer.ask("OffsetForLeaderEpoch", request, version=version)).topics[0].partitions
@@ -37,7 +37,7 @@ def lead_next(node: Node) -> None:
     partition.take_lead()
 
 
-def test_present_past_and_future_at_every_version(with_broker: WithBroker) -> None:
+def test_current_past_and_future_epochs_at_every_version(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         for version in EVERY:
@@ -46,7 +46,7 @@ def test_present_past_and_future_at_every_version(with_broker: WithBroker) -> No
         lead_next(node)
         await put(peer, "t", b"c")
         lead_next(node)
-        lead_next(node)  # nobody wrote in epoch 2
+        lead_next(node)  # no record was written in epoch 2
         for version in EVERY:
             assert await end_of(peer, 0, version=version) == (0, (0, 2))
             assert await end_of(peer, 1, version=version) == (0, (1, 3))

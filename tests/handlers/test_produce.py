@@ -18,7 +18,7 @@ ROW = api_table.by_name["Produce"]
 
 
 @pytest.mark.parametrize("version", range(ROW.min, ROW.max + 1))
-def test_every_version_appends_and_says_where(version: int, with_broker: WithBroker) -> None:
+def test_every_version_appends_and_returns_the_offset(version: int, with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t")
         for base_offset in (0, 3):
@@ -33,7 +33,7 @@ def test_every_version_appends_and_says_where(version: int, with_broker: WithBro
     with_broker(scenario)
 
 
-def test_more_produces_than_may_wait_for_a_partition_are_told_so(
+def test_produces_above_the_waiting_limit_get_an_error(
     with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are sent in one turn of the loop, arrive in one event, and wait for the disk."""
@@ -65,7 +65,7 @@ def with_flag(records: bytes, attributes: int) -> bytes:
 
 
 def with_count(records: bytes, count: int) -> bytes:
-    """The same batch saying that it holds so many records."""
+    """The same batch, with this number of records in its header."""
     changed = bytearray(records)
     changed[8:12] = (len(changed) - 12).to_bytes(4, "big")
     changed[23:27] = (count - 1).to_bytes(4, "big")
@@ -152,7 +152,7 @@ def test_a_compacted_topic_names_the_record_without_a_key(with_broker: WithBroke
     with_broker(scenario)
 
 
-def test_log_append_time_is_told_and_stored(with_broker: WithBroker) -> None:
+def test_log_append_time_is_returned_and_stored(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", configs={"message.timestamp.type": "LogAppendTime"})
         answer = await put(peer, "t", b"x")
@@ -179,7 +179,7 @@ def test_an_idempotent_producer_is_answered_twice_and_stored_once(with_broker: W
     with_broker(scenario)
 
 
-def test_with_fsync_always_an_answer_means_on_disk(with_broker: WithBroker) -> None:
+def test_with_fsync_always_an_acknowledgement_means_on_disk(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         for number in range(5):

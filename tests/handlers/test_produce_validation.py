@@ -1,4 +1,5 @@
-"""Batches whose validation takes long: others are served meanwhile, and nothing overtakes on the same connection."""
+"""Batches that take long to validate: other connections are served in the meantime, and nothing is reordered on the
+same connection."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def large(codec: int = Codec.ZSTD, count: int = MANY, **facts: Any) -> bytes:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_others_have_their_turns_while_a_batch_is_opened(codec: Codec, with_broker: WithBroker) -> None:
+def test_other_connections_are_served_while_a_batch_is_validated(codec: Codec, with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         async with dialled(node) as other:
@@ -54,7 +55,7 @@ def test_others_have_their_turns_while_a_batch_is_opened(codec: Codec, with_brok
     with_broker(scenario)
 
 
-def test_nothing_overtakes_a_batch_on_its_connection(with_broker: WithBroker) -> None:
+def test_later_requests_of_a_connection_wait_for_its_batch(with_broker: WithBroker) -> None:
     """The sequences of an idempotent producer stay in order, and the batch's bytes stay unchanged."""
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -77,8 +78,8 @@ def test_nothing_overtakes_a_batch_on_its_connection(with_broker: WithBroker) ->
     with_broker(scenario)
 
 
-def test_nothing_overtakes_a_batch_that_is_compressed_anew(with_broker: WithBroker) -> None:
-    """Another connection's batch may come meanwhile; each producer's batches keep their order."""
+def test_later_requests_wait_for_a_batch_that_is_recompressed(with_broker: WithBroker) -> None:
+    """Batches of other connections may be appended in the meantime; each producer's batches keep their order."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", configs={"compression.type": "zstd", "compression.zstd.level": "19"})
@@ -130,7 +131,7 @@ def test_the_next_request_does_not_wait_for_the_acknowledgement(with_broker: Wit
 
 @asynccontextmanager
 async def without_places(node: Node) -> AsyncIterator[None]:
-    """Others validate batches in all places meanwhile."""
+    """Other batches are validated in all places in the meantime."""
     over = threading.Event()
 
     def waits() -> Work[None]:
@@ -158,7 +159,7 @@ def waiting_replies() -> list[ProduceReply]:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_batch_that_is_not_opened_in_time_is_refused_by_name(with_broker: WithBroker, count: int) -> None:
+def test_a_batch_that_is_not_validated_in_time_is_refused(with_broker: WithBroker, count: int) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=count)
         data = [produce.PartitionProduceData(index=index, records=large()) for index in range(count)]
@@ -170,7 +171,7 @@ def test_a_batch_that_is_not_opened_in_time_is_refused_by_name(with_broker: With
     with_broker(scenario)
 
 
-def test_a_slice_that_is_not_opened_in_time_costs_no_other(with_broker: WithBroker) -> None:
+def test_a_slice_that_is_not_validated_in_time_affects_no_other(with_broker: WithBroker) -> None:
     count = ELEMENTS_AT_ONCE + 100
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -191,7 +192,7 @@ def test_a_slice_that_is_not_opened_in_time_costs_no_other(with_broker: WithBrok
     with_broker(scenario)
 
 
-def test_nobody_waits_for_slices_of_a_lost_connection(with_broker: WithBroker) -> None:
+def test_slices_of_a_lost_connection_are_not_waited_for(with_broker: WithBroker) -> None:
     count = ELEMENTS_AT_ONCE + 100
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -266,7 +267,7 @@ def test_a_broken_batch_alone_is_refused_however_large(with_broker: WithBroker) 
     with_broker(scenario)
 
 
-def test_who_hangs_up_harms_nobody(with_broker: WithBroker) -> None:
+def test_a_closed_connection_affects_no_other(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         async with dialled(node) as other:
@@ -282,7 +283,7 @@ def test_who_hangs_up_harms_nobody(with_broker: WithBroker) -> None:
 
 
 @pytest.mark.parametrize(("timestamp", "found"), [(NOW_MS + MANY - 1, MANY - 1), (-3, MANY - 1), (NOW_MS + MANY, -1)])
-def test_a_look_up_by_time_takes_turns(timestamp: int, found: int, with_broker: WithBroker) -> None:
+def test_a_look_up_by_time_runs_over_several_turns(timestamp: int, found: int, with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         await put(peer, "t", records=large(Codec.GZIP))
@@ -300,13 +301,13 @@ def test_a_look_up_by_time_takes_turns(timestamp: int, found: int, with_broker: 
         assert told[0].offset == found
         if found >= 0:
             assert slices >= MANY // 1000
-            assert turns >= slices, "others have as many turns"
+            assert turns >= slices, "other requests have as many turns"
 
     with_broker(scenario)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
-def test_others_have_their_turns_between_batches_that_are_refused(codec: Codec, with_broker: WithBroker) -> None:
+def test_others_are_served_between_refused_batches(codec: Codec, with_broker: WithBroker) -> None:
     """Whatever record count their headers claim."""
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -323,7 +324,7 @@ def test_others_have_their_turns_between_batches_that_are_refused(codec: Codec, 
     with_broker(scenario)
 
 
-def test_others_have_their_turns_between_large_batches_of_one_record(with_broker: WithBroker) -> None:
+def test_others_are_served_between_large_batches_of_one_record(with_broker: WithBroker) -> None:
     """The checksum of a megabyte takes as long as a thousand records."""
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -339,8 +340,8 @@ def test_others_have_their_turns_between_large_batches_of_one_record(with_broker
 
 @pytest.mark.parametrize(("acks", "end"), [(1, 0), (0, 4 * MANY)])
 def test_validation_ends_with_its_connection(acks: int, end: int, with_broker: WithBroker) -> None:
-    """Reading is paused meanwhile, so that only the sweep notices the close. With acks=0 a producer may
-    close once it has sent.
+    """Reading is paused in the meantime, so that only the sweep notices the close. With acks=0 a producer may close
+    once it has sent.
     """
 
     async def scenario(peer: Peer, node: Node) -> None:

@@ -51,7 +51,7 @@ def test_every_part_of_a_request_is_refused(api: Api) -> None:
         if path and not any(
             other[: len(path)] == path for other in arrays_of(layout(api.request, api.max)) if other != path
         ):
-            assert REFUSAL.code in codes, f"{path} is asked for, and nothing says that it was refused"
+            assert REFUSAL.code in codes, f"{path} is requested, but has no error in the response"
 
 
 def test_a_refusal_with_acks_0_closes_the_connection() -> None:

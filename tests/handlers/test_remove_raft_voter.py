@@ -19,7 +19,7 @@ def test_a_voter_becomes_an_observer(tmp_path: Path) -> None:
     run_quorum(tmp_path, play)
 
 
-def test_one_voter_is_always_left(tmp_path: Path) -> None:
+def test_the_last_voter_cannot_be_removed(tmp_path: Path) -> None:
     async def play(quorum: Quorum) -> None:
         await quorum.start(1)
         assert (await quorum.remove(1)).error_code == ErrorCode.VOTER_NOT_FOUND

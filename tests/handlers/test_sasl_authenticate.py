@@ -9,7 +9,7 @@ from tests.conftest import WithBroker
 from tests.handlers.refusing import told_in_every_version
 
 
-def test_there_is_no_login_here(with_broker: WithBroker) -> None:
+def test_a_listener_without_logins_refuses_it(with_broker: WithBroker) -> None:
     for told in told_in_every_version(with_broker, by_name["SaslAuthenticate"], rpc.Request()):
         assert told.error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert told.error_message == "SaslAuthenticate request received after successful authentication"

@@ -1,4 +1,4 @@
-"""SyncGroup over a socket, at every version; what groups do with it is tested in tests/groups."""
+"""SyncGroup over a socket, at every version; tests/groups has the behaviour of groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.serving import dialled
 API = api_table.by_name["SyncGroup"]
 
 
-def test_every_version_gets_the_assignment(with_broker: WithBroker) -> None:
+def test_every_version_returns_the_assignment(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer)
         for version in range(API.min, API.max + 1):
@@ -29,7 +29,7 @@ def test_every_version_gets_the_assignment(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_every_version_hears_refusals(with_broker: WithBroker) -> None:
+def test_every_version_returns_refusals(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         reply = await peer.ask("SyncGroup", syncing("g", "who", 1))
         assert reply.error_code == ErrorCode.NOT_COORDINATOR

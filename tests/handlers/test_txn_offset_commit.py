@@ -29,7 +29,7 @@ async def prepared(peer: Peer) -> None:
 
 
 async def commit(peer: Peer, who: Who, offset: int, name: str = "x", version: int = 5, **facts: Any) -> int:
-    """The error code of the only partition."""
+    """Commit; returns the error code of the only partition."""
     row = rpc.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
     request = rpc.Request(
         transactional_id=name,
@@ -68,7 +68,7 @@ async def commit_plainly(peer: Peer, offset: int) -> None:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_offsets_count_with_their_transaction(commits: bool, with_broker: WithBroker) -> None:
+def test_offsets_take_effect_with_their_transaction(commits: bool, with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await prepared(peer)
         await commit_plainly(peer, 3)
@@ -100,7 +100,7 @@ def test_a_later_commit_stays(with_broker: WithBroker) -> None:
     with_broker(scenario, ONE)
 
 
-def test_the_first_protocol_adds_the_group_before(with_broker: WithBroker) -> None:
+def test_with_transaction_version_1_the_group_is_added_first(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await prepared(peer)
         who = await begin(peer)
@@ -120,7 +120,7 @@ def test_the_first_protocol_adds_the_group_before(with_broker: WithBroker) -> No
     with_broker(scenario, ONE)
 
 
-def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
+def test_a_restart_loses_nothing(tmp_path: Path) -> None:
     async def whole() -> None:
         async with serving(tmp_path / "data", ONE) as node, dialled(node) as peer:
             await prepared(peer)

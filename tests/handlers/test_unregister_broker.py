@@ -11,7 +11,7 @@ from tests.handlers.strangers import live_stranger
 from tests.handlers.test_alter_partition import make_topic
 
 
-def test_a_broker_is_forgotten_and_leads_nothing(with_broker: WithBroker) -> None:
+def test_an_unregistered_broker_leads_nothing(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with live_stranger(node) as stranger:
             await make_topic(peer, 2, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.server.voting import Quorum, run_quorum
 
 
-def test_a_voter_tells_where_it_listens(tmp_path: Path) -> None:
+def test_a_voter_reports_its_listeners(tmp_path: Path) -> None:
     async def play(quorum: Quorum) -> None:
         await quorum.start(1)
         lone = quorum.nodes[1].broker.quorum

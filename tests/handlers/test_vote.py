@@ -1,4 +1,4 @@
-"""Vote over a socket: a granted vote is on the disk, and survives a restart."""
+"""Vote over a socket: a granted vote is on disk, and survives a restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.handlers.quorums import Voter, with_voter
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_one_candidate_is_voted_for_and_that_is_written_down(tmp_path: Path, version: int) -> None:
+def test_one_candidate_gets_the_vote_and_the_vote_is_stored(tmp_path: Path, version: int) -> None:
     async def play(voter: Voter) -> None:
         first = await voter.vote(3, candidate=2, version=version)
         assert (first.error_code, first.vote_granted, first.leader_id, first.leader_epoch) == (0, True, -1, 3)
@@ -42,7 +42,7 @@ def test_a_vote_survives_a_restart(tmp_path: Path) -> None:
     assert cluster_id in (tmp_path / "data" / "meta.properties").read_text()
 
 
-def test_what_cannot_be_written_down_is_not_voted(tmp_path: Path) -> None:
+def test_a_vote_that_cannot_be_stored_is_refused(tmp_path: Path) -> None:
     async def play(voter: Voter) -> None:
         (voter.directory / METADATA_DIRECTORY / "quorum-state.tmp").mkdir()
         row = vote.PartitionData(replica_epoch=3, replica_id=2)
@@ -74,9 +74,11 @@ def test_a_pre_vote_changes_nothing(tmp_path: Path) -> None:
         ({"last_offset_epoch": 5}, ErrorCode.INVALID_REQUEST),
         ({"last_offset": -1}, ErrorCode.INVALID_REQUEST),
     ],
-    ids=["of no voter", "with a log from the future", "with a log that cannot be"],
+    ids=["of no voter", "with a log from a later epoch", "with a log that cannot be"],
 )
-def test_who_cannot_be_elected_is_not(tmp_path: Path, facts: dict[str, int], error: ErrorCode) -> None:
+def test_a_candidate_that_cannot_be_elected_gets_no_vote(
+    tmp_path: Path, facts: dict[str, int], error: ErrorCode
+) -> None:
     async def play(voter: Voter) -> None:
         told = await voter.vote(5, **facts)
         assert (told.vote_granted, told.error_code) == (False, error)
@@ -86,7 +88,7 @@ def test_who_cannot_be_elected_is_not(tmp_path: Path, facts: dict[str, int], err
 
 
 def test_large_steps_do_not_exhaust_the_epochs(tmp_path: Path) -> None:
-    """Large steps reach at most half of all epochs; elections, which take steps of one, go on."""
+    """Large steps reach at most half of all epochs; elections, which increment the epoch by one, continue."""
     half, last = 2**30, 2**31 - 1
 
     async def near(voter: Voter) -> None:
@@ -130,7 +132,7 @@ def stands_at(directory: Path, epoch: int) -> None:
     path.write_text(json.dumps({**told, "leaderEpoch": epoch, "leaderId": -1, "votedId": -1}))
 
 
-def test_a_voter_on_an_empty_directory_elects_nobody_who_has_a_log(tmp_path: Path) -> None:
+def test_a_voter_on_an_empty_directory_does_not_vote_for_candidates_with_a_log(tmp_path: Path) -> None:
     """It may have lost a log, and a vote in it. It still takes part in a new cluster, also after restarts."""
     log = {"last_offset_epoch": 1, "last_offset": 9}
 

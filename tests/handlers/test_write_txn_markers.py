@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: a marker ends a transaction, and readers of committed records see all of it or nothing."""
+"""WriteTxnMarkers: a marker ends a transaction, and read_committed consumers see all of it or nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def latest(peer: Peer, isolation_level: int) -> int:
     return int(told.topics[0].partitions[0].offset)
 
 
-def test_a_transaction_is_seen_whole_or_not_at_all(with_broker: WithBroker) -> None:
+def test_a_transaction_is_visible_completely_or_not_at_all(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         await write(peer, 1, 0, b"a", b"b")
@@ -55,7 +55,7 @@ def test_a_transaction_is_seen_whole_or_not_at_all(with_broker: WithBroker) -> N
     with_broker(scenario, UNVERIFIED)
 
 
-def test_who_is_fenced(with_broker: WithBroker) -> None:
+def test_which_markers_are_fenced(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         assert (await write(peer, 1, 0, b"a", epoch=3)).error_code == 0
@@ -86,7 +86,7 @@ def test_each_partition_is_answered(with_broker: WithBroker) -> None:
     with_broker(scenario, UNVERIFIED)
 
 
-def test_many_markers_in_a_request_leave_others_their_turns(with_broker: WithBroker) -> None:
+def test_many_markers_in_a_request_do_not_delay_others(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         places = {"t": [0] * 5 * MARKERS_A_TURN, "no": [0] * 5 * MARKERS_A_TURN}
@@ -96,7 +96,7 @@ def test_many_markers_in_a_request_leave_others_their_turns(with_broker: WithBro
     with_broker(scenario, UNVERIFIED)
 
 
-def test_who_is_not_in_a_transaction_may_not_say_so(with_broker: WithBroker) -> None:
+def test_a_producer_outside_of_a_transaction_may_not_write_transactionally(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         nobodys = await write(peer, 1, 0, b"a", transactional_id=None)

@@ -38,7 +38,7 @@ def marker(producer_id: int, *, commits: bool, epoch: int = 0, coordinator_epoch
 
 
 async def end(peer: Peer, *markers: Any, version: int = 2) -> list[list[int]]:
-    """The error codes, by marker and partition."""
+    """End the transaction; returns the error codes by marker and partition."""
     told = await peer.ask("WriteTxnMarkers", rpc.Request(markers=list(markers)), version=version)
     return [[row.error_code for topic in one.topics for row in topic.partitions] for one in told.markers]
 

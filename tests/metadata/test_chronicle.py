@@ -1,4 +1,4 @@
-"""What befalls a cluster is told once, in few lines."""
+"""Events of a cluster are logged once, in few lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def moved(index: int, **facts: Any) -> Any:
 
 
 class Told:
-    """An Image that moves on, and what is told of it by node 1."""
+    """An Image that is updated, and the lines that node 1 logs about it."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, chronicle.CHRONICLE)
@@ -62,7 +62,7 @@ def test_brokers_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
     assert told.of(gone) == ["INFO broker 2 is unregistered"]
 
 
-def test_in_sync_sets_are_told_together_by_who_leads(caplog: pytest.LogCaptureFixture) -> None:
+def test_changes_of_in_sync_sets_are_logged_together_by_the_leader(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog)
     assert told.of(moved(0, isr=[1, 2])) == ["INFO in-sync sets shrink, 1: t-0: 1,2,3 to 1,2"]
     (line,) = told.of(*(moved(index, isr=[1]) for index in range(9)))
@@ -75,11 +75,11 @@ def test_in_sync_sets_are_told_together_by_who_leads(caplog: pytest.LogCaptureFi
 def test_an_unclean_election_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog)
     assert told.of(moved(0, isr=[2], leader=2), moved(0, isr=[1], leader=1, leader_recovery_state=1)) == [
-        "WARNING unclean election: this broker leads 1 partitions, which may lack records that were acknowledged: t-0"
+        "WARNING unclean election: this broker leads 1 partitions, which may lack acknowledged records: t-0"
     ]
 
 
-def test_the_first_image_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_image_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, chronicle.CHRONICLE)
     chronicle.tell(Image(), Image().apply([registered(1, 1)], 1, 1), 1)
     assert not caplog.records
@@ -89,16 +89,16 @@ def setting(kind: int, resource: str, name: str, value: str | None) -> Any:
     return stored.ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
 
 
-def test_settings_that_do_nothing_are_warned_about_when_they_are_set(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_without_effect_are_logged_when_they_are_set(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog)
     said = "WARNING settings without effect on this broker (see docs/configuration.md)"
     assert told.of(setting(2, "t", "preallocate", "true")) == [f"{said}, 1: preallocate of topic t"]
     assert told.of(setting(2, "t", "retention.ms", "5")) == []
     assert told.of(setting(2, "t", "preallocate", None)) == []
-    assert told.of(setting(2, "t", "preallocate", "false")) == [], "as it is anyway"
+    assert told.of(setting(2, "t", "preallocate", "false")) == [], "the default"
     assert told.of(setting(4, "", "num.io.threads", "3")) == [f"{said}, 1: num.io.threads of broker default"]
     assert told.of(setting(4, "2", "num.io.threads", "3")) == [], "another broker says it"
-    passed_over = "WARNING settings of other software, passed over"
+    passed_over = "WARNING ignored settings of other software"
     assert told.of(setting(4, "1", "of.a.plug.in", "3")) == [f"{passed_over}, 1: of.a.plug.in of broker 1"]
     mapped = "WARNING settings kept by kpybroker.fsync=always: records are on disk before they are acknowledged"
     assert told.of(setting(2, "t", "flush.messages", "1")) == [f"{mapped}, 1: flush.messages of topic t"]
@@ -116,7 +116,7 @@ def test_settings_that_do_nothing_are_warned_about_when_they_are_set(caplog: pyt
     assert line.endswith("t4, ...")
 
 
-def test_settings_in_the_file_that_do_nothing_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_without_effect_in_the_file_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     chronicle.tell_start({"num.partitions": "3", "num.io.threads": "8"})
     assert caplog.records == []
     given = {
@@ -132,18 +132,16 @@ def test_settings_in_the_file_that_do_nothing_are_warned_about(caplog: pytest.Lo
     assert "kpybroker.fsync=always" in mapped
     assert mapped.endswith(", 1: log.flush.interval.messages")
     assert idle.endswith(", 2: log.preallocate, num.io.threads")
-    assert others == (
-        "settings of other software, passed over, 2: confluent.license.topic.replication.factor, strimzi.x"
-    )
+    assert others == ("ignored settings of other software, 2: confluent.license.topic.replication.factor, strimzi.x")
 
 
-def test_a_long_line_about_settings_in_the_file_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_line_about_settings_in_the_file_is_truncated(caplog: pytest.LogCaptureFixture) -> None:
     most = chronicle.NAMED_AT_START_MAX
     chronicle.tell_start({f"confluent.{number:04}": "x" for number in range(most + 1)})
     (record,) = caplog.records
     assert record.getMessage().endswith(f"confluent.{most - 1:04}, ...")
 
 
-def test_with_fsync_nothing_needs_to_be_said_of_what_it_stands_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_with_fsync_always_the_settings_that_it_replaces_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     chronicle.tell_start({"log.flush.interval.messages": "1", "kpybroker.fsync": "always"})
     assert caplog.records == []

@@ -1,4 +1,4 @@
-"""Metadata names a broker that was fenced for a while, and not one that was gone before or has come back."""
+"""After a broker is fenced, Metadata names it for a while, but not if it was gone before or has come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Java's view of strings. The vectors are what Java 17 answers, with Kafka's own Utils.abs and 50 partitions."""
+"""Strings as Java sees them. The expected values come from Java 17, with Kafka's own Utils.abs and 50 partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FROM_JAVA = [
 
 
 @pytest.mark.parametrize(("text", "hashed", "partition", "length"), FROM_JAVA)
-def test_as_java_has_it(text: str, hashed: int, partition: int, length: int) -> None:
+def test_results_equal_those_of_java(text: str, hashed: int, partition: int, length: int) -> None:
     assert java_hash(text) == hashed
     assert partition_of(text, 50) == partition
     assert java_length(text) == length

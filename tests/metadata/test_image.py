@@ -1,4 +1,5 @@
-"""The laws of the Image: batches do not matter, a snapshot is the Image, what was published stays as it was."""
+"""Invariants of the Image: the division into batches does not matter, a snapshot equals the Image, and a published
+Image never changes."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def test_topics_are_found_by_name_and_id(data: st.DataObject) -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(st.data())
-def test_a_transaction_counts_at_its_end_or_not_at_all(data: st.DataObject) -> None:
+def test_a_transaction_takes_effect_at_its_end_or_not_at_all(data: st.DataObject) -> None:
     records = history_of(data).records
     cut = data.draw(st.integers(0, len(records)))
     before = whole(records[:cut])
@@ -99,18 +100,18 @@ def test_partitions_of_a_snapshot_may_come_in_any_order() -> None:
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_a_record_about_what_is_not_there_is_damage(record: Any) -> None:
+def test_a_record_about_something_unknown_is_damage(record: Any) -> None:
     with pytest.raises(Damage, match=type(record).__name__):
         whole([record])
 
 
-def test_a_record_that_is_not_known_is_damage() -> None:
+def test_a_record_of_an_unknown_kind_is_damage() -> None:
     with pytest.raises(Damage, match="which this version does not know"):
         whole([stored.BrokerEndpoint()])
 
 
-def test_a_change_costs_what_it_touches() -> None:
-    """The rest is shared, not copied: one topic changes among many, and the others are the same objects."""
+def test_the_cost_of_a_change_does_not_depend_on_the_rest() -> None:
+    """The rest is shared, not copied: if one of many topics changes, the others stay the same objects."""
     many: list[Any] = []
     for number in range(1, 500):
         many.append(stored.TopicRecord(name=f"t{number}", topic_id=uuid_of(number)))

@@ -1,4 +1,4 @@
-"""Whose quota applies, who shares it, and what is forgotten."""
+"""Which quota applies, which clients share it, and which meters are dropped."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def quotas_of(quotas: Quotas, clock: Clock | None = None, **settings: str) -> Cl
     return found
 
 
-def test_clients_of_one_user_share_its_quota_and_those_of_one_id_theirs() -> None:
+def test_clients_of_one_user_share_its_quota_and_clients_with_one_id_theirs() -> None:
     user = quotas_of({(("user", None),): {BYTES: 1000.0}})
     assert user.charge(BYTES, "a", 10_000) == 0
     assert user.charge(BYTES, "b", 1) > 0
@@ -76,11 +76,11 @@ def test_clients_of_one_user_share_its_quota_and_those_of_one_id_theirs() -> Non
     assert each.charge(BYTES, "a", 10_000) == each.charge(BYTES, "b", 10_000) == 0
     assert each.charge(BYTES, "a", 1) > 0
     nameless = quotas_of({(("client-id", None),): {BYTES: 1000.0}})
-    assert nameless.charge(BYTES, None, 20_000) > 0, "no client id is the empty one"
+    assert nameless.charge(BYTES, None, 20_000) > 0, "a missing client id counts as the empty one"
 
 
-def test_users_have_quotas_of_their_own() -> None:
-    """The name of the login counts; a quota of user and client id precedes that of the user."""
+def test_users_have_their_own_quotas() -> None:
+    """The name of the login counts; a quota of user and client id takes precedence over that of the user."""
     quotas = quotas_of(
         {
             (("user", "ann"),): {BYTES: 1000.0},
@@ -104,19 +104,19 @@ def test_other_kinds_and_other_clients_are_not_charged() -> None:
     assert not quotas_of({(("ip", None),): {"connection_creation_rate": 1.0}}).of_requests
 
 
-def test_what_was_done_counts_when_the_quota_changes() -> None:
+def test_earlier_usage_counts_when_the_quota_changes() -> None:
     quotas = quotas_of({(("client-id", None),): {BYTES: 1000.0}})
     assert quotas.charge(BYTES, "a", 10_000) == 0
     quotas.follow({(("client-id", "a"),): {BYTES: 500.0}})
     assert quotas.charge(BYTES, "a", 0) == 10_000, "twice what is allowed in ten seconds: once more as long"
 
 
-def test_a_percentage_makes_nobody_wait_longer_than_a_window() -> None:
+def test_a_percentage_delays_no_client_longer_than_a_window() -> None:
     quotas = quotas_of({(("client-id", None),): {"request_percentage": 0.001}}, quota_window_size_seconds="2")
     assert quotas.charge("request_percentage", "a", 1e6) == 2000
 
 
-def test_what_is_taken_back_was_never_done() -> None:
+def test_usage_that_is_taken_back_does_not_count() -> None:
     quotas = quotas_of({(("client-id", None),): {BYTES: 1000.0}})
     assert quotas.charge(BYTES, "a", 20_000) > 0
     quotas.take_back(BYTES, "a", 20_000)
@@ -124,12 +124,12 @@ def test_what_is_taken_back_was_never_done() -> None:
 
 
 @pytest.mark.parametrize(("api", "last_lenient"), [("CreateTopics", 5), ("DeleteTopics", 4), ("CreatePartitions", 2)])
-def test_old_clients_are_let_through_and_wait_new_ones_are_refused(api: str, last_lenient: int) -> None:
+def test_old_clients_are_throttled_and_new_ones_refused(api: str, last_lenient: int) -> None:
     clock = Clock()
     quotas = quotas_of({(("user", None),): {"controller_mutation_rate": 2.0}}, clock)
     strict = quotas.mutations(by_name[api], last_lenient + 1, "a")
     strict.take(32)  # of 22
-    assert strict.wait_ms == 0, "the request that goes over is let through"
+    assert strict.wait_ms == 0, "the request that exceeds the quota is accepted"
     with pytest.raises(KafkaError) as refused:
         strict.take(1)
     assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -159,10 +159,10 @@ def test_connections_of_an_address() -> None:
     clock.ms += 1000
     assert quotas.connected("10.0.0.1") > 0
     clock.ms += 10_500
-    assert quotas.connected("10.0.0.1") == 0, "who was turned away does not count"
+    assert quotas.connected("10.0.0.1") == 0, "a refused connection does not count"
 
 
-def test_meters_have_a_limit_and_those_that_are_idle_go() -> None:
+def test_the_number_of_meters_is_limited_and_idle_ones_are_dropped() -> None:
     meters: Meters[Rate] = Meters(lambda: Rate(ClientQuotas(parse_config({}), Clock()).windows))
     keys = itertools.count()
 
@@ -184,7 +184,7 @@ def test_meters_have_a_limit_and_those_that_are_idle_go() -> None:
     assert len(meters) == 1
 
 
-def test_quotas_that_are_the_same_disturb_nobody() -> None:
+def test_unchanged_quotas_reset_nothing() -> None:
     told: list[bool] = []
     quotas: Quotas = {(("client-id", None),): {BYTES: 1000.0}}
     found = quotas_of({})

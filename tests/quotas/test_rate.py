@@ -1,4 +1,4 @@
-"""Rates and permits are Kafka's, and hold whoever waits as told to the quota."""
+"""Rates and permits match Kafka's, and clients that wait as told stay within the quota."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from kpybroker.quotas.rate import LONGEST_MS, Permits, Rate, Windows
 
 KAFKAS = json.loads((Path(__file__).parent / "rates-4.3.1.json").read_text())
-"""What oracle/Rates.java has printed."""
+"""The output of oracle/Rates.java."""
 WINDOWS = st.builds(Windows, st.integers(1, 12), st.sampled_from([100, 1000, 3000]))
 LIMITS = st.integers(1, 5000)
 
 
 @pytest.mark.parametrize("number", [n for n, told in enumerate(KAFKAS) if told["kind"] == "rate"])
-def test_a_rate_is_what_kafka_says(number: int) -> None:
+def test_a_rate_equals_kafkas(number: int) -> None:
     told = KAFKAS[number]
     rate, now_ms = Rate(Windows(told["samples"], told["window_ms"])), 1_700_000_000_000
     for pause_ms, value, measured, wait_ms in told["steps"]:
@@ -30,7 +30,7 @@ def test_a_rate_is_what_kafka_says(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [n for n, told in enumerate(KAFKAS) if told["kind"] == "permits"])
-def test_permits_are_what_kafka_says(number: int) -> None:
+def test_permits_equal_kafkas(number: int) -> None:
     told = KAFKAS[number]
     permits, now_ms = Permits(Windows(told["samples"], told["window_ms"])), 1_700_000_000_000
     for pause_ms, value, _, wait_ms in told["steps"]:
@@ -40,7 +40,7 @@ def test_permits_are_what_kafka_says(number: int) -> None:
 
 
 def plainly(history: Sequence[tuple[int, int]], windows: Windows, now_ms: int) -> float:
-    """Kafka's formula with all that was ever recorded at hand, as (when, how much)."""
+    """Kafka's formula, applied to everything ever recorded, as (when, how much)."""
     samples: list[list[tuple[int, int]]] = []
     for when_ms, value in history:
         if not samples or when_ms - samples[-1][0][0] >= windows.size_ms:
@@ -58,7 +58,7 @@ STEPS = st.lists(st.tuples(st.one_of(st.integers(0, 20), st.integers(0, 40_000))
 
 
 @given(WINDOWS, LIMITS, STEPS)
-def test_a_rate_is_the_plain_formulas(windows: Windows, limit: int, steps: list[tuple[int, int]]) -> None:
+def test_a_rate_equals_the_simple_formula(windows: Windows, limit: int, steps: list[tuple[int, int]]) -> None:
     rate, now_ms = Rate(windows), 0
     history: list[tuple[int, int]] = []
     for pause_ms, value in steps:
@@ -70,10 +70,12 @@ def test_a_rate_is_the_plain_formulas(windows: Windows, limit: int, steps: list[
 
 
 @given(WINDOWS, LIMITS, STEPS)
-def test_whoever_waits_as_told_keeps_to_the_quota(windows: Windows, limit: int, steps: list[tuple[int, int]]) -> None:
-    """In every span of time: twice its quota, that of all windows, and one request that went over.
+def test_a_client_that_waits_as_told_stays_within_the_quota(
+    windows: Windows, limit: int, steps: list[tuple[int, int]]
+) -> None:
+    """In every span of time: twice its quota, plus that of all windows, plus one request that exceeded it.
 
-    Twice, for Kafka forgets a sample when all windows are over, and who has waited that long begins anew.
+    Twice, since Kafka drops a sample when all windows are over, and a client that has waited that long starts afresh.
     """
     rate, now_ms = Rate(windows), 0
     done: list[tuple[int, int]] = []
@@ -92,7 +94,7 @@ def test_whoever_waits_as_told_keeps_to_the_quota(windows: Windows, limit: int, 
 
 
 @given(WINDOWS, st.integers(1, 50), st.lists(st.tuples(st.integers(0, 30_000), st.integers(1, 100)), max_size=60))
-def test_permits_that_are_waited_for_keep_to_the_quota(
+def test_permits_that_are_waited_for_stay_within_the_quota(
     windows: Windows, limit: int, steps: list[tuple[int, int]]
 ) -> None:
     permits, now_ms = Permits(windows), 0
@@ -110,7 +112,7 @@ def test_permits_that_are_waited_for_keep_to_the_quota(
             assert total <= limit * (until_ms - from_ms) / 1000 + all_of_them + largest + limit / 1000 * len(done)
 
 
-def test_whoever_begins_may_do_at_once_what_all_windows_but_one_allow() -> None:
+def test_a_new_client_may_use_all_windows_but_one_at_once() -> None:
     windows = Windows(11, 1000)
     for value, waits in ((10_000, False), (10_001, True)):
         rate = Rate(windows)

@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     epoch: int
     value: int
     voters: tuple[int, ...] | None = None
-    """The voters from here on."""
+    """The voters from now on."""
 
 
 class Fetch(NamedTuple):
@@ -62,14 +62,14 @@ class Node:
     log: list[Entry] = field(default_factory=list)
     synced: int = 0
     start: int = 0
-    """The log below it is only in a snapshot."""
+    """The part of the log below this offset is only in a snapshot."""
     up: bool = True
     life: int = 0
     is_new: bool = False
     has_lost: bool = False
-    """It lost its directory, and has not caught up since."""
+    """Whether it lost its directory and has not caught up since."""
     fetch: tuple[int, int] | None = None
-    """Number of the fetch under way, and when to give it up."""
+    """Number of the fetch in progress, and when to give it up."""
 
     @property
     def tail(self) -> Tail:
@@ -77,7 +77,7 @@ class Node:
 
 
 class Quorum:
-    """Voters 1..n and observers above them. `run` makes time pass."""
+    """Voters 1..n, and observers with higher ids. `run` lets time pass."""
 
     def __init__(
         self, seed: int, voters: int, observers: int = 0, *, persist: bool = True, new_voters_wait: bool = True
@@ -100,7 +100,8 @@ class Quorum:
         self.changes_with_care = True
         """Leaders change the voters only when Raft allows it."""
         self.new_voters_wait = new_voters_wait
-        """As at kraft.version 0: a voter on an empty directory votes for empty logs only, until it has caught up."""
+        """As at kraft.version 0: a voter on an empty directory votes only for candidates with empty logs, until it has
+        caught up."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self._fetches = 0
@@ -123,7 +124,7 @@ class Quorum:
         self.now = until_ms
 
     def _beat(self, node: Node) -> None:
-        """What a node does by itself: tick, sync, fetch."""
+        """The actions of a node on its own: tick, sync, fetch."""
 
         def act() -> None:
             if node.up:
@@ -139,7 +140,7 @@ class Quorum:
     # ---- the network
 
     def send(self, source: int, to: int, act: Callable[[Node], None]) -> None:
-        """Carry out `act` at a node, later, perhaps twice, perhaps not."""
+        """Run `act` on a node later, perhaps twice, perhaps never."""
         for _ in range(1 + (self.random.random() < self.doubling)):
             if self.random.random() >= self.loss:
                 self.later(1 + self.random.randrange(self.delay_ms), lambda: self._arrive(source, to, act))
@@ -149,7 +150,7 @@ class Quorum:
         if node.up and (source, to) not in self.cut:
             act(node)
 
-    # ---- the shell
+    # ---- the driver
 
     def change_of(self, node: Node) -> raft.VotersChanged:
         """The event that tells the function about the voters in a node's log."""
@@ -174,7 +175,7 @@ class Quorum:
             self.step(node, told)
 
     def step(self, node: Node, event: raft.Event) -> bool | None:
-        """Step, and carry the effects out in their order; returns the answer to a vote, if there is one."""
+        """Take a step, and execute the effects in their order; returns the answer to a vote, if there is one."""
         before = node.state
         node.state, effects = step(before._replace(tail=node.tail), event, self.now, self.random)
         answer = None
@@ -198,14 +199,14 @@ class Quorum:
         if self.persist:
             on_disk, goes_by = node.voted, node.state.voted
             forgetful = on_disk._replace(leader_id=raft.NOBODY)
-            assert goes_by == on_disk or (goes_by == forgetful and not before.may_stand), "what it goes by is on disk"
+            assert goes_by == on_disk or (goes_by == forgetful and not before.may_stand), "its state is on disk"
         return answer
 
     def _lead(self, node: Node, epoch: int, granting: tuple[int, ...]) -> None:
         assert self.leaders.setdefault(epoch, node.node_id) == node.node_id, f"two leaders of epoch {epoch}"
         voters, _ = self.voters_of(node.log)
         assert len(set(granting) & set(voters)) > len(voters) // 2
-        assert node.log[: len(self.committed)] == self.committed, "a leader lacks what has committed"
+        assert node.log[: len(self.committed)] == self.committed, "a leader lacks committed records"
         node.log.append(Entry(epoch, -1))
 
     def _commit(self, node: Node, end: int) -> None:
@@ -213,7 +214,7 @@ class Quorum:
         known = min(end, len(self.committed))
         assert node.log[:known] == self.committed[:known], "committed logs agree"
         if end > known:
-            assert node.node_id == self.leaders.get(node.log[-1].epoch), "a follower knows what no leader committed"
+            assert node.node_id == self.leaders.get(node.log[-1].epoch), "a follower knows a commit of no leader"
             voters, _ = self.voters_of(node.log)
             have = sum(
                 self.nodes[voter].has_lost
@@ -235,7 +236,7 @@ class Quorum:
         me, life = node.node_id, node.life
 
         def back(sender: int, event: raft.Event) -> None:
-            """An answer reaches only the incarnation that asked: the connection died with it."""
+            """An answer reaches only the incarnation that asked: the connection of an earlier one is closed."""
 
             def act(asker: Node) -> None:
                 if asker.life == life:
@@ -328,7 +329,7 @@ class Quorum:
         match reply.outcome:
             case Diverges():
                 end = truncation(epochs_of(node.log), len(node.log), reply.outcome)
-                assert end < len(node.log), "each answer brings them nearer"
+                assert end < len(node.log), "each answer brings the logs nearer"
                 self._truncate(node, end)
             case NeedsSnapshot():
                 node.log = list(reply.entries)
@@ -338,14 +339,14 @@ class Quorum:
             case Agrees():
                 leader = self.nodes[leader_id]
                 if leader.up and leader.state.is_leader and leader.state.epoch == reply.epoch:
-                    assert node.log[: reply.start] == leader.log[: reply.start], "what agrees is the same"
+                    assert node.log[: reply.start] == leader.log[: reply.start], "the agreeing parts are equal"
                 node.log += reply.entries
                 self.heed(node)
                 agreed = reply.high_watermark
         self.step(node, raft.Followed(leader_id, reply.epoch, agreed))
 
     def _truncate(self, node: Node, end: int) -> None:
-        assert end >= node.state.high_watermark, "a follower is told to forget what has committed"
+        assert end >= node.state.high_watermark, "a follower is told to truncate committed records"
         del node.log[end:]
         node.synced = min(node.synced, end)
         self.heed(node)
@@ -353,7 +354,7 @@ class Quorum:
     # ---- faults and changes
 
     def append(self) -> bool:
-        """Every node that leads, or believes so, appends a record."""
+        """Every node that leads, or believes that it leads, appends a record."""
         leading = [node for node in self.nodes.values() if node.up and node.state.is_leader]
         for node in leading:
             self.values += 1
@@ -361,7 +362,7 @@ class Quorum:
         return bool(leading)
 
     def change_voters(self) -> bool:
-        """Every node that leads, or believes so, adds a voter that has nearly caught up, or removes one."""
+        """Every node that leads, or believes that it leads, adds a voter that has nearly caught up, or removes one."""
         chance, changed = self.random, False
         for node in self.nodes.values():
             state = node.state
@@ -405,7 +406,7 @@ class Quorum:
         self.step(node, raft.Start())
 
     def lose_directory(self, node: Node) -> None:
-        """Replace a disk by an empty one, while the others can make up for it."""
+        """Replace a disk with an empty one, as long as the other nodes have everything."""
         lost = sum(self.nodes[voter].is_new or self.nodes[voter].has_lost for voter in self.voters)
         if self.committed and not node.is_new and lost < (len(self.voters) - 1) // 2:
             node.up, node.is_new, node.has_lost = False, self.new_voters_wait, True

@@ -1,4 +1,4 @@
-"""A wait for other nodes to apply the metadata ends when they have, when they are gone, or when its time is over."""
+"""A wait until other nodes have applied the metadata ends when they have, when they are gone, or after its timeout."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_node_that_is_no_longer_live_is_not_waited_for() -> None:
     run(scenario())
 
 
-def test_a_wait_ends_with_the_leadership_or_its_time() -> None:
+def test_a_wait_ends_with_the_leadership_or_its_timeout() -> None:
     async def scenario() -> None:
         offsets = AppliedOffsets()
         offsets.note(2, 5)
@@ -62,7 +62,7 @@ def test_a_wait_ends_with_the_leadership_or_its_time() -> None:
     run(scenario())
 
 
-def test_a_node_that_fetches_is_not_forgotten_for_strangers() -> None:
+def test_a_node_that_fetches_is_not_dropped_for_unknown_ones() -> None:
     offsets = AppliedOffsets()
     for stranger in range(3 * NODES_MAX):
         offsets.note(2, 10)

@@ -164,7 +164,7 @@ def test_a_later_epoch_ends_every_role() -> None:
     assert not state.is_leader
 
 
-def test_a_leader_that_restarts_does_not_lead_on() -> None:
+def test_a_leader_that_restarts_does_not_continue_to_lead() -> None:
     state, lines = play(State(1, (1, 2, 3), Voted(4, 1, NOBODY)), raft.Start())
     assert lines == ["nothing"]
     assert state.leader_id == NOBODY
@@ -206,7 +206,7 @@ def test_a_leader_without_fetches_from_a_majority_resigns() -> None:
     assert (state.role, state.leader_id) == (Role.RESIGNED, NOBODY)
 
 
-def test_the_best_successor_holds_the_first_election() -> None:
+def test_the_best_successor_starts_the_first_election() -> None:
     _, lines = play(
         leader_of_three(), raft.ReplicaFetched(3, 9), raft.ReplicaFetched(2, 5), raft.Resign(), raft.Resign()
     )
@@ -224,7 +224,7 @@ def test_the_best_successor_holds_the_first_election() -> None:
 # ---- following
 
 
-def test_a_follower_commits_what_its_leader_committed_and_it_has() -> None:
+def test_a_follower_commits_the_committed_records_that_it_has() -> None:
     state = State(1, (1, 2, 3), Voted(4, 2, NOBODY), Tail(4, 10))
     script = [
         raft.Start(),
@@ -251,7 +251,7 @@ def test_an_observer_follows_and_is_never_a_candidate() -> None:
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_a_majority_has_all_committed_records_and_the_watermark_never_falls(voters: int, data: st.DataObject) -> None:
-    """The rule of counting alone, with any number of voters and a fixed leader."""
+    """Tests only the counting, with any number of voters and a fixed leader."""
     ids = tuple(range(1, voters + 1))
     start = data.draw(st.integers(0, 5))
     synced = dict.fromkeys(ids, 0)
@@ -267,7 +267,7 @@ def test_a_majority_has_all_committed_records_and_the_watermark_never_falls(vote
             assert state.high_watermark > max(before, start)
         else:
             assert state.high_watermark == before
-        had[voter] = max(had[voter], end)  # a lost disk is a matter of elections
+        had[voter] = max(had[voter], end)  # a lost disk concerns elections
         have = sum(had[voter] >= state.high_watermark for voter in ids)
         assert have > voters // 2
         beyond = sum(synced > max(state.high_watermark, start) for synced in state.synced.values())
@@ -277,7 +277,7 @@ def test_a_majority_has_all_committed_records_and_the_watermark_never_falls(vote
 @pytest.mark.parametrize("voters", [(1,), (1, 2, 3)])
 @pytest.mark.parametrize("leader", [NOBODY, 1, 2])
 def test_after_the_last_epoch_there_is_no_election(voters: tuple[int, ...], leader: int) -> None:
-    """However long a node waits, and however many votes it could get: no epoch above int32 is written or sent."""
+    """However long a node waits, and however many votes it could get, no epoch above int32 is written or sent."""
     state = State(1, voters, Voted(EPOCH_MAX, leader), Tail(3, 9))
     state, lines = play(state, raft.Start())
     for round_ in range(1, 20):

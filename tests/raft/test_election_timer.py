@@ -1,4 +1,5 @@
-"""The timer of the quorum: it ticks when due, but after a stall of the node it first lets other nodes be heard."""
+"""The timer of the quorum: it ticks when it is due, but after a stall of the node it first lets other nodes be
+heard."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ def test_it_ticks_once_at_the_earliest_time_that_was_set() -> None:
     assert ticks_of(500, 200, 900) == [200]
 
 
-def test_a_node_that_was_held_up_reads_its_sockets_before_it_ticks() -> None:
-    """Otherwise it would hold an election although its leader's request lies in a socket."""
+def test_a_node_that_stalled_reads_its_sockets_before_it_ticks() -> None:
+    """Otherwise it would start an election although its leader's request waits in a socket."""
     punctual, late = ticks_of(-LATE_MS + 50), ticks_of(-10 * LATE_MS)
     assert len(punctual) == len(late) == 1
     assert late[0] == punctual[0] + READING_MS

@@ -1,4 +1,4 @@
-"""A follower of the quorum goes on fetching, at whatever moment its leader changes."""
+"""A follower of the quorum continues to fetch, whenever its leader changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.replication.virtual import VirtualCluster, play
 
 
 class WatchedNetwork:
-    """A node's network. Calls `on_answer` with the transport when a dialled address has answered for the first time."""
+    """A node's network. Calls `on_answer` with the transport when the dialled address has answered for the first
+    time."""
 
     def __init__(self, network: SimNetwork, address: tuple[str, int], on_answer: Callable[[asyncio.Transport], None]):
         self._network = network
@@ -43,8 +44,8 @@ class WatchedNetwork:
         return transport, protocol
 
 
-def test_a_leader_that_changes_while_its_follower_shakes_hands_is_left() -> None:
-    """The connection is ready in the very moment in which it is not wanted any more."""
+def test_a_follower_leaves_a_leader_that_changes_during_the_handshake() -> None:
+    """The connection becomes ready just when it is no longer needed."""
 
     async def scene(cluster: VirtualCluster) -> None:
         leader = next(node_id for node_id, broker in cluster.brokers.items() if broker.quorum.is_leader)
@@ -57,7 +58,7 @@ def test_a_leader_that_changes_while_its_follower_shakes_hands_is_left() -> None
             quorum.driver.dialer = plain
             asked = VoteAsked(candidate, quorum.epoch + 1, Tail(quorum.epoch, quorum.log.end), is_pre_vote=False)
             assert quorum.driver.step(asked)
-            assert transport.is_closing(), "the connection was that of the fetches"
+            assert transport.is_closing(), "this was the connection that the follower fetches over"
             dropped.append(transport)
 
         assert machine.process is not None

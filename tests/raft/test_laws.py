@@ -1,4 +1,4 @@
-"""Laws of a quorum on a bad network. The model asserts most of them at every step."""
+"""Invariants of a quorum on a bad network. The model asserts most of them at every step."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def trouble(quorum: Quorum, until_ms: int, changes: float = 0.0, losses: float =
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", seeds(12))
-def test_no_committed_record_is_lost_and_a_healed_quorum_goes_on(seed: int, voters: int) -> None:
+def test_no_committed_record_is_lost_and_a_healed_quorum_continues(seed: int, voters: int) -> None:
     quorum = Quorum(seed, voters, observers=seed % 3)
     trouble(quorum, 15_000)
     goes_on(quorum)
@@ -63,7 +63,7 @@ def test_no_committed_record_is_lost_and_a_healed_quorum_goes_on(seed: int, vote
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", seeds(6))
-def test_the_laws_hold_while_voters_come_and_go(seed: int, voters: int) -> None:
+def test_the_invariants_hold_while_voters_change(seed: int, voters: int) -> None:
     """One leader per epoch and no committed record lost, with majorities that change all the time (KIP-853)."""
     quorum = Quorum(seed, voters, observers=5 - voters, new_voters_wait=False)
     trouble(quorum, 20_000, changes=0.5)
@@ -94,7 +94,7 @@ def test_a_vote_after_a_lost_directory_is_noticed() -> None:
         for seed in range(400):
             trouble(Quorum(seed, 3, new_voters_wait=False), 20_000, losses=0.3)
 
-    with pytest.raises(AssertionError, match=r"two leaders of epoch|lacks what has committed|committed logs agree"):
+    with pytest.raises(AssertionError, match=r"two leaders of epoch|lacks committed records|committed logs agree"):
         forgetful()
 
 
@@ -166,7 +166,7 @@ def test_a_lost_vote_is_noticed() -> None:
         for seed in range(400):
             trouble(Quorum(seed, 3, persist=False), 20_000)
 
-    with pytest.raises(AssertionError, match=r"two leaders of epoch|lacks what has committed|committed logs agree"):
+    with pytest.raises(AssertionError, match=r"two leaders of epoch|lacks committed records|committed logs agree"):
         forgetful()
 
 
@@ -179,5 +179,5 @@ def test_careless_changes_of_voters_are_noticed() -> None:
             quorum.changes_with_care = False
             trouble(quorum, 20_000, changes=0.9)
 
-    with pytest.raises(AssertionError, match=r"two leaders of epoch|lacks what|committed logs agree|told to forget"):
+    with pytest.raises(AssertionError, match=r"two leaders of epoch|lacks|committed logs agree|to truncate"):
         careless()

@@ -47,7 +47,7 @@ class Node:
         self.config = parse_config({"log.dirs": str(root), "node.id": "1", **(settings or {})})
         self.disk = RealDisk
         self.world: RealWorld
-        """Of the run under way."""
+        """The World of the current run."""
         self.wanted = Format({"metadata.version": 30}, ("CONTROLLER", "127.0.0.1", 9093))
 
     async def run(self, play: Callable[[Quorum], Awaitable[None]]) -> None:
@@ -281,7 +281,7 @@ def test_a_batch_has_a_limit(node: Node) -> None:
     node(play)
 
 
-def test_a_transaction_takes_as_many_batches_as_it_needs(node: Node) -> None:
+def test_a_transaction_uses_as_many_batches_as_it_needs(node: Node) -> None:
     names = [str(number) for number in range(BATCH_LIMIT_BYTES // 32000 + 1)]
     configs = [metadata.ConfigRecord(resource_type=4, resource_name="", name=name, value="v" * 32000) for name in names]
 
@@ -327,7 +327,7 @@ def test_the_epoch_never_goes_back_even_without_quorum_state(node: Node) -> None
 
 
 def test_an_epoch_without_a_batch_in_the_log_is_ignored(node: Node) -> None:
-    """After a loss of power, leader-epoch-checkpoint may be newer than the log."""
+    """After a power loss, leader-epoch-checkpoint may be newer than the log."""
     node.image()
     (node.path / "leader-epoch-checkpoint").write_text("0\n2\n1 0\n9 4\n")
 
@@ -338,7 +338,7 @@ def test_an_epoch_without_a_batch_in_the_log_is_ignored(node: Node) -> None:
     node(play)
 
 
-def test_a_disk_that_fails_ends_the_quorum(node: Node) -> None:
+def test_a_failing_disk_stops_the_quorum(node: Node) -> None:
     async def play(quorum: Quorum) -> None:
         told: list[str] = []
         quorum.on_damage(told.append)
@@ -352,7 +352,7 @@ def test_a_disk_that_fails_ends_the_quorum(node: Node) -> None:
     assert node.image().topics == {}
 
 
-def test_a_start_on_a_full_disk_does_not_advise_to_begin_anew(node: Node) -> None:
+def test_a_start_on_a_full_disk_does_not_advise_to_start_over(node: Node) -> None:
     async def play(quorum: Quorum) -> None:
         quorum.append(topic("a"))
 
@@ -360,7 +360,7 @@ def test_a_start_on_a_full_disk_does_not_advise_to_begin_anew(node: Node) -> Non
     node.disk = FullDisk
     with pytest.raises(ConfigError, match="No space left on device") as refusal:
         node.image()
-    assert "what was acknowledged is kept" in str(refusal.value)
+    assert "acknowledged records are kept" in str(refusal.value)
     assert "begin anew" not in str(refusal.value)
     node.disk = RealDisk
     assert set(node.image().topics) == {"a"}
@@ -390,7 +390,7 @@ def other_identity(node: Node) -> None:
             ["quorum-state", "data_version 7"],
         ),
         (lambda node: shutil.rmtree(node.path), ["neither a snapshot", "nor a log", "restore"]),
-        (other_identity, ["1-_SxAiFjWQ3qCp-YBk6xYKQ", "nobody else"]),
+        (other_identity, ["1-_SxAiFjWQ3qCp-YBk6xYKQ", "no other node"]),
     ],
     ids=["garbled", "newer", "gone", "another voter"],
 )

@@ -1,4 +1,4 @@
-"""The start of a node waits for the metadata, unless the node cannot go on."""
+"""The start of a node waits for the metadata, unless the node cannot continue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kpybroker.wire.rpc import vote
 from tests.replication.virtual import VirtualCluster, play
 
 
-def test_a_node_that_cannot_go_on_does_not_wait_for_the_metadata() -> None:
+def test_a_node_that_cannot_continue_does_not_wait_for_the_metadata() -> None:
     """A disk error during the start is reported at once, and not as a lack of leaders."""
 
     async def scene(cluster: VirtualCluster) -> None:
@@ -28,7 +28,7 @@ def test_a_node_that_cannot_go_on_does_not_wait_for_the_metadata() -> None:
         )
         topics = [vote.TopicData(topic_name=METADATA_TOPIC, partitions=[candidacy])]
         told = await peer.ask("Vote", vote.Request(cluster_id=cluster_id, voter_id=1, topics=topics), version=1)
-        assert told.error_code != 0, "a vote that cannot be written is not given"
+        assert told.error_code != 0, "a vote that cannot be stored is not granted"
         await cluster.until(lambda: alone.process is None, "its start has ended", limit_s=1.0)
         (why,) = [line for line in cluster.history.trace if "does not start" in line]
         assert "input/output error" in why

@@ -22,5 +22,5 @@ from kpybroker.raft.duties.self_registration import LOOK_S, SLACK_MS, fetches
     ],
 )
 def test_a_running_voter_fetches_often(idle_ms: int | None, does: bool | None) -> None:
-    """Clocks count whole ms, which must not make a stopped voter look alive; of a slow one nothing is known."""
+    """Clocks count whole ms, which must not make a stopped voter look alive; about a slow one nothing is known."""
     assert fetches(idle_ms) is does

@@ -111,7 +111,7 @@ def test_an_event_whose_state_cannot_be_written_changes_nothing(tmp_path: Path, 
 
 
 def stands_and_wins(quorum: Quorum) -> list[Callable[[], raft.Event]]:
-    """The events in which a node wins an election, in order."""
+    """The events by which a node wins an election, in order."""
     return [
         lambda: raft.VoteTold(2, quorum.epoch, raft.NOBODY, True, True),
         lambda: raft.VoteTold(2, quorum.epoch, raft.NOBODY, True, False),
@@ -155,7 +155,7 @@ def test_an_election_without_descriptors_is_lost_and_the_next_one_is_won(tmp_pat
     assert lost > 2
 
 
-def test_a_sole_voter_without_descriptors_says_what_to_do(tmp_path: Path) -> None:
+def test_a_sole_voter_without_descriptors_reports_the_remedy(tmp_path: Path) -> None:
     node = Node(tmp_path / "data")
     node.image()
 
@@ -164,7 +164,7 @@ def test_a_sole_voter_without_descriptors_says_what_to_do(tmp_path: Path) -> Non
             raise OSError(errno.EMFILE, "Too many open files", path)
 
     node.disk = Short
-    with pytest.raises(ConfigError, match="what was acknowledged is kept"):
+    with pytest.raises(ConfigError, match="acknowledged records are kept"):
         node.image()
     node.disk = RealDisk
     node.image()

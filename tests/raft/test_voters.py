@@ -1,4 +1,4 @@
-"""The voters in a log, which count even where a truncation may take them back."""
+"""The voters in a log take effect even if a truncation may undo them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Three real replicas with a model of the controller and the network: any message may be late or lost.
 
-What is real: Partition, Followers, Log, the handler of followers' fetches, what followers do with the answers. What is
-the model's: time, messages, and a controller that decides as the real one does.
+Real are Partition, Followers, Log, the handler of followers' fetches, and the way in which followers apply responses.
+Modelled are time, messages, and a controller that decides like the real one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SETTINGS = replace(LogSettings(), segment_bytes=700, index_interval_bytes=100)
 
 
 class Asked(NamedTuple):
-    """A Fetch on its way to a leader."""
+    """A Fetch in transit to a leader."""
 
     sender: int
     to: int
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 
 class Told(NamedTuple):
-    """The response on its way back."""
+    """The response in transit."""
 
     asked: Asked
     row: Any
@@ -102,7 +102,7 @@ class Node:
 
 @dataclass
 class Model:
-    """One run: `step` takes a random step, `finish` lets everything come to rest."""
+    """One run: `step` takes a random step, `finish` brings everything to rest."""
 
     world: RealWorld
     root: Path

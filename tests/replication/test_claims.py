@@ -1,4 +1,4 @@
-"""No follower claims more than its files have, whatever call fails; without descriptors it fetches again later."""
+"""No follower claims more than its files have, whichever call fails; without descriptors it fetches again later."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def followed(partition: Partition, end: int, storage: Storage, tries: int = 60) 
         if place is None:
             continue
         written = files.end(storage, DIRECTORY, synced=False)
-        assert place.offset <= max(written, 0), f"claims what is below {place.offset}, and has it below {written}"
+        assert place.offset <= max(written, 0), f"claims everything below {place.offset}, but has only {written}"
         if place.offset >= end:
             return
         try:
@@ -90,7 +90,7 @@ def followed(partition: Partition, end: int, storage: Storage, tries: int = 60) 
         except Damage as damage:
             partition.fail(str(damage))
         if place.offset % 2:
-            partition.log.segments.active.close_files()  # as others' files would make the pool do
+            partition.log.segments.active.close_files()  # as files of others would make the pool do
 
 
 @pytest.mark.parametrize("lasts", [False, True], ids=["once", "for good"])
@@ -104,9 +104,9 @@ def test_no_failure_makes_a_follower_claim_unwritten_records(code: int, lasts: b
         world.failing.fail(CHANGES, code, range(at, EVER if lasts else at + 1))
         followed(partition, ROWS * A_ROW, storage)
         ended = world.failing.count <= at
-        assert ended or partition.log.offline is not None or not lasts, "what fails for good is seen"
+        assert ended or partition.log.offline is not None or not lasts, "a lasting failure is noticed"
         at += 1
-    assert at > 60, "that many calls there were"
+    assert at > 60, "the number of calls"
     assert partition.log.written_end == ROWS * A_ROW
 
 

@@ -1,4 +1,4 @@
-"""The channel to the active controller, which may be remote, move, not answer, or not exist."""
+"""The channel to the active controller, which may be remote, may move, may not answer, or may not exist."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def test_the_channel_follows_the_controller(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_without_a_majority_of_voters_a_request_fails_before_its_time_out(
+def test_without_a_majority_of_voters_a_request_fails_before_its_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 50)
 
     async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         pointer.no_leader_reason, pointer.lacks_majority = "2 of 3 controllers are out of reach: 2, 3", True
-        with pytest.raises(KafkaError, match=r"nobody leads the quorum, 2 of 3 controllers are out of reach: 2, 3$"):
+        with pytest.raises(KafkaError, match=r"the quorum has no leader, 2 of 3 controllers are out of reach: 2, 3$"):
             await channel.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS), 3_600_000)
         monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 3_600_000)
         asked = asyncio.ensure_future(cluster_asked(channel))
         await asyncio.sleep(0)
         pointer.to(await controller_of(first))
-        assert await asked == first.broker.storage.cluster_id, "who is elected in time answers"
+        assert await asked == first.broker.storage.cluster_id, "a controller that is elected in time answers"
 
     play(tmp_path, scene)
 
@@ -95,7 +95,7 @@ def test_a_request_without_a_leader_times_out(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_request_leaves_a_silent_controller_for_the_next_leader(tmp_path: Path) -> None:
+def test_a_request_moves_from_a_silent_controller_to_the_next_leader(tmp_path: Path) -> None:
     async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         network = first.broker.world.network
         silent = await network.listen(asyncio.Protocol, "127.0.0.1", 0)

@@ -18,7 +18,7 @@ APART = (4, 5, 6)
 
 
 async def lose(cluster: VirtualCluster, node_id: int) -> None:
-    """Stop a node and wipe its disk; returns when the other nodes know that it is gone."""
+    """Stop a node and wipe its disk; returns once the other nodes know that it is gone."""
     cluster.machines[node_id].lose_directory()
     await fenced(cluster, node_id)
 
@@ -87,8 +87,8 @@ def test_a_broker_that_lost_the_last_complete_log_does_not_lead_with_an_empty_on
         await live(cluster, 1)
         await asyncio.sleep(5)
         now = cluster.image()
-        assert (now.leader, tuple(now.isr)) == (-1, ()), "neither who has nothing nor who lacks something"
-        assert await elect(cluster, UNCLEAN) == ErrorCode.NONE, "unless somebody says so"
+        assert (now.leader, tuple(now.isr)) == (-1, ()), "neither the empty nor the incomplete replica leads"
+        assert await elect(cluster, UNCLEAN) == ErrorCode.NONE, "unless an operator requests it"
         await cluster.until(lambda: len(cluster.image().isr) == 2, "both are in sync")
 
     play(scene, 6, voters=APART)
@@ -110,9 +110,9 @@ def test_a_lost_single_replica_stays_offline_until_an_unclean_election() -> None
     play(scene)
 
 
-def test_an_unclean_leader_and_the_truncation_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    """Asked for by an operator, then allowed by the topic: the logs agree afterwards, and go on. What is cut is told,
-    though who comes back after a kill has not written down how far it had committed."""
+def test_an_unclean_leader_makes_the_others_truncate(caplog: pytest.LogCaptureFixture) -> None:
+    """Once requested by an operator, once allowed by the topic: the logs agree afterwards, and grow. Truncations are
+    logged, even though a replica that returns after a kill has not stored its high watermark."""
     caplog.set_level(logging.INFO, CHRONICLE)
 
     async def scene(cluster: VirtualCluster) -> None:
@@ -128,9 +128,9 @@ def test_an_unclean_leader_and_the_truncation_of_the_others(caplog: pytest.LogCa
         await cluster.start(2, 3)
         await cluster.until(lambda: cluster.image().leader == -1, "nobody leads")
         await asyncio.sleep(3)
-        assert cluster.image().leader == -1, "who lacks records waits for who has them"
+        assert cluster.image().leader == -1, "an incomplete replica waits for a complete one"
         assert await elect(cluster, UNCLEAN) == ErrorCode.NONE
-        await cluster.until(lambda: cluster.image().leader in (2, 3), "one of those who are there leads")
+        await cluster.until(lambda: cluster.image().leader in (2, 3), "one of the live replicas leads")
         await cluster.put(b"went on")
         await live(cluster, 1)
         await cluster.until(lambda: len(cluster.image().isr) == 3, "all are in sync")

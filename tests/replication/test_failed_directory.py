@@ -1,4 +1,4 @@
-"""A log directory or a disk fails: other brokers lead what was in it, and the rest is served on."""
+"""A log directory or a disk fails: other brokers lead its partitions, and the rest is still served."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def places(cluster: VirtualCluster, node_id: int) -> dict[str, str]:
 
 
 async def produce(cluster: VirtualCluster, node_id: int, topic: str, index: int = 0, acks: int = -1) -> int:
-    """Produce to a node, without retries; the error code."""
+    """Produce to a node, without retries; returns the error code."""
     told = await (await cluster.client.peer(node_id)).ask(
         "Produce", produced(topic, b"x", acks=acks, index=index), version=12
     )
@@ -37,7 +37,7 @@ async def described(cluster: VirtualCluster, node_id: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("leads", [1, 2, 3])
-def test_others_lead_what_was_in_a_failed_directory(leads: int) -> None:
+def test_others_lead_the_partitions_of_a_failed_directory(leads: int) -> None:
     async def scene(cluster: VirtualCluster) -> None:
         first, second = (node_id for node_id in (1, 2, 3) if node_id != leads)
         for topic in ("in-a", "in-b"):
@@ -67,7 +67,7 @@ def test_others_lead_what_was_in_a_failed_directory(leads: int) -> None:
     play(scene, log_dirs="/a,/b")
 
 
-def test_one_of_two_directories_fails_and_the_other_serves_on() -> None:
+def test_one_of_two_directories_fails_and_the_other_is_served() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1,), (1,))
         for index in range(2):
@@ -97,7 +97,7 @@ def test_one_of_two_directories_fails_and_the_other_serves_on() -> None:
 
 
 @pytest.mark.parametrize("leads", [1, 2, 3])
-def test_others_lead_what_a_failed_disk_led(leads: int) -> None:
+def test_others_lead_the_partitions_of_a_failed_disk(leads: int) -> None:
     async def scene(cluster: VirtualCluster) -> None:
         machine, lost = cluster.machines[leads], cluster.broker(leads)
         others = [node_id for node_id in (1, 2, 3) if node_id != leads]

@@ -76,7 +76,7 @@ def test_partitions_without_room_in_one_fetch_are_in_the_next(
 
 
 @pytest.mark.parametrize("gone", range(COUNT))
-def test_a_partition_may_leave_between_look_and_request(
+def test_a_partition_may_be_removed_between_look_and_request(
     gone: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_session, "NAMED_MAX", NAMED_MAX)

@@ -34,7 +34,7 @@ def hang(machine: SimMachine) -> None:
 
 
 def hang_syncs(machine: SimMachine) -> None:
-    """Only syncs hang; the page cache still takes writes."""
+    """Only syncs hang; the page cache still accepts writes."""
     machine.storage.sync_s = (HANG_S, HANG_S)
 
 
@@ -80,7 +80,7 @@ def leader_of_the_quorum(cluster: VirtualCluster) -> int:
 
 @pytest.mark.parametrize("how", [hang, hang_syncs])
 @pytest.mark.parametrize("leads_the_quorum", [False, True])
-def test_acks_all_goes_on_when_a_disk_hangs(how: Callable[[SimMachine], None], leads_the_quorum: bool) -> None:
+def test_acks_all_continues_when_a_disk_hangs(how: Callable[[SimMachine], None], leads_the_quorum: bool) -> None:
     """For partitions that the node leads or follows, and whether it leads the quorum or not."""
 
     async def scene(cluster: VirtualCluster) -> None:
@@ -106,7 +106,7 @@ def test_acks_all_goes_on_when_a_disk_hangs(how: Callable[[SimMachine], None], l
             assert cluster.broker(other).metadata.image.brokers[bad].fenced
         assert leader_of_the_quorum(cluster) in others
         if not leads_the_quorum:
-            assert cluster.broker(controller).quorum.epoch == epoch, "who leads the quorum on a good disk goes on"
+            assert cluster.broker(controller).quorum.epoch == epoch, "the leader of the quorum on a good disk continues"
         cluster.machines[bad].storage.sync_s = (0.001, 0.001)
         await cluster.until(
             lambda: all(sorted(cluster.image(topic).isr) == [1, 2, 3] for topic in topics), "all are in sync again"
@@ -133,7 +133,7 @@ def test_a_lone_broker_waits_for_its_disk() -> None:
         assert cluster.loop.time() - began_s >= HANG_S
         assert not broker.metadata.image.brokers[1].fenced
         assert broker.quorum.epoch == epoch
-        await cluster.until(lambda: not broker.storage.disk_watch.hung, "it is well again")
+        await cluster.until(lambda: not broker.storage.disk_watch.hung, "its disk answers again")
 
     play(scene, count=1)
 
@@ -155,9 +155,9 @@ def test_a_voter_abstains_while_its_disk_hangs() -> None:
         tail = Tail(epoch, quorum.log.end + 100)
         for _ in range(3):
             assert not quorum.driver.step(VoteAsked(candidate, epoch + 1, tail, False, b""))
-        assert (quorum.epoch, cluster.loop.time()) == (epoch, asked_at_s), "nothing was written, and nobody waited"
+        assert (quorum.epoch, cluster.loop.time()) == (epoch, asked_at_s), "nothing was written, and no request waited"
         assert quorum.state.voted.voted_id == voted_on_disk(cluster, bad)
-        await cluster.until(lambda: not cluster.broker(bad).storage.disk_watch.hung, "it is well again", 2 * HANG_S)
+        await cluster.until(lambda: not cluster.broker(bad).storage.disk_watch.hung, "it answers", 2 * HANG_S)
         assert cluster.loop.time() >= hung_until_s
         await put
         await asyncio.sleep(SPARE_S)

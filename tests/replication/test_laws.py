@@ -1,4 +1,4 @@
-"""Laws over schedules: whatever is late, lost or dead, acknowledged records stay, and the logs agree."""
+"""Invariants of all schedules: whatever is late, lost or dead, acknowledged records stay, and the logs agree."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_acknowledged_records_stay(seed: int, world: RealWorld, tmp_path: Path) 
         assert model.values(node) == found
 
 
-def test_the_schedules_are_eventful(world: RealWorld, tmp_path: Path) -> None:
-    """Enough is acknowledged, and enough leader epochs begin, for the laws to mean something."""
+def test_enough_happens_in_the_schedules(world: RealWorld, tmp_path: Path) -> None:
+    """Enough is acknowledged, and enough leader epochs begin, for the invariants to mean something."""
     acknowledged = reigns = 0
     for seed in range(5):
         model = Model(world, tmp_path / str(seed), Random(seed))

@@ -1,4 +1,4 @@
-"""A broker registers with a remote controller, is unfenced and leaves; and how it handles a refusal."""
+"""A broker registers with a remote controller, is unfenced and leaves; and its reaction to a refusal."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def is_live(cluster: VirtualCluster) -> bool:
 
 
 def test_a_broker_is_fenced_at_its_request() -> None:
-    """At once, though its heartbeats go on; and unfenced again without the request. The registration stays."""
+    """At once, although its heartbeats continue; and it is unfenced once it no longer asks. The registration stays."""
 
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         guest = Guest(cluster, pointer)
@@ -125,7 +125,7 @@ def test_join_and_leave() -> None:
 
 
 def test_a_broker_that_starts_first_waits_for_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other requests fail while nobody can be elected, but the start goes on."""
+    """Other requests fail while no controller can be elected, but the start continues."""
     monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 0)
 
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
@@ -134,7 +134,7 @@ def test_a_broker_that_starts_first_waits_for_a_majority(monkeypatch: pytest.Mon
         pointer.lacks_majority = True
         guest = Guest(cluster, pointer)
         joining = asyncio.ensure_future(guest.lifecycle.join())
-        with pytest.raises(KafkaError, match="nobody leads the quorum"):
+        with pytest.raises(KafkaError, match="the quorum has no leader"):
             await guest.channel.ask("BrokerRegistration", None, 5000)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -221,7 +221,7 @@ def test_a_broker_whose_id_was_taken_stops() -> None:
         ),
     ],
 )
-def test_a_refused_broker_names_the_cause_and_the_way_out(facts: dict[str, Any], cause: str, way_out: str) -> None:
+def test_a_refused_broker_names_the_cause_and_the_remedy(facts: dict[str, Any], cause: str, way_out: str) -> None:
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         guest = Guest(cluster, pointer, **facts)
         with pytest.raises(ConfigError, match=rf"(?s){cause}.*{way_out}"):

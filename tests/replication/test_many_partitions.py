@@ -1,4 +1,4 @@
-"""Many partitions on three nodes, of which one dies and comes back."""
+"""Many partitions on three nodes, one of which dies and returns."""
 
 from __future__ import annotations
 

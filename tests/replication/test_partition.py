@@ -63,8 +63,8 @@ def test_with_fsync_nothing_is_committed_before_it_is_on_disk(world: RealWorld, 
     asyncio.run(asyncio.wait_for(whole(), 20))
 
 
-def test_with_fsync_what_something_else_has_synced_is_committed(world: RealWorld, tmp_path: Path) -> None:
-    """As when a replica moves to another directory, whose files are synced as they take over."""
+def test_with_fsync_batches_that_something_else_has_synced_are_committed(world: RealWorld, tmp_path: Path) -> None:
+    """This happens when a replica moves to another directory, whose files are synced when they take over."""
 
     async def whole() -> None:
         hosting = Host(ReplicaRules(NODE))

@@ -1,4 +1,4 @@
-"""A move between log directories that cannot begin leaves nothing behind: the next one is as good as the first."""
+"""A move between log directories that cannot begin leaves nothing behind, so that the next one can succeed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from tests.replication.virtual import VirtualCluster, play
 
 
-def test_a_move_that_cannot_be_opened_can_be_asked_for_again() -> None:
+def test_a_move_that_cannot_be_opened_can_be_requested_again() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1,), topic="t")
         await cluster.put(b"first", topic="t")
@@ -26,7 +26,7 @@ def test_a_move_that_cannot_be_opened_can_be_asked_for_again() -> None:
             assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
             assert ("t", 0) not in target.futures
             assert not target.damaged
-            assert broker.storage.log_dirs.logs["t", 0] is log, "it goes on being cleaned"
+            assert broker.storage.log_dirs.logs["t", 0] is log, "it is still cleaned"
         cluster.machines[1].storage.mend()
         broker.replication.replicas.moves.alter("t", 0, there)
         await cluster.until(lambda: log.directory.startswith(there), "it has moved")

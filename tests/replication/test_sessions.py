@@ -164,7 +164,7 @@ def test_the_partitions_of_all_consumers_are_bounded(limit: int, steps: list[tup
             if session is not None:
                 every.append(session)
             else:
-                assert not which, "replicas have what room they need"
+                assert not which, "replicas' sessions are not limited"
         elif one is not None and what == "close":
             sessions.close(one.id)
         elif one is not None:
@@ -197,7 +197,7 @@ def test_a_session_is_not_found_by_the_other_kind(is_replica: bool) -> None:
     assert told == [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.NONE]
 
 
-def test_updates_change_positions_and_keep_what_was_told() -> None:
+def test_updates_change_positions_and_keep_the_last_response() -> None:
     session = Session(1, by_id=False, wants=wants(0, 1, 2))
     session.wants["t", 1].told_high_watermark = 8
     session.update(wants(1, 3, offset=7), [("t", 0), ("t", 9)])
@@ -214,8 +214,8 @@ def test_the_partition_served_longest_ago_comes_first(served: list[int]) -> None
     assert [want.index for want in session.wants.values()] == sorted(range(4), key=lambda i: (last.get(i, -1), i))
 
 
-def test_a_name_that_no_topic_can_have_is_not_kept() -> None:
-    """Nor does a session stay that would have to keep it: refused or unknown names could fill the memory."""
+def test_a_name_that_no_topic_can_have_is_not_stored() -> None:
+    """A session that would have to store it is closed: refused or unknown names could fill the memory."""
     sessions = FetchSessions(Random(1), 10, lambda: 0)
     longest, too_long = "t" * 249, "t" * 250
 

@@ -54,7 +54,7 @@ def safe(partition: Partition) -> bool:
 
 
 def test_a_followers_slow_directory_delays_only_its_partitions() -> None:
-    """It claims nothing that a thread still writes; partitions of the same leader in other directories go on."""
+    """It does not claim what a thread is still writing; partitions of the same leader in other directories continue."""
 
     async def scene(cluster: VirtualCluster) -> None:
         topics = await placed(cluster, 2)
@@ -68,7 +68,7 @@ def test_a_followers_slow_directory_delays_only_its_partitions() -> None:
             await cluster.put(b"%d" % number, topic=topics["/data"])
             assert cluster.loop.time() - began_s < QUICK_S
             assert follower.log.behind is not None
-            assert leader.log.high_watermark == follower.log.written_end == 1, "nobody counts what is not written"
+            assert leader.log.high_watermark == follower.log.written_end == 1, "unwritten records do not count"
             assert not waits.done()
         assert await waits == 0
         assert follower.log.written_end == leader.log.high_watermark == 2
@@ -91,7 +91,7 @@ def test_a_leaders_slow_directory_delays_only_its_partitions() -> None:
             await cluster.put(b"%d" % number, topic=topics["/data"])
             assert cluster.loop.time() - began_s < QUICK_S
         assert not waits.done()
-        assert cluster.replica(2, topics["/more"]).log.end == 1, "what is not written is served to nobody"
+        assert cluster.replica(2, topics["/more"]).log.end == 1, "unwritten records are not served"
         assert await waits == 0
         assert {node_id: broker.quorum.epoch for node_id, broker in cluster.brokers.items()} == quorum
         await cluster.until(lambda: all(safe(cluster.replica(at, topics["/more"])) for at in (1, 2, 3)), "all have it")
@@ -100,7 +100,7 @@ def test_a_leaders_slow_directory_delays_only_its_partitions() -> None:
 
 
 def test_a_slow_metadata_directory_does_not_stop_the_node() -> None:
-    """A voter does not claim what a thread still writes, and keeps serving clients."""
+    """A voter does not claim what a thread is still writing, and keeps serving clients."""
 
     async def scene(cluster: VirtualCluster) -> None:
         topics = await placed(cluster, 1)

@@ -85,7 +85,7 @@ def test_a_replay_yields_to_the_loop(tmp_path: Path, together: int) -> None:
 
 @pytest.mark.parametrize("codec", Codec)
 def test_a_compressed_batch_is_decompressed_off_the_loop(tmp_path: Path, codec: Codec) -> None:
-    """Clients and other brokers write them: a few bytes may become a hundred megabytes."""
+    """Clients and other brokers write them: a few bytes may decompress to a hundred megabytes."""
     partition = leading(WORLD, tmp_path)
     rows = [(b"k", bytes(1 << 20)), (b"l", b"v")]
     for _ in range(3):
@@ -156,8 +156,8 @@ def test_only_a_leader_writes(tmp_path: Path) -> None:
     assert partition.log.end == 0
 
 
-def test_no_turn_of_the_loop_reads_more_than_its_share_of_one_batch(tmp_path: Path) -> None:
-    """A batch is told whole or not at all, and yet others have their turns while it is read."""
+def test_no_turn_of_the_loop_reads_more_than_its_share_of_a_batch(tmp_path: Path) -> None:
+    """A batch is yielded completely or not at all, but other work runs while it is read."""
     log = PartitionLog(leading(WORLD, tmp_path), WORLD)
     count = 100 * RECORDS_A_TURN
     log.append([Stored(b"k%d" % n, b"v", NOW_MS) for n in range(count)])

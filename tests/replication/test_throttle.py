@@ -1,4 +1,4 @@
-"""Throttles (KIP-73): replicas out of sync are filled no faster than the rate; those in sync are not slowed."""
+"""Throttles (KIP-73): out-of-sync replicas are replicated no faster than the rate; in-sync ones are not slowed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def _watch(cluster: VirtualCluster, ends: list[tuple[float, int]]) -> None
 
 @pytest.mark.parametrize("named", ["*", "0:1,0:3"])
 @pytest.mark.parametrize("key", KEYS)
-def test_a_new_replica_is_filled_no_faster_than_the_rate(key: str, named: str) -> None:
+def test_a_new_replica_is_replicated_no_faster_than_the_rate(key: str, named: str) -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await _fill(cluster)
         for node_id in (1, 2, 3):
@@ -83,7 +83,7 @@ def test_a_replica_that_is_not_listed_is_not_slowed(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_removed_throttle_slows_nobody(key: str) -> None:
+def test_a_removed_throttle_slows_no_replica(key: str) -> None:
     """Also one with a rate of 0."""
 
     async def scene(cluster: VirtualCluster) -> None:
@@ -126,7 +126,7 @@ def test_the_rate_holds_over_any_period() -> None:
                 total += size
 
 
-def test_without_a_rate_partitions_are_not_looked_at() -> None:
+def test_without_a_rate_partitions_are_not_examined() -> None:
     hosting = Host(ReplicaRules(1))
     settings = LogSettings(leader_replication_throttled_replicas=frozenset({"*"}))
     assert settings.leader_replication_throttled_replicas

@@ -1,4 +1,5 @@
-"""A replica that found no descriptor is offline for as long as this broker has it, and no longer."""
+"""A replica that could not be opened for lack of a descriptor is offline for as long as this broker has it, and no
+longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches at the wrong listener, or of an old incarnation, change nothing."""
+"""Fetches on the wrong listener, or from an old incarnation, change nothing."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def leader_of_quorum(cluster: VirtualCluster) -> int:
     return next(node_id for node_id, broker in cluster.brokers.items() if broker.quorum.is_leader)
 
 
-def test_the_metadata_log_is_not_fetched_at_a_client_listener() -> None:
-    """There a client could count as a voter, and commit records that it does not have."""
+def test_the_metadata_log_is_not_served_on_a_client_listener() -> None:
+    """There, a client could count as a voter, and commit records that it does not have."""
 
     async def scene(cluster: VirtualCluster) -> None:
         leader = leader_of_quorum(cluster)
@@ -60,7 +60,7 @@ def test_the_metadata_log_is_not_fetched_at_a_client_listener() -> None:
     play(scene)
 
 
-def test_only_the_metadata_log_is_fetched_at_a_controller_listener() -> None:
+def test_only_the_metadata_log_is_served_on_a_controller_listener() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3))
         await cluster.put(b"x")
@@ -94,12 +94,12 @@ def test_a_fetch_of_an_old_incarnation_changes_nothing() -> None:
         for node_id in (2, 3):
             cluster.machines[node_id].pause(False)
         await asyncio.gather(waiting, return_exceptions=True)
-        await cluster.until(lambda: cluster.replica(1).log.high_watermark == end + 1, "those who live bring it on")
+        await cluster.until(lambda: cluster.replica(1).log.high_watermark == end + 1, "the live replicas advance it")
 
     play(scene)
 
 
-def test_one_absurd_epoch_does_not_exhaust_the_epochs() -> None:
+def test_one_absurd_epoch_does_not_use_up_the_epochs() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         leader = leader_of_quorum(cluster)
         epoch = cluster.broker(leader).quorum.epoch

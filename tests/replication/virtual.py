@@ -1,4 +1,4 @@
-"""Whole nodes in virtual time (`kpybroker.sim`), without faults but those of the test."""
+"""Whole nodes in virtual time (`kpybroker.sim`), without faults other than those of the test."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class VirtualCluster:
         while not holds():
             if self.loop.time() > deadline:
                 tail = "\n".join(self.history.trace[-30:])
-                raise AssertionError(f"waited {limit_s} s in vain until {what}:\n{tail}")
+                raise AssertionError(f"waited {limit_s} s until {what}:\n{tail}")
             await asyncio.sleep(0.01)
         return self.loop.time()
 
@@ -86,7 +86,7 @@ class VirtualCluster:
         return found.partitions[index]
 
     async def create(self, *assignments: tuple[int, ...], topic: str = "t", **configs: str) -> None:
-        """Create a topic with these replicas; the brokers that have it know it when this returns."""
+        """Create a topic with these replicas; returns once the brokers with a replica know it."""
         wanted = create_topics.CreatableTopic(
             name=topic,
             num_partitions=-1,

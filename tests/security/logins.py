@@ -1,4 +1,4 @@
-"""A listener's mechanisms with users of a test, and the frames that clients send to log in."""
+"""A listener's mechanisms with test users, and the frames that clients send to log in."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CREDENTIALS = {
 
 
 def mechanisms(lifetime_ms: int = 0) -> dict[str, Mechanism]:
-    """PLAIN and both SCRAM, with nonces that are counted."""
+    """PLAIN and both SCRAM mechanisms, with nonces from a counter."""
     numbers = count()
 
     def scram(mechanism: ScramMechanism) -> ScramExchange:

@@ -1,4 +1,4 @@
-"""The index of ACLs decides as Kafka's rules say: a slow implementation that follows them word by word agrees."""
+"""The index of ACLs decides according to Kafka's rules: a slow implementation that follows them literally agrees."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def allowing(operation: Operation) -> set[int]:
 def reference(
     held: Sequence[Acl], asker: tuple[str, str], operation: Operation, resource_type: int, name: str
 ) -> tuple[bool | None, bool]:
-    """What the ACLs say, None for nothing, and whether one is about the resource."""
+    """The decision of the ACLs, None if there is none, and whether any ACL concerns the resource."""
     concerning = [acl for acl in held if concerns(acl, resource_type, name)]
     mine = [acl for acl in concerning if is_about(acl, *asker)]
     if any(acl.permission == DENY and acl.operation in (ALL, operation) for acl in mine):
@@ -73,7 +73,7 @@ def reference(
 def allow_first(
     held: Sequence[Acl], asker: tuple[str, str], operation: Operation, resource_type: int, name: str
 ) -> tuple[bool | None, bool]:
-    """The rules with a mistake: ALLOW before DENY."""
+    """The rules with a mistake: ALLOW takes precedence over DENY."""
     allows = [acl for acl in held if acl.permission != DENY]
     said = reference(allows, asker, operation, resource_type, name)
     return said if said[0] else reference(held, asker, operation, resource_type, name)
@@ -82,7 +82,7 @@ def allow_first(
 def denials_imply(
     held: Sequence[Acl], asker: tuple[str, str], operation: Operation, resource_type: int, name: str
 ) -> tuple[bool | None, bool]:
-    """The rules with a mistake: a DENY of READ denies DESCRIBE."""
+    """The rules with a mistake: a DENY of READ also denies DESCRIBE."""
     mine = [acl for acl in held if concerns(acl, resource_type, name) and is_about(acl, *asker)]
     if any(acl.permission == DENY and acl.operation in allowing(operation) for acl in mine):
         return False, True
@@ -150,23 +150,21 @@ SHARP: list[tuple[list[Acl], Operation, str, bool | None]] = [
 
 
 @pytest.mark.parametrize(("held", "operation", "name", "said"), SHARP)
-def test_the_sharp_edges(held: list[Acl], operation: Operation, name: str, said: bool | None) -> None:
+def test_the_edge_cases(held: list[Acl], operation: Operation, name: str, said: bool | None) -> None:
     asker = "User:a", "1.1.1.1"
     assert decided(held, asker, operation, TOPIC, name)[0] == said
     assert reference(held, asker, operation, TOPIC, name)[0] == said
 
 
 @pytest.mark.parametrize("mutant", [allow_first, denials_imply, prefix_star_is_wildcard])
-def test_the_edges_tell_a_mistake_from_the_rules(mutant: Callable[..., tuple[bool | None, bool]]) -> None:
+def test_the_edge_cases_detect_each_mistake_in_the_rules(mutant: Callable[..., tuple[bool | None, bool]]) -> None:
     asker = "User:a", "1.1.1.1"
     assert any(mutant(held, asker, operation, TOPIC, name)[0] != said for held, operation, name, said in SHARP)
 
 
 @given(st.lists(acls, max_size=12), st.lists(st.integers(0, 11), max_size=8), askers, names)
 @example([acl(), acl()], [0], ("User:a", "1.1.1.1"), "a")
-def test_what_is_removed_leaves_nothing_behind(
-    held: list[Acl], gone: list[int], asker: tuple[str, str], name: str
-) -> None:
+def test_removed_acls_leave_nothing_behind(held: list[Acl], gone: list[int], asker: tuple[str, str], name: str) -> None:
     rules, left = rules_of(held), list(held)
     for index in gone:
         if left:
@@ -182,13 +180,13 @@ def test_what_is_removed_leaves_nothing_behind(
         assert not rules.verdict(*asker, READ, TOPIC, name).is_named
 
 
-def test_what_is_not_there_cannot_be_removed() -> None:
+def test_an_unknown_acl_cannot_be_removed() -> None:
     with pytest.raises(KeyError):
         AclRules().remove(acl())
 
 
 def allowed_somewhere(held: Sequence[Acl], asker: tuple[str, str], operation: Operation) -> bool:
-    """Kafka's authorizeByResourceType for topics, word by word."""
+    """Kafka's authorizeByResourceType for topics, implemented literally."""
     mine = [
         each
         for each in held
@@ -224,7 +222,7 @@ def test_both_agree_about_any_topic(held: list[Acl], asker: tuple[str, str], ope
 
 
 def selects(wanted: AclFilter, each: Acl) -> bool:
-    """A filter, word by word."""
+    """A filter, implemented literally."""
     for asked, has in zip((wanted[0], wanted[5], wanted[6]), (each[0], each[5], each[6]), strict=True):
         if asked not in (ANY, has):
             return False
@@ -253,15 +251,15 @@ def selects(wanted: AclFilter, each: Acl) -> bool:
     ),
 )
 @settings(max_examples=400)
-def test_filters_select_what_they_say(each: Acl, wanted: AclFilter) -> None:
+def test_filters_select_the_matching_acls(each: Acl, wanted: AclFilter) -> None:
     assert wanted.matches(each) == selects(wanted, each)
     assert AclFilter(*each).acl in (each, None)
     if wanted.acl is not None:
         assert wanted.matches(each) == (wanted.acl == each)
 
 
-def test_a_verdict_looks_at_no_more_patterns_than_lengths() -> None:
-    """10,000 ACLs cost no more than a few: what a verdict looks at is counted."""
+def test_a_decision_examines_at_most_one_pattern_per_length() -> None:
+    """10,000 ACLs cost no more than a few: the patterns that a decision examines are counted."""
     rules = AclRules()
     for number in range(5000):
         rules.add(acl(f"topic-{number:05d}", principal=f"User:{number}"))
@@ -270,3 +268,13 @@ def test_a_verdict_looks_at_no_more_patterns_than_lengths() -> None:
     looked_at = list(rules.meeting(TOPIC, "prefix-00077-x"))
     assert [name for _, name, _ in looked_at] == ["prefix-00077-"]
     assert rules.verdict("User:77", "1.1.1.1", READ, TOPIC, "prefix-00077-x").allowed
+
+
+def test_whether_any_topic_is_allowed_looks_at_ones_own_acls_alone() -> None:
+    rules = AclRules()
+    for number in range(5000):
+        rules.add(acl(f"prefix-{number:05d}-", pattern=PREFIXED, principal=f"User:{number}"))
+    for who, patterns in (("User:77", [(PREFIXED, "prefix-00077-")]), ("User:nobody", [])):
+        looked_at = rules.patterns_of([(who, "*"), ("User:*", "*")], TOPIC)
+        assert [(pattern, name) for _, pattern, name in looked_at] == patterns
+        assert rules.allows_some(who, "1.1.1.1", READ, TOPIC) == bool(patterns)

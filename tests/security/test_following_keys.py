@@ -1,4 +1,4 @@
-"""Keys follow their source: a file, or an address that a real HTTP server answers."""
+"""Keys are refreshed from their source: a file, or a URL that a real HTTP server serves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def play(scenario: Callable[[RealWorld], Awaitable[None]]) -> None:
 # ---- by HTTP
 
 
-def test_a_page_comes_whole() -> None:
+def test_a_page_is_read_completely() -> None:
     with KeyServer() as server:
         body = "x" * http.BODY_MAX_BYTES
         first = parse_url(server.show("/first?a=b", "", 301, Location="second"))
@@ -68,7 +68,7 @@ def test_a_page_comes_whole() -> None:
         (200, {"X": "x" * 1_000_000}, "x", "the answer is no HTTP"),
     ],
 )
-def test_what_is_no_page(status: int, headers: dict[str, str], body: str, said: str) -> None:
+def test_responses_that_are_not_a_page(status: int, headers: dict[str, str], body: str, said: str) -> None:
     with KeyServer() as server:
         url = parse_url(server.show("/page", body, status, **headers))
 
@@ -80,7 +80,7 @@ def test_what_is_no_page(status: int, headers: dict[str, str], body: str, said: 
 
 
 @pytest.mark.parametrize("answer", [b"", b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"])
-def test_a_server_of_something_else(answer: bytes) -> None:
+def test_a_server_of_another_protocol(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -101,7 +101,7 @@ def test_a_server_of_something_else(answer: bytes) -> None:
         thread.join()
 
 
-def test_a_server_that_says_nothing_is_given_up_and_stalls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_given_up_and_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "PATIENCE_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = parse_url(f"http://127.0.0.1:{listening.getsockname()[1]}/")
@@ -112,18 +112,18 @@ def test_a_server_that_says_nothing_is_given_up_and_stalls_nobody(monkeypatch: p
             while not waiting.done():
                 await asyncio.sleep(0)
                 turns += 1
-            assert turns > 10, "the loop went on"
+            assert turns > 10, "the loop kept running"
             with pytest.raises(OSError, match="no answer within"):
                 await waiting
 
         play(scenario)
 
 
-# ---- an address
+# ---- a URL
 
 
 class Address:
-    """An address whose answers a test chooses, and the keys of it."""
+    """A URL whose responses a test chooses, and its keys."""
 
     def __init__(self, world: RealWorld, clock: Clock, **settings: int) -> None:
         url = parse_url("http://nowhere/")
@@ -144,7 +144,7 @@ class Address:
         return [each.kid for each in self.keys.current.keys]
 
 
-def test_an_address_is_asked_again_until_it_answers() -> None:
+def test_a_url_is_requested_again_until_it_answers() -> None:
     async def scenario(world: RealWorld) -> None:
         clock = Clock()
         address = Address(world, clock, backoff_max_ms=1000)
@@ -165,7 +165,7 @@ def test_an_address_is_asked_again_until_it_answers() -> None:
     play(scenario)
 
 
-def test_a_key_that_is_missing_is_asked_for_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_requested_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refreshing_keys, "AGAIN_AFTER_S", 0)
 
     async def scenario(world: RealWorld) -> None:
@@ -200,7 +200,7 @@ def test_a_key_that_is_missing_is_asked_for_once_a_minute(monkeypatch: pytest.Mo
         while len(address.kids) < 2:
             await asyncio.sleep(0)
         address.answers = [ONE.encode()]
-        assert await is_asked("ES384"), "it was there meanwhile"
+        assert await is_asked("ES384"), "it arrived in the meantime"
         for number in range(refreshing_keys.MISSING_MAX):
             address.keys.missing(f"more-{number}")
         assert await is_asked("a"), "the names that are kept are bounded"
@@ -210,7 +210,7 @@ def test_a_key_that_is_missing_is_asked_for_once_a_minute(monkeypatch: pytest.Mo
     play(scenario)
 
 
-def test_keys_are_asked_for_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_refreshed_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refreshing_keys, "AGAIN_AFTER_S", 0)
 
     async def scenario(world: RealWorld) -> None:
@@ -262,13 +262,13 @@ def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
             await asyncio.gather(*(renewed() for _ in range(20)))
             assert reads <= before + 2, "once for all logins that want it"
             assert len(keys.current.keys) == count
-            assert keys.preparation() is None, "also a wrong one is read once"
+            assert keys.preparation() is None, "an invalid file is also read once"
         keys.missing("x")
 
     play(scenario)
 
 
-def test_a_login_that_is_given_up_takes_nothing_from_another(tmp_path: Path) -> None:
+def test_a_cancelled_login_does_not_affect_another(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_text(ONE)
 

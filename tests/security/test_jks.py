@@ -1,4 +1,4 @@
-"""Key stores that keytool wrote: `stores/key.jks` and `stores/trust.jks`."""
+"""Key stores written by keytool: `stores/key.jks` and `stores/trust.jks`."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_a_wrong_password_of_the_key_is_noticed() -> None:
 
 
 @given(st.data())
-def test_damage_is_noticed(data: st.DataObject) -> None:
-    """With the password, that of any byte; without it, that of the form."""
+def test_damage_is_detected(data: st.DataObject) -> None:
+    """With the password, damage of any byte; without it, damage of the structure."""
     at = data.draw(st.integers(0, len(KEYS) - 1))
     flipped = KEYS[:at] + bytes([KEYS[at] ^ data.draw(st.integers(1, 255))]) + KEYS[at + 1 :]
     for broken in (flipped, KEYS[:at], KEYS + b"x"):
@@ -52,6 +52,6 @@ def test_damage_is_noticed(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=200), st.text(max_size=5))
-def test_what_is_no_key_is_not_taken_for_one(protected: bytes, password: str) -> None:
+def test_other_entries_are_not_read_as_keys(protected: bytes, password: str) -> None:
     with pytest.raises(Damaged):
         unprotected(JksKey(protected, ()), password)

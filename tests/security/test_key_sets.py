@@ -1,4 +1,4 @@
-"""Sets of public keys: which keys are used, and which of them a token means."""
+"""Sets of public keys: which keys are used, and which key a token refers to."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_point_that_is_on_no_curve_is_left_out(changed: dict[str, object]) -> 
     assert kids({**PROVIDER.row("EdDSA"), "crv": "X25519"}, {**PROVIDER.row("EdDSA"), "x": "AA"}) == []
 
 
-def test_what_a_key_may_say_of_itself() -> None:
+def test_optional_fields_of_a_key() -> None:
     assert kids({**RSA, "use": None}, {**RSA, "key_ops": ["verify"]}, {**RSA, "x5c": [3], "other": {}}) == ["RS256"] * 3
 
 
@@ -93,7 +93,7 @@ def test_what_a_key_may_say_of_itself() -> None:
         (json.dumps({"keys": [{}] * (KEYS_MAX + 1)}).encode(), "it has 1001 keys, at most 1000 are allowed"),
     ],
 )
-def test_what_is_no_set_is_refused(data: bytes, said: str) -> None:
+def test_an_invalid_set_is_refused(data: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_keys(data)
 
@@ -121,7 +121,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         assert parse_keys(data).keys == ()
 
 
-# ---- which key a token means
+# ---- the key that a token refers to
 
 
 def test_the_key_has_the_name_and_the_type_of_the_token() -> None:
@@ -140,7 +140,7 @@ def test_the_key_has_the_name_and_the_type_of_the_token() -> None:
         assert (found and found.kid) == kid, header
 
 
-def test_of_several_keys_the_one_with_the_right_algorithm_or_thumbprint_is_taken() -> None:
+def test_of_several_keys_the_one_with_the_right_algorithm_or_thumbprint_is_used() -> None:
     first, second = {**RSA, "kid": "1", "alg": "RS256", "x5t": "a"}, {**RSA, "kid": "2", "alg": "RS512", "x5t": "b"}
     keys = parse_keys(json.dumps({"keys": [first, second]}).encode())
     for header, kid in (
@@ -154,7 +154,7 @@ def test_of_several_keys_the_one_with_the_right_algorithm_or_thumbprint_is_taken
         assert (found and found.kid) == kid, header
 
 
-def test_a_missing_library_is_told_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     check_library()
     monkeypatch.setitem(sys.modules, "joserfc", None)
     with pytest.raises(ConfigError, match=r"need the package joserfc: pip install 'kpybroker\[oauth\]'"):

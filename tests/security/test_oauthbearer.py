@@ -1,4 +1,4 @@
-"""Laws of logins with tokens: nothing but a right token logs in, as the name in it, whatever else a client sends."""
+"""Invariants of logins with tokens: only a valid token logs in, under the name in it, whatever else a client sends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOW_MS = NOW_S * 1000
 SKEW_S = 30
 PROVIDER = IdentityProvider("RS256", "ES256", "EdDSA", "HS256")
 NOBODY = IdentityProvider("RS256", "ES256", "EdDSA", "HS256")
-"""Has keys of the same names, which the listener does not know."""
+"""Has keys with the same names, but the listener does not know them."""
 KEYS = parse_keys(PROVIDER.key_set().encode())
 RULES = SignedTokens(KeysFile("nowhere"), ("kafka",), "me", SKEW_S, "scope", "sub")
 INVALID = '{"status":"invalid_token"}'
@@ -46,7 +46,7 @@ LOGIN_TIMES = {"iat": NOW_S - 10, "exp": NOW_S + 60}
 
 
 class Known:
-    """Keys that never change. `asked` are those that tokens named in vain."""
+    """Keys that never change. `asked` are those that tokens requested and that do not exist."""
 
     def __init__(self, current: KeySet) -> None:
         self.current = current
@@ -72,7 +72,7 @@ def claims(**changed: object) -> dict[str, object]:
 
 
 def tokens(kind: str) -> tuple[TokenCheck, Callable[[object], str]]:
-    """The check of a listener, and what makes tokens for it."""
+    """The check of a listener, and an object that creates tokens for it."""
     return (unsecured_check(), unsecured) if kind == "unsecured" else (signed_check(), PROVIDER.token)
 
 
@@ -82,7 +82,7 @@ def session(check: TokenCheck, clock: Clock | None = None, reauth_ms: int = 0) -
 
 
 def answer_of(ask: Callable[[], object]) -> object:
-    """What is answered, or why it is refused."""
+    """The answer, or the reason of the refusal."""
     try:
         return ask()
     except (LoginRefused, TokenRefused) as why:
@@ -98,8 +98,8 @@ KINDS = pytest.mark.parametrize("kind", ["unsecured", "signed"])
 @KINDS
 @settings(max_examples=200, deadline=None)
 @given(messages=st.lists(st.binary(max_size=60) | st.just(SEEN) | st.just(b"right") | st.just(b"wrong"), max_size=6))
-def test_only_a_right_token_logs_in(kind: str, messages: list[bytes]) -> None:
-    """And it is told so with an empty answer; what is refused is told twice, with the acknowledgement between."""
+def test_only_a_valid_token_logs_in(kind: str, messages: list[bytes]) -> None:
+    """A valid token gets an empty answer; a refusal is sent twice, with the client's acknowledgement in between."""
     check, make = tokens(kind)
     right, wrong = first_message(make(claims()), "ann"), first_message(make(claims(exp=NOW_S - 60)))
     exchange, before = OAuthBearerExchange(check), b""
@@ -144,13 +144,13 @@ def test_a_first_message_with_another_byte_is_refused(at: int, byte: bytes) -> N
 
 @settings(max_examples=300, deadline=None)
 @given(st.from_regex(r"(?s)n,(a=.{0,9})?,\x01((auth|[a-z]{1,3})=.{0,12}\x01){0,3}\x01", fullmatch=True))
-def test_what_is_almost_a_first_message_is_answered_or_refused(message: str) -> None:
+def test_distorted_first_messages_are_answered_or_refused(message: str) -> None:
     with contextlib.suppress(LoginRefused):
         assert OAuthBearerExchange(unsecured_check()).step(message.encode("utf-8", "replace")) == INVALID.encode()
 
 
 def test_an_authorization_id_has_a_limit() -> None:
-    """It comes back in the answer."""
+    """It is repeated in the answer."""
     for length, said in ((NAME_MAX, "Client requested an authorization id"), (NAME_MAX + 1, None)):
         with pytest.raises(LoginRefused) as error:
             OAuthBearerExchange(unsecured_check()).step(first_message(unsecured(claims()), "x" * length))
@@ -174,7 +174,7 @@ def test_one_login_may_try_a_few_tokens() -> None:
     ("reauth_ms", "lives_s", "lasts_ms"), [(0, 7, 7000), (500, 7, 500), (9000, 7, 7000), (0, -7, 0), (500, -7, 0)]
 )
 def test_a_session_ends_with_its_token(kind: str, reauth_ms: int, lives_s: int, lasts_ms: int) -> None:
-    """Or before, with connections.max.reauth.ms. What only the clock skew lets in ends at once."""
+    """Or earlier, with connections.max.reauth.ms. A token that is valid only because of the clock skew ends at once."""
     check = unsecured_check(clock_skew_ms=SKEW_S * 1000) if kind == "unsecured" else signed_check()
     make, clock = tokens(kind)[1], Clock()
     login = session(check, clock, reauth_ms)
@@ -204,7 +204,7 @@ def test_a_session_is_renewed_by_the_same_name(kind: str) -> None:
     assert login.stage is Stage.FAILED
 
 
-def test_a_refusal_is_told_with_kafkas_code() -> None:
+def test_a_refusal_has_kafkas_error_code() -> None:
     login = session(unsecured_check(required_scope=("a", "b")))
     login.take(handshake("OAUTHBEARER"))
     told = answered(login, first_message(unsecured(claims(scope=["a"]))))
@@ -235,8 +235,8 @@ NAMES = st.sampled_from(["sub", "aud", "iss", "exp", "iat", "nbf", "jti", "scope
 @KINDS
 @settings(max_examples=400, deadline=None)
 @given(changed=st.dictionaries(NAMES, JSON, max_size=3), about=st.dictionaries(NAMES, JSON, max_size=3))
-def test_any_claims_and_any_header_are_judged(kind: str, changed: dict[str, object], about: dict[str, object]) -> None:
-    """Who gets in has a name of a bearable length, and a time that can be counted."""
+def test_any_claims_and_any_header_are_checked(kind: str, changed: dict[str, object], about: dict[str, object]) -> None:
+    """A client that logs in has a name of acceptable length, and a time that can be represented."""
     check = tokens(kind)[0]
     header = {"alg": "none" if kind == "unsecured" else "RS256", **about}
     body = claims(**changed)
@@ -258,7 +258,7 @@ def test_any_claims_and_any_header_are_judged(kind: str, changed: dict[str, obje
     token=st.text(alphabet="aA1-_~+/.=", max_size=30)
     | st.lists(JSON, min_size=3, max_size=3).map(lambda parts: ".".join(encoded(json.dumps(part)) for part in parts))
 )
-def test_what_is_no_token_is_refused(kind: str, token: str) -> None:
+def test_other_bytes_are_refused(kind: str, token: str) -> None:
     with pytest.raises(TokenRefused):
         tokens(kind)[0].check(token)
 
@@ -266,8 +266,8 @@ def test_what_is_no_token_is_refused(kind: str, token: str) -> None:
 @pytest.mark.parametrize("kid", ["RS256", "ES256", "EdDSA"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_no_character_of_a_signed_token_may_be_another(kid: str, data: st.DataObject) -> None:
-    """But for the last one of its signature, some bits of which mean nothing."""
+def test_changing_any_character_of_a_signed_token_makes_it_invalid(kid: str, data: st.DataObject) -> None:
+    """Except for the last one of its signature, some bits of which are unused."""
     token = PROVIDER.token(claims(), kid)
     assert signed_check().check(token) == BearerLogin("ann", 60_000)
     at = data.draw(st.integers(0, len(token) - 2))
@@ -278,7 +278,7 @@ def test_no_character_of_a_signed_token_may_be_another(kid: str, data: st.DataOb
 
 @pytest.mark.parametrize("kid", ["RS256", "ES256", "EdDSA", "HS256"])
 def test_a_token_of_another_signer_is_refused(kid: str) -> None:
-    """Also one that is signed with the public key as a secret, or with a secret that the set shows."""
+    """Including one that is signed with the public key as a secret, or with a secret that the set contains."""
     for signer in (NOBODY, PROVIDER) if kid == "HS256" else (NOBODY,):
         with pytest.raises(TokenRefused):
             signed_check().check(signer.token(claims(), kid))
@@ -287,7 +287,7 @@ def test_a_token_of_another_signer_is_refused(kid: str) -> None:
             signed_check().check(NOBODY.token(claims(), kid, {"alg": algorithm, "kid": "RS256"}))
 
 
-def test_claims_are_not_parsed_before_the_signature_is_right() -> None:
+def test_claims_are_not_parsed_before_the_signature_is_verified() -> None:
     token = NOBODY.token("[" * 40_000, "RS256")
     with pytest.raises(TokenRefused, match="its signature is wrong"):
         signed_check().check(token)
@@ -320,7 +320,7 @@ def test_sizes_have_limits(kind: str) -> None:
         b'{"a":' + b"[" * 100_000,
     ],
 )
-def test_what_is_no_json_object(data: bytes) -> None:
+def test_invalid_json_objects(data: bytes) -> None:
     with pytest.raises(TokenRefused):
         parse_object(data)
 
@@ -332,10 +332,10 @@ def test_a_name_is_text_that_can_be_written() -> None:
     assert unsecured_check().check(unsecured(claims(sub="\U0001f600 é"))).name == "\U0001f600 é"
 
 
-# ---- keys that tokens name
+# ---- keys that tokens refer to
 
 
-def test_a_key_that_is_missing_is_asked_for() -> None:
+def test_a_missing_key_is_requested() -> None:
     keys = Known(KEYS)
     check = SignedCheck(RULES, keys, lambda: NOW_MS)
     for header in ({"alg": "RS256", "kid": "new"}, {"alg": "PS256"}, {"alg": "ES256", "kid": "RS256"}):
@@ -345,11 +345,11 @@ def test_a_key_that_is_missing_is_asked_for() -> None:
     for header in ({"alg": "none", "kid": "a"}, {"alg": "HS256", "kid": "b"}, {"alg": "RS256", "kid": 3}):
         with pytest.raises(TokenRefused):
             check.check(PROVIDER.token(claims(), "RS256", header))
-    assert len(keys.asked) == 2, "not for what no key could make right"
+    assert len(keys.asked) == 2, "not for tokens that no key could make valid"
 
 
 def test_reasons_have_no_part_of_a_token() -> None:
-    """They are logged."""
+    """Reasons are logged."""
     secret = "hush" * 5
     for body in (
         claims(aud=secret),

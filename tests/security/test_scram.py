@@ -1,4 +1,4 @@
-"""A credential is what RFC 5802 makes of a password: the exchange that RFC 7677 shows ends well with it."""
+"""A credential is derived from a password as in RFC 5802: the exchange in RFC 7677 succeeds with it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kpybroker.security.scram import DIGESTS, ScramMechanism, credential_of
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 NONCE = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
 EXCHANGE = (f"n=user,r=rOprNGfwEbeRWgbNEkqO,r={NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096,c=biws,r={NONCE}").encode()
-"""What both sides have said but for the proof."""
+"""The messages of both sides, except for the proof."""
 
 
-def test_the_exchange_of_the_rfc_ends_well() -> None:
+def test_the_exchange_of_the_rfc_succeeds() -> None:
     salted = hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096)
     credential = credential_of(ScramMechanism.SCRAM_SHA_256, SALT, salted, 4096)
     assert b64encode(hmac.digest(credential.server_key, EXCHANGE, "sha256")) == (

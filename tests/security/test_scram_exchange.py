@@ -1,4 +1,4 @@
-"""SCRAM: both sides say what RFC 7677 shows, agree on any password, and trust nobody who does not know it."""
+"""SCRAM: both sides send the messages of RFC 7677, agree on any password, and trust no peer that does not know it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ PASSWORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(sorted(MECHANISMS)), NAMES, PASSWORDS, PASSWORDS)
-def test_any_name_and_password_agree_and_no_other(mechanism: str, name: str, password: str, other: str) -> None:
-    """Passwords are UTF-8 as they are: SASLprep would change some."""
+def test_any_name_and_password_work_and_no_others(mechanism: str, name: str, password: str, other: str) -> None:
+    """Passwords are used as UTF-8 without SASLprep, which would change some of them."""
     number = MECHANISMS[mechanism]
     for given_, is_right in ((password, True), (other, other == password)):
         client = ScramClient(number, name, given_, "client")
@@ -88,13 +88,13 @@ def test_any_bytes_are_answered_or_refused(tokens: list[bytes]) -> None:
         b"r=clientserver,s=c2FsdA,i=4096",
     ],
 )
-def test_a_client_refuses_what_a_server_may_not_say(answer: bytes) -> None:
-    """Too few iterations would give the password to a server that guesses, and too many would take forever."""
+def test_a_client_refuses_invalid_server_messages(answer: bytes) -> None:
+    """Too few iterations would let a malicious server guess the password, and too many would take for ever."""
     with pytest.raises(LoginRefused):
         ScramClient(SHA_256, "user", "pencil", "client").final(answer)
 
 
-def test_a_client_does_not_believe_a_server_that_does_not_know_the_password() -> None:
+def test_a_client_does_not_trust_a_server_that_does_not_know_the_password() -> None:
     client = ScramClient(SHA_256, "user", "pencil", "rOprNGfwEbeRWgbNEkqO")
     client.final(SERVER_FIRST)
     for wrong in (b"", b"v=", SERVER_FINAL[:-5], b"e=other-error", SERVER_FINAL.replace(b"6", b"7")):
@@ -103,14 +103,14 @@ def test_a_client_does_not_believe_a_server_that_does_not_know_the_password() ->
 
 
 def test_a_credential_with_too_few_iterations_does_not_log_in() -> None:
-    """Apache Kafka refuses such a login too; records of long ago may have one."""
+    """Apache Kafka refuses such a login too; old records may have such a credential."""
     server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil", 1000)}.get, "server", b"secret")
     with pytest.raises(LoginRefused, match="1000 iterations"):
         server.step(FIRST)
 
 
-def test_an_extension_may_not_come_twice() -> None:
-    """Apache Kafka refuses it, too: which of them would count?"""
+def test_an_extension_may_not_occur_twice() -> None:
+    """Apache Kafka refuses it too, as it would be unclear which one counts."""
     for extensions in (b",x=1,x=2", b",tokenauth=true,tokenauth=true"):
         server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
         with pytest.raises(LoginRefused, match="comes twice"):
@@ -118,7 +118,7 @@ def test_an_extension_may_not_come_twice() -> None:
 
 
 def test_a_first_message_is_short() -> None:
-    """It is kept for as long as the client takes its time, before it has proved anything."""
+    """It is kept for as long as the client takes, before the client has proved anything."""
     server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
     with pytest.raises(LoginRefused, match="more than 4096 characters"):
         server.step(FIRST + b"x" * 4096)

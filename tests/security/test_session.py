@@ -1,4 +1,4 @@
-"""Laws of a login: whatever comes, and in whatever order, nobody is logged in without the right proof."""
+"""Invariants of a login: whatever a client sends, in any order, it is not logged in without the right proof."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.security.logins import PASSWORDS, Clock, answered, frame, handshake, 
 
 ALL = ("PLAIN", *MECHANISMS)
 Forge = Callable[[bytes], bytes]
-"""What an attacker makes of the bytes that would be right."""
+"""Turns the right bytes into those that an attacker sends."""
 FORGERIES: dict[str, Forge] = {
     "none": lambda _: b"",
     "first byte": lambda right: right[:1],
@@ -40,7 +40,8 @@ VERSIONS = frame("ApiVersions", api_versions.Request(client_software_name="x", c
 
 
 class Attacker:
-    """Sends frames to a session. Knows everything but that it may send what `forge` makes of the right secret only."""
+    """Sends frames to a session. The attacker knows everything, but may only send what `forge` makes of the right
+    secret."""
 
     def __init__(self) -> None:
         self.session = session()
@@ -102,7 +103,7 @@ STEPS = st.lists(
 
 
 def gets_in(steps: list[tuple[str, str, str, bytes]]) -> bool:
-    """Whether the attacker is anybody after these frames; a connection ends with the first that is refused."""
+    """Whether the attacker is logged in after these frames; a connection ends with the first one that is refused."""
     attacker = Attacker()
     for step in steps:
         try:
@@ -116,14 +117,14 @@ def gets_in(steps: list[tuple[str, str, str, bytes]]) -> bool:
 
 @settings(max_examples=400, deadline=None)
 @given(STEPS)
-def test_nobody_is_logged_in_without_the_right_proof(steps: list[tuple[str, str, str, bytes]]) -> None:
+def test_no_client_is_logged_in_without_the_right_proof(steps: list[tuple[str, str, str, bytes]]) -> None:
     assert not gets_in(steps)
 
 
 @pytest.mark.parametrize("forgery", sorted(FORGERIES))
 @pytest.mark.parametrize("mechanism", ALL)
 @pytest.mark.parametrize("is_bare", [False, True])
-def test_no_forgery_at_its_place_logs_in(forgery: str, mechanism: str, is_bare: bool) -> None:
+def test_no_forgery_in_its_place_logs_in(forgery: str, mechanism: str, is_bare: bool) -> None:
     last = [("plain", mechanism, forgery, b"")]
     if mechanism in MECHANISMS:
         last = [("first", mechanism, forgery, b""), ("final", mechanism, forgery, b"")]
@@ -131,7 +132,7 @@ def test_no_forgery_at_its_place_logs_in(forgery: str, mechanism: str, is_bare: 
 
 
 def as_prefix(given_: str | bytes, other: str | bytes) -> bool:
-    """A comparison that looks at the shorter length only."""
+    """A comparison that considers only the shorter length."""
     size = min(len(given_), len(other))
     return given_[:size] == other[:size]
 
@@ -141,10 +142,10 @@ def as_length(given_: str | bytes, other: str | bytes) -> bool:
 
 
 @pytest.mark.parametrize(("module", "compare"), [(plain, as_prefix), (plain, as_length), (scram, as_length)])
-def test_a_broken_comparison_is_found(
+def test_a_broken_comparison_is_detected(
     monkeypatch: pytest.MonkeyPatch, module: object, compare: Callable[..., bool]
 ) -> None:
-    """The laws above catch these mutants."""
+    """The invariants above detect these mutants."""
     monkeypatch.setattr(module, "hmac", SimpleNamespace(compare_digest=compare, digest=real_hmac.digest))
     is_scram = module is scram
     mechanism, kinds = ("SCRAM-SHA-256", ("first", "final")) if is_scram else ("PLAIN", ("plain",))
@@ -183,7 +184,7 @@ def test_a_refused_bare_token_has_no_answer() -> None:
 
 @pytest.mark.parametrize("mechanism", ALL)
 @pytest.mark.parametrize("user", ["ann", "nobody"])
-def test_a_wrong_password_is_told_by_the_text_of_its_mechanism(mechanism: str, user: str) -> None:
+def test_a_wrong_password_gets_the_error_text_of_its_mechanism(mechanism: str, user: str) -> None:
     login = session()
     told = log_in(login, mechanism, user, "wrong")
     said = "Authentication failed during authentication due to invalid credentials with SASL mechanism " + mechanism
@@ -208,7 +209,7 @@ def test_an_unknown_user_gets_the_same_salt_each_time(mechanism: str) -> None:
     assert re.fullmatch(rb"[0-9a-z]{20,26}", base64.b64decode(salts[0][0].removeprefix(b"s="))), "as Kafka's tools salt"
 
 
-def test_what_may_not_come_first() -> None:
+def test_requests_that_may_not_come_first() -> None:
     for first in (frame("Metadata", metadata.Request(), 1), token(b""), memoryview(b"x" * 9), memoryview(b"")):
         with pytest.raises(MalformedFrame):
             session().take(first)
@@ -228,7 +229,7 @@ def test_refused_api_versions_leave_the_state() -> None:
 
 
 @pytest.mark.parametrize("name", ["SaslHandshake", "Metadata", "ApiVersions"])
-def test_another_request_in_place_of_a_token_is_answered_by_its_own_api(name: str) -> None:
+def test_another_request_instead_of_a_token_gets_a_response_of_its_own_api(name: str) -> None:
     login = session()
     login.take(handshake("PLAIN"))
     requests = {"SaslHandshake": sasl_handshake.Request(), "Metadata": metadata.Request(topics=[])}
@@ -239,7 +240,7 @@ def test_another_request_in_place_of_a_token_is_answered_by_its_own_api(name: st
         assert told.error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
-def test_an_unknown_mechanism_is_told_those_that_are_offered() -> None:
+def test_an_unknown_mechanism_gets_the_list_of_offered_ones() -> None:
     verdict = session().take(handshake("GSSAPI"))
     told = response("SaslHandshake", 1, verdict.answer)
     assert (told.error_code, told.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, list(ALL))
@@ -291,7 +292,7 @@ def test_a_renewed_session_has_the_same_user_and_the_same_mechanism() -> None:
         login.take(token(b"n,,n=ann,r=x"))
 
 
-def test_a_renewal_that_fails_says_so() -> None:
+def test_a_failed_renewal_gets_its_own_error_text() -> None:
     login = logged_in(Clock(), "SCRAM-SHA-512")
     told = log_in(login, "SCRAM-SHA-512", "ann", "wrong")
     assert (told.error_message or "").startswith("Authentication failed during re-authentication due to invalid")

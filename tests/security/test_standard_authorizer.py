@@ -1,4 +1,4 @@
-"""StandardAuthorizer: what decides before the ACLs do, hosts as Java prints them, kept verdicts, and the audit."""
+"""StandardAuthorizer: decisions before the ACLs, hosts in Java's format, cached decisions, and the audit log."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def may(of: StandardAuthorizer, who: Principal = ANN, operation: Operation = REA
     return of.allows(who, HERE, FETCH, operation, TOPIC, name)
 
 
-def test_until_the_acls_are_known_only_super_users_pass() -> None:
+def test_until_the_acls_are_known_only_super_users_are_allowed() -> None:
     one = authorizer("User:ann", allow_everyone=True)
     assert not one.is_loaded
     assert may(one)
@@ -70,7 +70,7 @@ def test_until_the_acls_are_known_only_super_users_pass() -> None:
     assert may(one, BOB)
 
 
-def test_a_super_user_is_above_denials() -> None:
+def test_a_super_user_is_not_bound_by_denials() -> None:
     one = authorizer("User:ann")
     one.follow(by_id(acl(permission=Permission.DENY, operation=Operation.ALL)))
     assert may(one)
@@ -79,7 +79,7 @@ def test_a_super_user_is_above_denials() -> None:
 
 
 @pytest.mark.parametrize("allow_everyone", [False, True])
-def test_the_first_acl_of_a_resource_shuts_out_everybody_else(*, allow_everyone: bool) -> None:
+def test_the_first_acl_of_a_resource_denies_everyone_else(*, allow_everyone: bool) -> None:
     one = authorizer(allow_everyone=allow_everyone)
     one.follow({})
     assert may(one, BOB) == allow_everyone
@@ -91,7 +91,7 @@ def test_the_first_acl_of_a_resource_shuts_out_everybody_else(*, allow_everyone:
     assert may(one, BOB) == allow_everyone
 
 
-def test_a_change_holds_at_once() -> None:
+def test_a_change_takes_effect_at_once() -> None:
     one = authorizer()
     one.follow(by_id(acl()))
     assert may(one)
@@ -104,9 +104,7 @@ def test_a_change_holds_at_once() -> None:
 
 
 @given(st.lists(st.lists(acls, max_size=6), max_size=4), st.sampled_from(Operation))
-def test_after_any_changes_it_decides_as_if_it_had_begun_with_the_last(
-    changes: list[list[Acl]], operation: Operation
-) -> None:
+def test_after_any_changes_it_decides_like_a_new_one(changes: list[list[Acl]], operation: Operation) -> None:
     one = authorizer(allow_everyone=True)
     one.follow({})
     held: list[Acl] = []
@@ -128,7 +126,7 @@ def test_after_any_changes_it_decides_as_if_it_had_begun_with_the_last(
         ("nowhere", "nowhere"),
     ],
 )
-def test_hosts_are_those_that_java_prints(host: str, printed: str) -> None:
+def test_hosts_are_written_as_in_java(host: str, printed: str) -> None:
     assert java_host(host) == printed
     one = authorizer()
     one.follow(by_id(acl(host=printed)))
@@ -144,7 +142,7 @@ def test_the_bits_of_operations() -> None:
     assert not one.audit.refusals, "nobody was refused"
 
 
-def test_kept_verdicts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standard_authorizer, "VERDICTS_MAX", 3)
     one = authorizer()
     one.follow(by_id(acl(), acl("x" * 300), acl("x" * 301)))
@@ -154,7 +152,7 @@ def test_kept_verdicts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert may(one)
     kept = one.kept_verdicts
     assert may(one, name="x" * 301)
-    assert one.kept_verdicts == kept, "a long name is not kept"
+    assert one.kept_verdicts == kept, "a long name is not cached"
     assert may(one, name="x" * 300)
     assert one.kept_verdicts == kept + 1
 
@@ -165,7 +163,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def test_a_refusal_is_told_in_kafkas_words(lines: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_is_logged_in_kafkas_words(lines: pytest.LogCaptureFixture) -> None:
     one = authorizer("User:root")
     one.follow(by_id(acl("t", permission=Permission.DENY, pattern=PatternType.PREFIXED), acl("u", principal="User:x")))
     assert not may(one)
@@ -189,7 +187,7 @@ def test_a_refusal_is_told_in_kafkas_words(lines: pytest.LogCaptureFixture) -> N
     assert one.audit.refusals == 5
 
 
-def test_a_grant_is_told_on_request(lines: pytest.LogCaptureFixture) -> None:
+def test_grants_are_logged_on_request(lines: pytest.LogCaptureFixture) -> None:
     one = authorizer("User:root")
     one.follow(by_id(acl(operation=WRITE)))
     assert may(one, operation=DESCRIBE)
@@ -206,7 +204,7 @@ def test_a_grant_is_told_on_request(lines: pytest.LogCaptureFixture) -> None:
     assert all("is Allowed operation" in line.getMessage() for line in lines.records)
 
 
-def test_lines_are_bounded_and_counted(lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_are_bounded_and_counted(lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LINES_PER_ASKER", 2), ("LINES", 5), ("ASKERS_MAX", 3)):
         monkeypatch.setattr(audit, name, value)
     clock = Clock()
@@ -233,7 +231,7 @@ def test_lines_are_bounded_and_counted(lines: pytest.LogCaptureFixture, monkeypa
     assert len(lines.records) == 10, "five lines in this minute"
 
 
-def test_lines_of_grants_are_bounded_too(lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_of_grants_are_bounded_too(lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LINES_PER_ASKER", 2), ("LINES", 3)):
         monkeypatch.setattr(audit, name, value)
     lines.set_level(logging.DEBUG, LOGGER)

@@ -21,11 +21,11 @@ def der(*parts: tuple[x509.ObjectIdentifier, str]) -> bytes:
 ALICE = der((NameOID.COUNTRY_NAME, "DE"), (NameOID.ORGANIZATION_NAME, "A, B"), (NameOID.COMMON_NAME, "Alice"))
 
 
-def test_a_subject_is_written_from_its_end_and_escaped() -> None:
+def test_a_subject_begins_with_its_last_part_and_is_escaped() -> None:
     assert subject_of(ALICE) == r"CN=Alice,O=A\, B,C=DE"
 
 
-def test_types_that_java_does_not_name_are_numbers_with_the_value_in_hexadecimal() -> None:
+def test_attribute_types_without_a_java_name_are_written_as_oids_with_hexadecimal_values() -> None:
     found = subject_of(der((NameOID.EMAIL_ADDRESS, "a@b.c"), (NameOID.COMMON_NAME, "é")))
     assert found == f"CN=é,1.2.840.113549.1.9.1=#1605{b'a@b.c'.hex()}"
 
@@ -69,7 +69,7 @@ NEWEST = ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY
 OLDER = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
 
 
-def test_suites_of_one_version_leave_the_other_out() -> None:
+def test_cipher_suites_of_one_version_exclude_the_other_version() -> None:
     both = ["TLSv1.2", "TLSv1.3"]
     assert suites(both, []) == Suites("TLSv1.2", "TLSv1.3", "")
     assert suites(both, [OLDER]) == Suites("TLSv1.2", "TLSv1.2", "ECDHE-RSA-AES128-GCM-SHA256")

@@ -1,4 +1,4 @@
-"""Logins by delegation tokens: with the right secret of a token that has not expired, and as its owner."""
+"""Logins with delegation tokens: with the right HMAC of a token that has not expired, and as the token's owner."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def made(token_id: str = "a", owner: str = "User:ann", *, lives_ms: int = 1000) 
     st.integers(-2, 2),
     st.sampled_from(["User:ann", "User:a,b=c:d", "Group:ann"]),
 )
-def test_who_logs_in(mechanism: str, token_id: str, secret_of: str, past_end_ms: int, owner: str) -> None:
-    """If and only if there is such a token, it has not expired, the secret is its own, and its owner is a user."""
+def test_which_tokens_log_in(mechanism: str, token_id: str, secret_of: str, past_end_ms: int, owner: str) -> None:
+    """If and only if the token exists, has not expired, the HMAC belongs to it, and its owner is a user."""
     tokens = Tokens(made("a", owner), made("b", owner, lives_ms=5000))
     ends_ms = tokens.by_id[token_id].expires_ms if token_id in tokens.by_id else START_MS
     tokens.now_ms = ends_ms + past_end_ms
@@ -116,7 +116,7 @@ def test_a_credential_is_derived_once_for_each_mechanism() -> None:
     asyncio.run(play())
 
 
-def test_a_login_that_is_given_up_takes_nothing_from_another() -> None:
+def test_a_cancelled_login_does_not_affect_another() -> None:
     async def play() -> None:
         tokens, password = Tokens(made()), token_password(KEY, "a")
         first, second = (asyncio.ensure_future(tokens.log_in("a", password)) for _ in range(2))
@@ -128,7 +128,7 @@ def test_a_login_that_is_given_up_takes_nothing_from_another() -> None:
     asyncio.run(play())
 
 
-def test_the_credentials_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_credentials_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_logins, "CREDENTIALS_MAX", 2)
 
     async def play() -> None:
@@ -140,7 +140,7 @@ def test_the_credentials_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPat
     asyncio.run(play())
 
 
-def test_an_answer_does_not_tell_whether_there_is_a_token() -> None:
+def test_the_response_does_not_reveal_whether_a_token_exists() -> None:
     async def play() -> None:
         tokens = Tokens(made())
         await tokens.log_in("a", token_password(KEY, "a"))
@@ -157,7 +157,7 @@ def test_an_answer_does_not_tell_whether_there_is_a_token() -> None:
 )
 @pytest.mark.parametrize("is_bare", [False, True])
 def test_a_session_ends_with_its_token(*, reauth_ms: int, lives_ms: int, lasts_ms: int, is_bare: bool) -> None:
-    """Or before, with connections.max.reauth.ms. Zero would be for ever, so the last millisecond counts as one."""
+    """Or earlier, with connections.max.reauth.ms. Zero would mean for ever, so the last millisecond counts as one."""
 
     async def play() -> None:
         tokens, clock = Tokens(made(lives_ms=lives_ms)), Clock()

@@ -9,7 +9,7 @@ from kpybroker.security.principal import Principal
 
 
 class Closed:
-    """Allows nothing, or only what concerns resources of one type."""
+    """Allows nothing, or only operations on resources of one type."""
 
     grants = None
 
@@ -37,7 +37,7 @@ class Closed:
 
 
 class AllBut:
-    """Allows everything but one operation."""
+    """Allows everything except for one operation."""
 
     grants = None
 

@@ -39,10 +39,10 @@ class Cluster:
         self.nodes: dict[int, Node] = {}
         self._worlds: dict[int, RealWorld] = {}
         self._starts = 0
-        """Each start has a seed of its own, or a node would seem to be the incarnation that it was."""
+        """Each start has its own seed; otherwise a node would look like its previous incarnation."""
 
     def config(self, node_id: int) -> BrokerConfig:
-        """Of a node on a free port for clients."""
+        """The config of a node, with a free port for clients."""
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.ports.items())
         own = {"process.roles": "broker", "listeners": "PLAINTEXT://127.0.0.1:0"}
         if node_id in self.ports:
@@ -67,12 +67,12 @@ class Cluster:
         self._worlds.pop(node_id).close()
 
     async def close(self) -> None:
-        """End whoever runs, without the farewell for which a majority would have to run."""
+        """Stop all running nodes, without the handover, which would need a majority."""
         for node_id in list(self.nodes):
             await self.drop(node_id)
 
     async def drop(self, node_id: int) -> None:
-        """End a node that says farewell to nobody."""
+        """Stop a node without a handover."""
         node = self.nodes.pop(node_id)
         await node.server.stop()
         await node.broker.close()
@@ -87,22 +87,22 @@ class Cluster:
         states = {
             node_id: (node.broker.quorum.state.role, node.broker.quorum.epoch) for node_id, node in self.nodes.items()
         }
-        raise AssertionError(f"waited in vain until {what}: {states}")
+        raise AssertionError(f"timed out waiting until {what}: {states}")
 
     async def leader(self) -> int:
-        """The one active controller, once all who run agree on it."""
+        """The active controller, once all running nodes agree on it."""
 
         def agreed() -> bool:
             quorums = [node.broker.quorum for node in self.nodes.values()]
             leaders = {(quorum.epoch, quorum.leader_id) for quorum in quorums}
             return len(leaders) == 1 and sum(quorum.is_active for quorum in quorums) == 1
 
-        await self.until(agreed, "one node is active and all know it")
+        await self.until(agreed, "all nodes know the same active controller")
         return next(node_id for node_id, node in self.nodes.items() if node.broker.quorum.is_active)
 
 
 async def dialled(node: Node) -> Peer:
-    """A connection to a node's listener for clients, its versions known."""
+    """A connection to a node's listener for clients, with the API versions already negotiated."""
     host, _, port = node.bootstrap.rpartition(":")
     peer = await Peer.dial(node.broker.world.network, host, int(port))
     await peer.negotiate()
@@ -110,7 +110,7 @@ async def dialled(node: Node) -> Peer:
 
 
 def run_cluster(root: Path, play: Callable[[Cluster], Awaitable[None]], voters: int = 3, **settings: str) -> None:
-    """Play on a cluster that nobody has started yet; what runs at the end is stopped."""
+    """Run a scene on a cluster whose nodes are not started yet; running nodes are stopped at the end."""
 
     async def whole() -> None:
         cluster = Cluster(root, voters, {name.replace("_", "."): value for name, value in settings.items()})

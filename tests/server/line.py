@@ -1,4 +1,4 @@
-"""A connection to a node in virtual time that sends bytes, reads or does not, and knows when it is closed."""
+"""A connection to a node in virtual time that sends bytes, may pause reading, and knows when it is closed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Line(asyncio.Protocol):
         self.transport.close()
 
     async def dribble(self, size: int, every_s: float) -> None:
-        """Send so many bytes again and again, until the node closes or the test ends."""
+        """Send this many bytes again and again, until the node closes the connection or the test ends."""
         while not self.is_closed:
             self.send(bytes(size))
             await asyncio.sleep(every_s)

@@ -1,4 +1,5 @@
-"""For every array of a request: a frame in which that array has very many elements, and all others around it one."""
+"""For every array in a request: a frame in which that array has very many elements, and all arrays around it have
+one."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from kpybroker.wire.codec.layout import Array, Blob, Fixed, Piece, Struct, Text,
 from kpybroker.wire.codec.primitives import write_uvarint
 
 NAME, NUMBER = b"n0000000", b"zqzq"
-"""Stand for the names and the partitions that differ from element to element."""
+"""Placeholders for the names and the partitions that differ from element to element."""
 NUMBERED = ("partition", "index", "partition_index", "partition_id", "topic_id")
 Path = tuple[str, ...]
 
 
 def arrays_of(piece: Piece, path: Path = ()) -> Iterator[Path]:
-    """Where the arrays of a request are."""
+    """The paths of the arrays in a request."""
     if isinstance(piece, Struct):
         for name, member in piece.members:
             yield from arrays_of(member, (*path, name))
@@ -27,7 +28,7 @@ def arrays_of(piece: Piece, path: Path = ()) -> Iterator[Path]:
 
 
 def request_with_many(api: Api, target: Path, elements: int) -> bytes:
-    """A request of the last version with so many elements in the array at `target`."""
+    """A request of the last version with this many elements in the array at `target`."""
     return _Filler(target, elements).piece(layout(api.request, api.max), api.request(), ())
 
 

@@ -1,4 +1,4 @@
-"""A bare socket to a node: frames as bytes, so that they may be wrong."""
+"""A bare socket to a node, which sends frames as bytes, so that they may be invalid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Raw:
 
     @property
     def transport(self) -> asyncio.Transport:
-        """Of both directions."""
+        """The transport of both directions."""
         assert isinstance(self.writer.transport, asyncio.Transport)
         return self.writer.transport
 

@@ -1,4 +1,5 @@
-"""Every API asks the authorizer. What each tells a user who lacks one operation: compat_tests/test_authorization.py."""
+"""Every API asks the authorizer. What each tells a user who lacks one operation: compat_tests/test_authorization.py,
+and that no API is left out there: test_authorization_matrix.py."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ import pytest
 
 from kpybroker.call import BROKER, Call
 from kpybroker.client.peer import Peer
-from kpybroker.errors import ErrorCode
-from kpybroker.handlers import answer
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers import answer, refused
 from kpybroker.raft.log.identity import METADATA_TOPIC_ID
 from kpybroker.security.acls import Acl, PatternType, Permission
 from kpybroker.security.authorizer import AclResource, Operation
@@ -22,14 +23,27 @@ from kpybroker.server.node import Node
 from kpybroker.serving.authorization import ASK_NOBODY, ASK_THEMSELVES, GRANTED_MAX, allows_topic
 from kpybroker.serving.authorization_rules import REFUSED_A_TURN, RULES
 from kpybroker.serving.fair_loop import ENTRIES_A_TURN
+from kpybroker.serving.fetch.replica import NAMED_LIMIT
 from kpybroker.wire.api import API, by_name
-from kpybroker.wire.rpc import fetch, incremental_alter_configs, offset_fetch
+from kpybroker.wire.codec.codec import build
+from kpybroker.wire.rpc import (
+    add_partitions_to_txn,
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
+    create_topics,
+    elect_leaders,
+    fetch,
+    incremental_alter_configs,
+    list_offsets,
+    offset_commit,
+    offset_fetch,
+)
 from oracle.authorization import CASES, Case, State
 from tests.asking import fetched, make, produced
 from tests.conftest import WithBroker
 from tests.handlers.grouping import coordinator
 from tests.handlers.strangers import inner
-from tests.server.authorizers import Closed
+from tests.server.authorizers import AllBut, Closed
 
 REFUSALS = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -38,13 +52,13 @@ REFUSALS = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 LEAVE_OUT = {"ListGroups", "ListTransactions"}
-"""Without any right, their lists are empty."""
+"""Their lists are empty for a caller without any right."""
 OF_TOKENS = {"CreateDelegationToken", "DescribeDelegationToken"}
-"""Refused without a login, before the authorizer is asked (tests/handlers/test_create_delegation_token.py).
+"""Refused without a login, before the authorizer is called (tests/handlers/test_create_delegation_token.py).
 """
 EVERYBODYS = {*ASK_NOBODY, "DescribeCluster", *OF_TOKENS}
 FOR_NODES = {api.name for api in API if "broker" not in api.listens.value}
-"""APIs of the controllers' listeners, which the recorded cases do not reach."""
+"""APIs of the controllers' listeners alone."""
 
 
 def codes_in(message: Any) -> set[int]:
@@ -56,16 +70,15 @@ def codes_in(message: Any) -> set[int]:
     return own.union(*(codes_in(value) for _, value in members if isinstance(value, list)))
 
 
-def test_every_api_has_a_rule_and_a_case() -> None:
+def test_every_api_has_a_rule() -> None:
     names = {api.name for api in API}
     assert {*RULES, *ASK_THEMSELVES, *ASK_NOBODY} >= names
-    assert names - FOR_NODES - ASK_NOBODY <= {case.api for case in CASES}
     assert not RULES.keys() & (ASK_THEMSELVES | ASK_NOBODY)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.api not in EVERYBODYS], ids=lambda case: case.title)
-def test_without_any_right_nothing_is_told(with_broker: WithBroker, case: Case) -> None:
-    """The response has refusals only, or leaves everything out; and nothing has changed."""
+def test_without_any_right_nothing_is_revealed(with_broker: WithBroker, case: Case) -> None:
+    """The response contains only refusals, or leaves everything out; and nothing has changed."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         state = State({name: await make(peer, name) for name in ("t", "u")}, (1, 0))
@@ -87,7 +100,7 @@ def test_without_any_right_nothing_is_told(with_broker: WithBroker, case: Case) 
 
 
 @pytest.mark.parametrize("name", sorted(FOR_NODES | {"Fetch", "DescribeCluster"}))
-def test_without_any_right_no_controller_answers(with_broker: WithBroker, name: str) -> None:
+def test_without_any_right_a_controller_refuses_everything(with_broker: WithBroker, name: str) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         async with inner(node) as at_controller:
             node.broker.metadata.authorizer = Closed()
@@ -104,8 +117,9 @@ def test_without_any_right_no_controller_answers(with_broker: WithBroker, name: 
     with_broker(scenario)
 
 
-def test_the_nodes_own_requests_need_no_right(with_broker: WithBroker) -> None:
-    """A broker is its own controller here: it must go on heartbeating, and create internal topics for its clients."""
+def test_the_nodes_own_requests_need_no_authorization(with_broker: WithBroker) -> None:
+    """The broker is its own controller here: it must continue to send heartbeats, and create internal topics for its
+    clients."""
 
     async def scenario(_: Peer, node: Node) -> None:
         node.broker.metadata.authorizer = Closed()
@@ -138,10 +152,10 @@ FETCHED = offset_fetch.Request(
     [(ASKED, 1, None), (FETCHED, 9, AclResource.GROUP)],
     ids=["IncrementalAlterConfigs", "OffsetFetch"],
 )
-def test_others_are_served_while_many_rows_are_refused(
+def test_other_requests_are_served_while_many_rows_are_refused(
     with_broker: WithBroker, request_: Any, version: int, but: AclResource | None
 ) -> None:
-    """While the rows are asked about, and while the refused ones are answered."""
+    """While the rows are checked, and while the refused ones are added to the response."""
     api = next(api for api in API if api.request is type(request_))
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -167,10 +181,149 @@ def test_others_are_served_while_many_rows_are_refused(
     with_broker(scenario)
 
 
+MANY_INDEXES = list(range(ROWS))
+ELECTED = [elect_leaders.TopicPartitions(topic=each, partitions=[0]) for each in NAMES]
+MOVED = [alter_partition_reassignments.ReassignablePartition(partition_index=each) for each in MANY_INDEXES]
+COMMITTED = [offset_commit.OffsetCommitRequestPartition(partition_index=each) for each in MANY_INDEXES]
+LISTED = [list_offsets.ListOffsetsPartition(partition_index=each) for each in MANY_INDEXES]
+MOVED_DIRS = [alter_replica_log_dirs.AlterReplicaLogDirTopic(name=each, partitions=[0]) for each in NAMES]
+ADDED = [add_partitions_to_txn.AddPartitionsToTxnTopic(name=each, partitions=[0, 1]) for each in NAMES]
+CLUSTER_, GROUP_, TOPIC_ = (
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+)
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "but", "code"),
+    [
+        (elect_leaders.Request(topic_partitions=ELECTED), 2, None, CLUSTER_),
+        (
+            elect_leaders.Request(
+                topic_partitions=[
+                    elect_leaders.TopicPartitions(topic="few", partitions=[1, 2]),
+                    elect_leaders.TopicPartitions(topic="many", partitions=MANY_INDEXES),
+                    elect_leaders.TopicPartitions(topic="few again", partitions=[3]),
+                ]
+            ),
+            2,
+            None,
+            CLUSTER_,
+        ),
+        (
+            alter_partition_reassignments.Request(
+                topics=[alter_partition_reassignments.ReassignableTopic(name="t", partitions=MOVED)]
+            ),
+            1,
+            None,
+            CLUSTER_,
+        ),
+        (
+            alter_replica_log_dirs.Request(
+                dirs=[alter_replica_log_dirs.AlterReplicaLogDir(path="/d", topics=MOVED_DIRS)]
+            ),
+            2,
+            None,
+            CLUSTER_,
+        ),
+        (
+            offset_commit.Request(
+                group_id="g", topics=[offset_commit.OffsetCommitRequestTopic(name="t", partitions=COMMITTED)]
+            ),
+            9,
+            None,
+            GROUP_,
+        ),
+        (
+            offset_commit.Request(
+                group_id="g", topics=[offset_commit.OffsetCommitRequestTopic(name="t", partitions=COMMITTED)]
+            ),
+            9,
+            AclResource.GROUP,
+            TOPIC_,
+        ),
+        (
+            list_offsets.Request(topics=[list_offsets.ListOffsetsTopic(name="t", partitions=LISTED)]),
+            11,
+            None,
+            TOPIC_,
+        ),
+        (
+            add_partitions_to_txn.Request(v3_and_below_transactional_id="x", v3_and_below_topics=ADDED),
+            3,
+            AclResource.TRANSACTIONAL_ID,
+            TOPIC_,
+        ),
+    ],
+    ids=[
+        *("ElectLeaders", "ElectLeaders of a large topic", "AlterPartitionReassignments", "AlterReplicaLogDirs"),
+        *("OffsetCommit of a group", "OffsetCommit of a topic", "ListOffsets", "AddPartitionsToTxn"),
+    ],
+)
+def test_many_refusals_are_made_in_turns(
+    with_broker: WithBroker, request_: Any, version: int, but: AclResource | None, code: ErrorCode
+) -> None:
+    """Those of many rows, and of one row with many elements; the response is the same as if it was made at once."""
+    api = next(api for api in API if api.request is type(request_))
+
+    async def scenario(_: Peer, node: Node) -> None:
+        node.broker.metadata.authorizer = Closed(but)
+        call = Call(api.key, version, "c", "127.0.0.1", 1, "PLAINTEXT", BROKER, principal=ANONYMOUS)
+        before = node.broker.long_work.turns
+        told = await answer(node.broker, api, call, request_)
+        assert node.broker.long_work.turns - before >= ROWS // REFUSED_A_TURN - 1
+        assert bytes(build(told, version)) == bytes(build(refused(api, request_, KafkaError(code)), version))
+
+    with_broker(scenario)
+
+
+def test_what_is_told_of_settings_is_decided_in_turns(with_broker: WithBroker) -> None:
+    topics = [create_topics.CreatableTopic(name=each, num_partitions=1, replication_factor=1) for each in NAMES[:2000]]
+    wanted = create_topics.Request(topics=topics, validate_only=True, timeout_ms=30_000)
+    api = by_name["CreateTopics"]
+
+    async def scenario(_: Peer, node: Node) -> None:
+        turns = []
+        for authorizer in (None, AllBut(Operation.DESCRIBE_CONFIGS)):
+            node.broker.metadata.authorizer = authorizer
+            call = Call(api.key, api.max, "c", "127.0.0.1", 1, "PLAINTEXT", BROKER, principal=ANONYMOUS)
+            before = node.broker.long_work.turns
+            told = await answer(node.broker, api, call, wanted)
+            turns.append(node.broker.long_work.turns - before)
+        assert {row.topic_config_error_code for row in told.topics} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        assert turns[1] - turns[0] >= len(topics) // ENTRIES_A_TURN - 1
+
+    with_broker(scenario)
+
+
+def test_a_fetch_of_a_follower_is_short_before_anybody_is_asked(with_broker: WithBroker) -> None:
+    """Also of one that is no follower: its partitions are refused at once."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        node.broker.metadata.authorizer = Closed()
+        for count in (NAMED_LIMIT, NAMED_LIMIT + 1):
+            rows = [fetch.FetchPartition(partition=each) for each in range(count)]
+            asked = peer.ask(
+                "Fetch",
+                fetch.Request(
+                    replica_state=fetch.ReplicaState(replica_id=7),
+                    topics=[fetch.FetchTopic(topic_id=bytes(15) + b"1", partitions=rows)],
+                ),
+            )
+            if count <= NAMED_LIMIT:
+                assert codes_in(await asked) == {0, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+            else:
+                with pytest.raises(ConnectionError):
+                    await asked
+
+    with_broker(scenario)
+
+
 def test_a_change_of_acls_holds_for_the_next_request_of_a_connection(
     with_broker: WithBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A grant is remembered between requests; not longer than the ACLs and the log's level allow."""
+    """A grant is cached between requests, but no longer than the ACLs and the log level allow."""
     user = Principal("User", "ANONYMOUS")
     only = {
         operation: {

@@ -1,4 +1,4 @@
-"""Three nodes on real sockets: they elect, replicate their metadata, and go on without one of them."""
+"""Three nodes on real sockets: they elect a leader, replicate their metadata, and continue without one of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def everywhere(cluster: Cluster, name: str) -> None:
     )
 
 
-def test_three_nodes_elect_one_and_replicate(tmp_path: Path) -> None:
+def test_three_nodes_elect_a_leader_and_replicate(tmp_path: Path) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
         leader = await cluster.leader()
@@ -40,7 +40,7 @@ def test_three_nodes_elect_one_and_replicate(tmp_path: Path) -> None:
     run_cluster(tmp_path, play)
 
 
-def test_a_voter_that_has_lost_its_directory_votes_again_when_it_has_caught_up(tmp_path: Path) -> None:
+def test_a_voter_that_lost_its_directory_votes_again_once_it_has_caught_up(tmp_path: Path) -> None:
     async def play(cluster: Cluster) -> None:
         def new_voters() -> list[int]:
             return [node_id for node_id in (1, 2, 3) if (tmp_path / str(node_id) / NEW_VOTER).exists()]
@@ -60,7 +60,7 @@ def test_a_voter_that_has_lost_its_directory_votes_again_when_it_has_caught_up(t
     run_cluster(tmp_path, play)
 
 
-def test_another_leads_when_the_leader_stops_and_it_follows_when_it_is_back(tmp_path: Path) -> None:
+def test_another_node_leads_when_the_leader_stops_and_the_old_one_follows(tmp_path: Path) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
         first = await cluster.leader()
@@ -105,7 +105,7 @@ def metadata_of(cluster: Cluster, node_id: int) -> Path:
     return cluster.root / str(node_id) / METADATA_DIRECTORY
 
 
-def test_who_was_away_too_long_is_given_a_snapshot(tmp_path: Path) -> None:
+def test_a_node_that_was_away_too_long_gets_a_snapshot(tmp_path: Path) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
         away = 3
@@ -127,8 +127,8 @@ def test_who_was_away_too_long_is_given_a_snapshot(tmp_path: Path) -> None:
     run_cluster(tmp_path, play, **SMALL_SNAPSHOTS)
 
 
-def test_what_a_dead_leader_alone_had_is_cut(tmp_path: Path) -> None:
-    """Records that were never committed, of an epoch that went on elsewhere, go when the node is back."""
+def test_uncommitted_records_of_a_dead_leader_are_truncated(tmp_path: Path) -> None:
+    """Uncommitted records of an epoch that continued elsewhere are removed when the node returns."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)

@@ -1,4 +1,4 @@
-"""What a connection promises: order, limits, and that a bad frame costs only its own connection."""
+"""Guarantees of a connection: order, limits, and that a bad frame affects only its own connection."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def is_alive(peer: Peer) -> bool:
 
 
 @pytest.mark.parametrize("bad", BAD_FRAMES)
-def test_a_bad_frame_costs_its_own_connection_and_one_line(
+def test_a_bad_frame_closes_its_own_connection_and_logs_one_line(
     bad: str, with_broker: WithBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
@@ -70,7 +70,7 @@ def test_a_bad_frame_costs_its_own_connection_and_one_line(
 
 
 @pytest.mark.parametrize("first", TRUE_CAUSES)
-def test_who_speaks_another_protocol_is_told_which(
+def test_a_client_of_another_protocol_gets_an_explanation_in_the_log(
     first: bytes, with_broker: WithBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
@@ -97,7 +97,7 @@ def test_earlier_replies_are_sent_before_a_bad_frame_closes(with_broker: WithBro
     with_broker(scenario)
 
 
-def test_a_cut_off_frame_waits_and_harms_nobody(with_broker: WithBroker) -> None:
+def test_an_incomplete_frame_waits_and_affects_no_other_connection(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with raw(node) as other:
             other.send(pack(">ih", 100, 18))
@@ -155,8 +155,8 @@ def test_frames_arrive_in_any_pieces(with_broker: WithBroker) -> None:
     loop.close()
 
 
-def test_replies_leave_in_request_order(with_broker: WithBroker) -> None:
-    """A Produce waits for its write, the ApiVersions behind it does not; the answers come in order all the same."""
+def test_replies_are_sent_in_request_order(with_broker: WithBroker) -> None:
+    """A Produce waits for its write, the ApiVersions after it does not; the responses still come in order."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -173,7 +173,7 @@ def test_replies_leave_in_request_order(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_acks_0_takes_no_reply_and_its_refusal_closes(with_broker: WithBroker) -> None:
+def test_acks_0_gets_no_reply_and_a_refusal_closes(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         async with raw(node) as other:
@@ -190,14 +190,14 @@ def test_acks_0_takes_no_reply_and_its_refusal_closes(with_broker: WithBroker) -
 
 
 async def parked(other: Raw) -> None:
-    """Until the broker has surely seen what was sent: a round trip on the loop for each read."""
+    """Wait until the broker has certainly seen what was sent: one round trip on the loop for each read."""
     await other.writer.drain()
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 def test_a_parked_fetch_gives_way_to_another_kind_of_request(with_broker: WithBroker) -> None:
-    """Else every seek of a Java client and every small Spark read waits for max_wait_ms."""
+    """Otherwise every seek of a Java client and every small read by Spark would wait for max_wait_ms."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -213,8 +213,8 @@ def test_a_parked_fetch_gives_way_to_another_kind_of_request(with_broker: WithBr
     with_broker(scenario)
 
 
-def test_one_that_gave_way_a_moment_ago_gives_way_again(with_broker: WithBroker) -> None:
-    """Not at once, but long before its max_wait_ms: ten minutes here."""
+def test_a_fetch_that_gave_way_recently_gives_way_again(with_broker: WithBroker) -> None:
+    """Not at once, but long before its max_wait_ms, which is ten minutes here."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -229,8 +229,8 @@ def test_one_that_gave_way_a_moment_ago_gives_way_again(with_broker: WithBroker)
     with_broker(scenario)
 
 
-def test_fetchers_on_one_socket_do_not_chase_each_other(with_broker: WithBroker) -> None:
-    """A parked Fetch does not give way to a Fetch or a Produce: four of them take four waits, not a busy loop."""
+def test_fetchers_on_one_socket_do_not_make_each_other_return(with_broker: WithBroker) -> None:
+    """A parked Fetch does not give way to a Fetch or a Produce: four of them take four waits, without a busy loop."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -262,7 +262,7 @@ def test_a_parked_fetch_is_woken_by_a_produce_of_another_connection(with_broker:
     with_broker(scenario)
 
 
-def test_connections_beyond_the_limit_are_refused_and_room_is_made_again(with_broker: WithBroker) -> None:
+def test_connections_above_the_limit_are_refused_until_others_close(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with raw(node) as second:
             second.ask(1, "ApiVersions", SOFTWARE, 4)
@@ -275,10 +275,10 @@ def test_connections_beyond_the_limit_are_refused_and_room_is_made_again(with_br
                 try:
                     assert (await again.answer("ApiVersions", 4))[0] == 2
                 except (asyncio.IncompleteReadError, ConnectionResetError):
-                    continue  # the second one's end has not been seen yet
+                    continue  # the close of the second one has not been seen yet
                 break
         else:
-            raise AssertionError("no room was made")
+            raise AssertionError("no connection was closed")
 
     with_broker(scenario, {"max.connections": "2"})
 
@@ -291,7 +291,7 @@ def test_an_address_may_have_a_limit_of_its_own(with_broker: WithBroker) -> None
     with_broker(scenario, {"max.connections.per.ip.overrides": "10.0.0.1:7, localhost:1"})
 
 
-def test_a_frame_at_the_limit_is_served_and_one_byte_more_is_not(with_broker: WithBroker) -> None:
+def test_a_frame_at_the_limit_is_served_and_one_byte_more_is_refused(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         limit = 4096
         head = pack(">hhih", 18, 0, 1, limit - 10)
@@ -339,8 +339,8 @@ def test_a_stop_answers_parked_fetches(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_a_stop_does_not_go_on_with_those_who_ask_again(with_broker: WithBroker) -> None:
-    """A replica fetches again as soon as it was answered: the answer that it is given at a stop is the last one."""
+def test_a_stop_ends_although_clients_keep_asking(with_broker: WithBroker) -> None:
+    """A replica fetches again as soon as it has a response: at a stop, it gets one last response."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -363,8 +363,8 @@ def test_a_stop_does_not_go_on_with_those_who_ask_again(with_broker: WithBroker)
     with_broker(scenario)
 
 
-def test_who_comes_before_the_broker_is_registered_is_answered_when_it_is(tmp_path: Path) -> None:
-    """Between listening and serving, requests wait: no hang, no wrong answer."""
+def test_requests_before_the_registration_are_answered_after_it(tmp_path: Path) -> None:
+    """Between listening and serving, requests wait: they neither hang for ever nor get a wrong response."""
 
     async def whole() -> None:
         async with serving(tmp_path) as node:

@@ -1,4 +1,4 @@
-"""How many connections there may be, and who is let in all the same: nodes of the cluster."""
+"""Limits on the number of connections, and how nodes of the cluster are admitted nevertheless."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOFTWARE = api_versions.Request(client_software_name="line", client_software_ver
 
 
 async def settled(lines: list[Line]) -> list[bool]:
-    """Of each, whether it is open after a moment."""
+    """For each connection, whether it is still open after a moment."""
     await asyncio.sleep(SOON_S)
     return [not each.is_closed for each in lines]
 
@@ -42,7 +42,7 @@ def ask_as_a_follower(one: Line) -> None:
     one.ask("Fetch", fetched("t", 0, replica_id=2), 12)
 
 
-def test_a_client_above_the_limit_is_closed_when_it_asks_or_after_a_moment() -> None:
+def test_a_client_above_the_limit_is_closed_at_its_first_request_or_after_a_moment() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         await idle(node, LIMIT)
         silent, curious, asking = await idle(node, 3)
@@ -58,7 +58,7 @@ def test_a_client_above_the_limit_is_closed_when_it_asks_or_after_a_moment() -> 
 
 
 @pytest.mark.parametrize("limit", ["max.connections", "max.connections.per.ip"])
-def test_a_broker_comes_in_where_clients_have_taken_every_place(limit: str) -> None:
+def test_a_broker_is_admitted_although_clients_use_all_connections(limit: str) -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         clients = await idle(node, LIMIT)
         fetching, marking = await idle(node, 2)
@@ -72,7 +72,7 @@ def test_a_broker_comes_in_where_clients_have_taken_every_place(limit: str) -> N
     run_virtually(scenario, {limit: str(LIMIT)})
 
 
-def test_connections_of_nodes_are_not_counted_up_to_a_bound() -> None:
+def test_connections_of_nodes_are_not_counted_up_to_a_limit() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         nodes = await idle(node, LIMIT + NODES_MAX)
         for each in nodes:
@@ -84,12 +84,12 @@ def test_connections_of_nodes_are_not_counted_up_to_a_bound() -> None:
                 ask_as_a_follower(each)
             nodes += more
             await settled(more)
-        assert sum(await settled(nodes)) == LIMIT + NODES_MAX, "no more than that, however many say so"
+        assert sum(await settled(nodes)) == LIMIT + NODES_MAX, "no more than that, whatever clients claim"
 
     run_virtually(scenario, {"max.connections": str(LIMIT)})
 
 
-def test_probation_is_bounded_and_the_newest_stays() -> None:
+def test_probation_is_bounded_and_the_newest_connection_stays() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         clients = await idle(node, LIMIT)
         trying = await idle(node, ON_PROBATION_MAX + 3)
@@ -99,7 +99,7 @@ def test_probation_is_bounded_and_the_newest_stays() -> None:
     run_virtually(scenario, {"max.connections": str(LIMIT)})
 
 
-def test_one_on_probation_stays_when_a_place_is_free() -> None:
+def test_a_connection_on_probation_stays_when_another_one_closes() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         clients = await idle(node, LIMIT)
         (late,) = await idle(node, 1)
@@ -112,8 +112,9 @@ def test_one_on_probation_stays_when_a_place_is_free() -> None:
     run_virtually(scenario, {"max.connections": str(LIMIT)})
 
 
-def test_brokers_have_their_listener_and_controllers_theirs() -> None:
-    """As Apache Kafka: clients fill theirs, and the one that was quiet for the longest makes room for a broker."""
+def test_listeners_of_brokers_and_controllers_are_limited_separately() -> None:
+    """As in Apache Kafka: clients use up their listener, and the connection that was idle for the longest is closed for
+    a broker."""
 
     async def scenario(node: Node, dial: Dial) -> None:
         own = len([each for each in node.server.connections() if each.listener.name == "CLIENTS"])
@@ -132,7 +133,7 @@ def test_brokers_have_their_listener_and_controllers_theirs() -> None:
     run_virtually(scenario, {**LISTENERS, "max.connections": str(LIMIT)})
 
 
-def test_a_listener_may_have_a_limit_of_its_own_also_while_the_broker_runs() -> None:
+def test_a_listener_may_have_its_own_limit_also_while_the_broker_runs() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         lines = await idle(node, LIMIT, BROKERS_PORT)
         for each in lines[:2]:
@@ -150,7 +151,7 @@ def test_a_listener_may_have_a_limit_of_its_own_also_while_the_broker_runs() -> 
     run_virtually(scenario, {**LISTENERS, "listener.name.brokers.max.connections": "2"})
 
 
-def test_a_limit_that_is_lowered_closes_those_that_were_quiet_for_the_longest() -> None:
+def test_lowering_a_limit_closes_the_connections_that_were_idle_for_the_longest() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         quiet, loud = await idle(node, 5), await idle(node, 5)
         admin = await dial("admin")
@@ -167,13 +168,13 @@ def test_a_limit_that_is_lowered_closes_those_that_were_quiet_for_the_longest() 
     run_virtually(scenario, {})
 
 
-def test_connections_to_one_listener_come_no_faster_than_it_takes_them() -> None:
+def test_the_rate_of_connections_to_a_listener_is_limited() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         first = await idle(node, 60, BROKERS_PORT)
         for each in first:
             each.ask("ApiVersions", SOFTWARE, 4)
         await settled(first)
-        assert 50 <= sum(1 for each in first if each.received) <= 52, "what ten seconds allow, and the moment"
+        assert 50 <= sum(1 for each in first if each.received) <= 52, "the burst of ten seconds, and a few more"
         _, took_s = await lasted(dial("other"))
         assert took_s < SOON_S, "another listener has no limit"
         await asyncio.sleep(15)

@@ -1,4 +1,4 @@
-"""A client that sends many requests at once has its turns as others have: the clock says when one is over."""
+"""A client that sends many requests at once gets the same turns as others: the clock ends a turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEP_MS = 2
 
 
 class SteppingWorld(RealWorld):
-    """Each look at its clock is STEP_MS later, once `steps` is set."""
+    """Each read of its clock is STEP_MS later, once `steps` is set."""
 
     def __init__(self) -> None:
         super().__init__(7)
@@ -36,7 +36,7 @@ def frames(count: int) -> bytes:
     return b"".join(encode_request(1, api, api.max, metadata.Request(topics=[]))) * count
 
 
-def test_requests_sent_at_once_are_begun_a_few_in_each_turn(tmp_path: Path) -> None:
+def test_a_few_of_the_requests_sent_at_once_begin_in_each_turn(tmp_path: Path) -> None:
     async def whole() -> None:
         world = SteppingWorld()
         settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), **SMALL}

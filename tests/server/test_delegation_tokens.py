@@ -1,4 +1,4 @@
-"""Delegation tokens on whole nodes: a token counts on every node, a login by one goes no further than its owner's."""
+"""Delegation tokens on whole nodes: a token is valid on every node, and a login with it has the rights of its owner."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def created(peer: Peer, lifetime_ms: int = -1) -> create_delegation_token.
 
 
 async def codes_of(peer: Peer, secret: bytes = b"x") -> list[int]:
-    """What each of the four requests is told."""
+    """The error code of each of the four requests."""
     asked = (
         ("CreateDelegationToken", create_delegation_token.Request()),
         ("RenewDelegationToken", renew_delegation_token.Request(hmac=secret)),
@@ -64,7 +64,7 @@ async def codes_of(peer: Peer, secret: bytes = b"x") -> list[int]:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_login_by_a_token_is_its_owners(tmp_path: Path, mechanism: str) -> None:
+def test_a_login_with_a_token_has_its_owners_principal(tmp_path: Path, mechanism: str) -> None:
     async def scenario(node: Node) -> None:
         ann = await meet(node, ANN)
         token = await created(ann)
@@ -76,7 +76,7 @@ def test_a_login_by_a_token_is_its_owners(tmp_path: Path, mechanism: str) -> Non
         assert await codes_of(ann, token.hmac) == [0] * 4
         with pytest.raises(ConnectionError, match="invalid credentials"):
             await meet(node, login_by(token, mechanism))
-        assert (await logins[0].ask("Metadata", metadata.Request())).brokers, "who is in stays in"
+        assert (await logins[0].ask("Metadata", metadata.Request())).brokers, "an existing login stays valid"
         for peer in (ann, *logins):
             peer.close()
 
@@ -103,8 +103,8 @@ def test_a_connection_that_is_lost_during_a_derivation(tmp_path: Path) -> None:
     play(tmp_path, scenario, **KEY)
 
 
-def test_a_token_outlives_its_node(tmp_path: Path) -> None:
-    """In the log, and in a snapshot, without its secret."""
+def test_a_token_survives_a_restart(tmp_path: Path) -> None:
+    """In the log, and in a snapshot, without its HMAC."""
     made: list[create_delegation_token.Response] = []
 
     async def first(node: Node) -> None:
@@ -126,7 +126,7 @@ def test_a_token_outlives_its_node(tmp_path: Path) -> None:
     assert not any(secret in path.read_bytes() for path in tmp_path.rglob("*.*") for secret in secrets)
 
 
-def test_without_a_key_a_token_that_is_stored_is_nobodys(tmp_path: Path) -> None:
+def test_without_a_key_a_stored_token_is_not_valid(tmp_path: Path) -> None:
     made: list[create_delegation_token.Response] = []
 
     async def first(node: Node) -> None:
@@ -146,8 +146,9 @@ def test_without_a_key_a_token_that_is_stored_is_nobodys(tmp_path: Path) -> None
     play(tmp_path, second)
 
 
-def test_a_token_counts_on_every_node(tmp_path: Path) -> None:
-    """Whichever node created it, while others forward; and no node forwards for a login by a token."""
+def test_a_token_is_valid_on_every_node(tmp_path: Path) -> None:
+    """Whichever node created it, while others forwarded the request; and no node forwards requests of a login with a
+    token."""
     cluster = SaslCluster(
         tmp_path,
         settings={
@@ -202,8 +203,9 @@ async def refused_by_the_controller(cluster: Cluster) -> None:
     controller.close()
 
 
-def test_time_ends_a_token() -> None:
-    """Its login ends with it, nobody logs in with it any more, and the controller removes it at the next interval."""
+def test_an_expired_token_ends_its_logins() -> None:
+    """Its login ends with it, no client can log in with it any more, and the controller removes it at the next
+    interval."""
     address = f"SASL_PLAINTEXT://{ADDRESS}:{PORT}"
     of_tokens = {"delegation.token.secret.key": "a secret of the nodes", "delegation.token.expiry.time.ms": "7200000"}
     settings = {**SETTINGS, "listeners": address, **of_tokens}

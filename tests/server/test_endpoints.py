@@ -1,4 +1,4 @@
-"""What the HTTP port answers: probes, metrics that are true, and bad input that costs nobody anything."""
+"""The HTTP port: probes, correct metrics, and bad input that harms nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOGS = "kafka_server_replicamanager_"
 
 
 async def exchange(address: str, data: bytes) -> bytes:
-    """All that comes back for these bytes, up to the end of the connection."""
+    """Everything that is returned for these bytes, up to the end of the connection."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)
@@ -74,7 +74,7 @@ async def value(node: Node, name: str) -> float:
 # ---- metrics
 
 
-def test_every_metric_is_there_and_nobody_asks_in_vain(with_broker: WithBroker) -> None:
+def test_every_documented_metric_exists(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         _, text = await get(node, "/metrics")
         families = {family.name: family.documentation for family in text_string_to_metric_families(text)}
@@ -85,7 +85,7 @@ def test_every_metric_is_there_and_nobody_asks_in_vain(with_broker: WithBroker) 
     with_broker(scenario, HTTP)
 
 
-def test_what_is_counted_is_true(with_broker: WithBroker) -> None:
+def test_counters_are_correct(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=AT_ONCE + 1)
         before = await metrics(node)
@@ -120,8 +120,9 @@ def test_every_seventeenth_request_is_timed(with_broker: WithBroker) -> None:
     with_broker(scenario, HTTP)
 
 
-def test_answers_that_nobody_fetches_are_not_kept(with_broker: WithBroker, tmp_path: Path) -> None:
-    """Whose askers have gone are forgotten before they are too many; nothing is timed where nobody can ask."""
+def test_unsent_replies_are_not_tracked_for_ever(with_broker: WithBroker, tmp_path: Path) -> None:
+    """Replies whose clients are gone are dropped before there are too many; nothing is timed if no metrics are
+    served."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -150,7 +151,7 @@ def _address(node: Node) -> tuple[str, int]:
 
 
 def test_a_stall_is_reported_once() -> None:
-    """Also the part of it before somebody asks meanwhile."""
+    """Including the part of it before a scrape in the middle."""
     loop, process = VirtualLoop(), Owner("process")  # type: ignore[abstract]  # sockets, signals and processes
 
     async def scenario() -> None:
@@ -214,7 +215,7 @@ def test_not_ready_when_no_controller_answers_heartbeats_for_a_session() -> None
     )
 
 
-def test_a_node_without_its_quorum_lives_and_is_not_ready(tmp_path: Path) -> None:
+def test_a_node_without_its_quorum_is_live_but_not_ready(tmp_path: Path) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
         await cluster.leader()
@@ -230,7 +231,8 @@ def test_a_node_without_its_quorum_lives_and_is_not_ready(tmp_path: Path) -> Non
 
 
 def test_a_node_is_ready_when_its_replicas_have_been_in_sync(tmp_path: Path) -> None:
-    """Else a rolling restart goes on to the next node while this one lacks what the others have."""
+    """Otherwise a rolling restart would continue with the next node while this one lacks records that the others
+    have."""
 
     async def follow_at(rate: str, peer: Peer) -> None:
         change = incremental_alter_configs.AlterableConfig(
@@ -264,8 +266,8 @@ def test_a_node_is_ready_when_its_replicas_have_been_in_sync(tmp_path: Path) -> 
     run_cluster(tmp_path, play, kpybroker_http_port="0")
 
 
-def test_metrics_tell_of_a_lost_replica(tmp_path: Path) -> None:
-    """A follower ends: under-replicated, then shrunk; it comes back: expanded, and all is well."""
+def test_metrics_show_a_lost_replica(tmp_path: Path) -> None:
+    """A follower stops: under-replicated, then the in-sync set shrinks; it returns, and the in-sync set expands."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -374,7 +376,7 @@ def test_head_is_a_get_without_its_body() -> None:
 
 
 def test_connections_have_a_limit_and_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that say nothing go after a while, and beyond the limit the oldest of them at once."""
+    """Idle ones are closed after a while, and above the limit the oldest of them at once."""
     monkeypatch.setattr(http, "REQUEST_PATIENCE_S", 0.05)
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
 
@@ -382,7 +384,7 @@ def test_connections_have_a_limit_and_a_time(monkeypatch: pytest.MonkeyPatch) ->
         host, _, port = address.rpartition(":")
         opened = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
         for reader, writer in opened:
-            with contextlib.suppress(ConnectionError):  # a connection that is aborted may end or break
+            with contextlib.suppress(ConnectionError):  # an aborted connection may end or break
                 assert await reader.read() == b""
             writer.close()
         assert not server.open
@@ -392,7 +394,7 @@ def test_connections_have_a_limit_and_a_time(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("occupied", [http.PER_HOST_MAX - 1, http.PER_HOST_MAX, http.CONNECTIONS_MAX * 3])
-def test_a_probe_is_answered_whoever_occupies_the_port(occupied: int) -> None:
+def test_a_probe_is_answered_whatever_occupies_the_port(occupied: int) -> None:
     async def play(server: HttpServer, address: str) -> None:
         host, _, port = address.rpartition(":")
         idle = [await asyncio.open_connection(host, int(port)) for _ in range(occupied)]
@@ -405,8 +407,8 @@ def test_a_probe_is_answered_whoever_occupies_the_port(occupied: int) -> None:
     serve_pages(play)
 
 
-def test_requests_under_way_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is met by those alone that are being answered: one more is closed, and they are answered."""
+def test_requests_in_progress_keep_their_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is used up by requests in progress: one more connection is closed, and they are answered."""
     monkeypatch.setattr(http, "PER_HOST_MAX", 2)
 
     async def whole() -> None:
@@ -431,8 +433,8 @@ def test_requests_under_way_keep_their_places(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
-def test_who_comes_when_both_limits_are_met_takes_two_places() -> None:
-    """The first that had to go is not asked to go once more."""
+def test_a_new_connection_at_both_limits_replaces_two_others() -> None:
+    """The first connection that was closed is not closed a second time."""
     server = HttpServer(RealNetwork(), {})
     hosts = ["127.0.0.2"] * http.PER_HOST_MAX + ["127.0.0.3"] * (http.CONNECTIONS_MAX - http.PER_HOST_MAX)
     for host in [*hosts, "127.0.0.2", "127.0.0.2", "127.0.0.4"]:

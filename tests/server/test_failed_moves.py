@@ -1,4 +1,4 @@
-"""A move between log.dirs whose last steps fail, on real nodes: what was acknowledged is there after the next start."""
+"""A move between log.dirs whose last steps fail, on real nodes: acknowledged records are there after the next start."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def log_dirs_of(node: Node) -> LogDirectories:
 
 
 async def begun(node: Node, peer: Peer, target: Path) -> str:
-    """A partition is half on its way; the name of its future replica's directory. Its source is not the metadata's."""
+    """Begins a move of a partition; returns the name of its future replica's directory. The source has no metadata
+    log."""
     await throttle(peer, 1)
-    await make(peer, "other")  # in a, as the metadata log
+    await make(peer, "other")  # to a, like the metadata log
     await make(peer, "t")
     assert places(node) == {"other-0": "a", "t-0": "b"}
     for number in range(COUNT):
@@ -53,11 +54,11 @@ async def until_nobody_leads(node: Node) -> None:
         if node.broker.metadata.image.topics["t"].partitions[0].leader == -1:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("the controller takes the replica for one that serves")
+    raise AssertionError("the controller assumes that the replica is served")
 
 
 def block(path: Path) -> None:
-    """No directory can be renamed to this."""
+    """Make every rename to this directory fail."""
     (path / "in the way").mkdir(parents=True)
 
 
@@ -66,7 +67,7 @@ def clear(path: Path) -> None:
     path.rmdir()
 
 
-def test_a_topic_that_was_half_moved_is_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_in_the_middle_of_a_move_is_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         target = tmp_path / "c"
         async with serving(tmp_path, dirs(tmp_path, "a", "b", "c")) as node, dialled(node) as peer:
@@ -88,7 +89,7 @@ def test_a_topic_that_was_half_moved_is_deleted(tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.parametrize("failing", ["source", "target"])
-def test_a_rename_that_fails(tmp_path: Path, failing: str) -> None:
+def test_a_failing_rename(tmp_path: Path, failing: str) -> None:
     settings = dirs(tmp_path, "a", "b", "c")
     source, target = tmp_path / "b", tmp_path / "c"
     in_the_way = target / "t-0"

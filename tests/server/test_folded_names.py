@@ -1,4 +1,4 @@
-"""Where the file system keeps names that differ in case only in one place, there are no such topics."""
+"""If the file system ignores case in names, topics whose names differ only in case are refused."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_a_topic_is_not_put_into_the_directory_of_another(tmp_path: Path) -> Non
     run(scenario())
 
 
-def test_a_partition_that_others_have_decided_stays_offline(tmp_path: Path) -> None:
-    """The controller may be on a node whose file system tells them apart; this one's does not."""
+def test_a_partition_created_elsewhere_stays_offline_if_its_directory_collides(tmp_path: Path) -> None:
+    """The controller may be on a node whose file system is case-sensitive, while this node's is not."""
 
     async def scenario() -> None:
         async with serving(FoldingWorld(7), tmp_path) as (peer, node):

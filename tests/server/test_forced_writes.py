@@ -1,4 +1,4 @@
-"""flush.messages and flush.ms, set while a node runs: from then on what is acknowledged is on disk."""
+"""flush.messages and flush.ms, set while a node runs: from then on, acknowledged records are on disk."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ TOPIC, BROKER = 2, 4
 @pytest.mark.parametrize(
     ("kind", "name", "setting"), [(TOPIC, "t", "flush.messages"), (BROKER, "", "log.flush.interval.ms")]
 )
-def test_what_was_written_before_the_change_gets_to_the_disk_too(
-    tmp_path: Path, kind: int, name: str, setting: str
-) -> None:
-    """Else a produce that waits for its followers at that moment would wait for the next one."""
+def test_records_from_before_the_change_are_synced_too(tmp_path: Path, kind: int, name: str, setting: str) -> None:
+    """Otherwise a Produce that waits for its followers at that moment would wait for the next one."""
 
     async def play() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:

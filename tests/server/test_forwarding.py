@@ -1,4 +1,4 @@
-"""Any broker takes any admin request: the active controller does the work, wherever it is and wherever it goes."""
+"""Any broker accepts any admin request, and the active controller handles it, wherever it is or moves to."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ REFUSED = {
     "ExpireDelegationToken": (expire_delegation_token.Request(), ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED),
     "RemoveRaftVoter": (remove_raft_voter.Request(cluster_id=None, voter_id=9), ErrorCode.INVALID_REQUEST),
 }
-"""Requests that are refused: about nodes that are not there, without an authorizer, and without a login."""
+"""Requests that are refused: about unknown nodes, without an authorizer, and without a login."""
 
 
 def test_there_is_a_request_for_every_forwarded_api() -> None:
@@ -110,8 +110,8 @@ def test_there_is_a_request_for_every_forwarded_api() -> None:
     assert {*(name for name, _, _ in requests("t")), *REFUSED} == forwarded
 
 
-def test_a_broker_answers_for_itself_before_it_forwards(tmp_path: Path) -> None:
-    """Settings of one broker, and its log levels, wherever the controller is."""
+def test_a_broker_handles_its_own_rows_before_it_forwards(tmp_path: Path) -> None:
+    """The settings and log levels of one broker, wherever the controller is."""
 
     def setting(kind: int, name: str, key: str, value: str) -> Any:
         change = incremental_alter_configs.AlterableConfig(name=key, config_operation=0, value=value)
@@ -137,7 +137,7 @@ def test_a_broker_answers_for_itself_before_it_forwards(tmp_path: Path) -> None:
             )
             whole = await peer.ask("AlterConfigs", alter_configs.Request(resources=[old]))
             assert [row.error_code for row in whole.responses] == [0]
-            await cluster.until(lambda: node.broker.replication.hosting.leading_throttle.rate == 7, "it goes by it")  # noqa: B023
+            await cluster.until(lambda: node.broker.replication.hosting.leading_throttle.rate == 7, "it applies")  # noqa: B023
             peer.close()
 
     run_cluster(tmp_path, scene)
@@ -162,8 +162,8 @@ def test_every_node_answers_every_admin_request(tmp_path: Path) -> None:
     run_cluster(tmp_path, play)
 
 
-def test_acls_are_changed_by_every_node_and_hold_on_every_node(tmp_path: Path) -> None:
-    """An unknown element costs the client's connection where this node is the controller, and is an error elsewhere."""
+def test_acls_are_changed_through_every_node_and_apply_on_every_node(tmp_path: Path) -> None:
+    """An unknown element closes the client's connection if this node is the controller, and is an error elsewhere."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3, 7)
@@ -196,8 +196,8 @@ def test_acls_are_changed_by_every_node_and_hold_on_every_node(tmp_path: Path) -
     run_cluster(tmp_path, play, **SETTINGS)
 
 
-def test_the_controller_decides_by_the_principal_of_the_client(tmp_path: Path) -> None:
-    """Not by that of the broker that forwards."""
+def test_the_controller_authorizes_the_principal_of_the_client(tmp_path: Path) -> None:
+    """And not that of the forwarding broker."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -213,7 +213,7 @@ def test_the_controller_decides_by_the_principal_of_the_client(tmp_path: Path) -
     run_cluster(tmp_path, play, **SETTINGS)
 
 
-def test_at_the_controllers_listener_nothing_is_forwarded(tmp_path: Path) -> None:
+def test_on_the_controllers_listener_nothing_is_forwarded(tmp_path: Path) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
         active = await cluster.leader()
@@ -228,7 +228,7 @@ def test_at_the_controllers_listener_nothing_is_forwarded(tmp_path: Path) -> Non
     run_cluster(tmp_path, play)
 
 
-def test_a_request_outlives_the_controller(tmp_path: Path) -> None:
+def test_a_request_survives_a_change_of_the_controller(tmp_path: Path) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
         active = await cluster.leader()
@@ -240,7 +240,7 @@ def test_a_request_outlives_the_controller(tmp_path: Path) -> None:
         await stopping
         told.append(await peer.ask("CreateTopics", wanted("after")))
         codes = {each.topics[0].error_code for each in (first, *told)}
-        # one that was decided as the old controller went may be answered by the new one
+        # one that was decided while the old controller resigned may be answered by the new one
         assert codes <= {0, ErrorCode.TOPIC_ALREADY_EXISTS}
         assert await cluster.leader() != active
         peer.close()
@@ -248,8 +248,8 @@ def test_a_request_outlives_the_controller(tmp_path: Path) -> None:
     run_cluster(tmp_path, play)
 
 
-def test_a_request_to_the_controller_itself_outlives_its_term(tmp_path: Path) -> None:
-    """It has decided and cannot commit, for the other voters are gone; they come back, and somebody's answer counts."""
+def test_a_request_to_the_controller_itself_survives_its_term(tmp_path: Path) -> None:
+    """It has decided but cannot commit, as the other voters are down; they return, and a later answer counts."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -301,12 +301,9 @@ def opened(api: str, told: envelope.Response) -> Any:
     return parse(by_name[api].response, by_name[api].max, told.response_data, body_at)
 
 
-def test_every_forwarded_request_outlives_the_controllers_term(tmp_path: Path) -> None:
-    """The controller has decided and cannot commit, because the other voters are gone; they come back, and a later
-    controller answers. Asked at the controller itself, and at a broker that forwards.
-
-    The controller tells the broker that forwards of the end of its term in the envelope: a NOT_CONTROLLER inside would
-    reach the client.
+def test_every_forwarded_request_survives_the_controllers_term(tmp_path: Path) -> None:
+    """The controller has decided but cannot commit, because the other voters are down; they return, and a later
+    controller answers. Tested on the controller itself, and on a broker that forwards.
     """
 
     async def play(cluster: Cluster) -> None:
@@ -343,7 +340,7 @@ def test_every_forwarded_request_outlives_the_controllers_term(tmp_path: Path) -
     run_cluster(tmp_path, play)
 
 
-def test_a_new_topic_is_there_on_every_node_when_the_answer_leaves(tmp_path: Path) -> None:
+def test_a_new_topic_exists_on_every_node_when_the_response_is_sent(tmp_path: Path) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3, 7)
         peers = [await dialled(node) for node in cluster.nodes.values()]
@@ -359,8 +356,8 @@ def test_a_new_topic_is_there_on_every_node_when_the_answer_leaves(tmp_path: Pat
     run_cluster(tmp_path, play)
 
 
-def test_long_requests_that_wait_for_a_controller_keep_no_place(tmp_path: Path) -> None:
-    """They are of many elements, and nobody is the controller: others of their kind are answered meanwhile."""
+def test_long_requests_that_wait_for_a_controller_hold_no_place(tmp_path: Path) -> None:
+    """They have many elements, and there is no controller: other long requests are handled in the meantime."""
     names = [f"no{number}" for number in range(ELEMENTS_AT_ONCE + 100)]
     asked = delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name) for name in names])
     topics = [metadata.MetadataRequestTopic(name=name) for name in names]

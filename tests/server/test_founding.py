@@ -1,4 +1,4 @@
-"""A node that is to found a cluster where there is one has lost its directory: it must not go on alone."""
+"""A node that would form a cluster where one already exists has lost its directory: it must not continue alone."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.server.voting import Quorum, run_quorum
 
 
 async def lost_founder(quorum: Quorum) -> None:
-    """Three voters; the first, which founded the cluster, has lost its directory."""
+    """Three voters; the first one, which formed the cluster, has lost its directory."""
     await quorum.of_three()
     await quorum.voting(1, 2, 3)
     await quorum.stop(1)
     shutil.rmtree(quorum.root / "1")
 
 
-def test_no_second_cluster_is_founded_beside_the_first(tmp_path: Path) -> None:
+def test_no_second_cluster_is_formed_beside_the_first(tmp_path: Path) -> None:
     async def play(quorum: Quorum) -> None:
         await lost_founder(quorum)
         await quorum.leader()
@@ -43,8 +43,9 @@ def test_no_second_cluster_is_founded_beside_the_first(tmp_path: Path) -> None:
     run_quorum(tmp_path, play)
 
 
-def test_a_second_cluster_that_was_founded_ends_when_the_first_is_back(tmp_path: Path) -> None:
-    """Nobody was there to be asked; the voters of old look for the one that it was, and it asks them again."""
+def test_a_second_cluster_stops_when_the_first_is_back(tmp_path: Path) -> None:
+    """No other controller answered when it was formed; the old voters then send requests for its old directory, and it
+    asks them again."""
 
     async def play(quorum: Quorum) -> None:
         await lost_founder(quorum)

@@ -1,4 +1,4 @@
-"""Internal topics have as many replicas as the settings say; only a single node gets by with fewer (decisions/0020)."""
+"""Internal topics have as many replicas as the settings demand; only a single node may have fewer (decisions/0020)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ topics = pytest.mark.parametrize("topic", KEY_TYPES)
 
 
 async def find(cluster: Cluster, topic: str) -> Any:
-    """Node 1's answer to who coordinates a group, or a transactional id."""
+    """Node 1's response to a request for the coordinator of a group, or of a transactional id."""
     peer = await dialled(cluster.nodes[1])
     told = await peer.ask(
         "FindCoordinator",
@@ -43,7 +43,7 @@ def fenced(cluster: Cluster) -> set[int]:
 
 @topics
 def test_a_cluster_waits_for_the_brokers_it_needs(tmp_path: Path, topic: str) -> None:
-    """Created on the first broker alone, the offsets of all groups would be lost with its disk."""
+    """If the topic were created on the first broker alone, the offsets of all groups would be lost with its disk."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2)
@@ -72,7 +72,7 @@ def test_a_broker_that_is_down_counts(tmp_path: Path, topic: str) -> None:
 
 
 @topics
-def test_a_single_controller_takes_the_brokers_there_are(tmp_path: Path, topic: str) -> None:
+def test_a_single_controller_uses_the_existing_brokers(tmp_path: Path, topic: str) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2)
         assert (await find(cluster, topic)).error_code == ErrorCode.NONE

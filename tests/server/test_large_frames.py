@@ -1,4 +1,5 @@
-"""One large frame holds up nobody: it is received, checked, written and answered in pieces, or refused as it begins."""
+"""A large frame delays no other request: it is received, checked, written and answered in pieces, or refused at its
+beginning."""
 
 from __future__ import annotations
 
@@ -29,13 +30,13 @@ COME_BYTES = 100_000
 
 
 @pytest.mark.parametrize("api", API, ids=lambda api: api.name)
-def test_only_what_carries_records_may_be_as_large_as_the_settings_allow(api: Api) -> None:
+def test_only_apis_with_records_may_have_large_frames(api: Api) -> None:
     begin = memoryview(pack(">ihh", 0, api.key, api.max))
     assert why_too_large(4 + FRAME_BYTES_MAX, begin) is None
     assert (why_too_large(5 + FRAME_BYTES_MAX, begin) is None) is api.carries_bytes
 
 
-def test_a_large_frame_without_records_is_refused_as_it_begins(
+def test_a_large_frame_without_records_is_refused_at_its_beginning(
     with_broker: WithBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     begin = pack(">ihhi", FRAME_BYTES_MAX + 1, by_name["Metadata"].key, 12, 1) + bytes(COME_BYTES)
@@ -50,7 +51,7 @@ def test_a_large_frame_without_records_is_refused_as_it_begins(
     assert f"Metadata of {FRAME_BYTES_MAX + 1} bytes" in caplog.text
 
 
-def test_a_large_buffer_is_not_filled_before_bytes_come() -> None:
+def test_a_large_buffer_is_not_zeroed_before_bytes_arrive() -> None:
     assert type(receive_buffer(MAPPED_BYTES - 1)) is bytearray
     view = memoryview(receive_buffer(MAPPED_BYTES))
     assert type(view.obj) is not bytearray, "it would be filled with zeros at once"
@@ -59,8 +60,8 @@ def test_a_large_buffer_is_not_filled_before_bytes_come() -> None:
     assert bytes(view[-4:]) == b"\0end"
 
 
-def test_an_answer_that_is_built_in_turns_is_joined_in_turns() -> None:
-    """Its pieces are millions: each step joins those that it has built."""
+def test_a_response_that_is_built_in_turns_is_joined_in_turns() -> None:
+    """It has millions of pieces: each step joins those that it has built."""
     topics = [metadata.MetadataResponseTopic(name=f"t{number}") for number in range(10_000)]
     response = metadata.Response(brokers=[], topics=topics)
     work, steps, chunks = build_chunks_in_turns(response, 12), 0, []
@@ -77,7 +78,7 @@ def test_an_answer_that_is_built_in_turns_is_joined_in_turns() -> None:
 
 
 def test_a_produce_of_many_bytes_is_written_in_turns(with_broker: WithBroker) -> None:
-    """However few its partitions are; it is answered as a whole."""
+    """However few partitions it has; it gets one response."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", PARTITIONS)
@@ -105,7 +106,7 @@ def test_a_produce_of_many_bytes_is_written_in_turns(with_broker: WithBroker) ->
 
 
 def test_the_next_request_does_not_wait_for_the_acknowledgement_of_a_large_one(with_broker: WithBroker) -> None:
-    """Only until its last slice is written: with acks=all its followers take their time."""
+    """Only until its last slice is written: with acks=all, its followers take more time."""
     count = AT_ONCE_BYTES // VALUE_BYTES + 2
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -136,7 +137,7 @@ def test_the_next_request_does_not_wait_for_the_acknowledgement_of_a_large_one(w
             peer.close()
             await asyncio.gather(*asked, return_exceptions=True)
 
-    with_broker(scenario, {"broker.session.timeout.ms": "60000"})  # it lives, however busy the machine
+    with_broker(scenario, {"broker.session.timeout.ms": "60000"})  # it is up, however busy the machine is
 
 
 def read(log: Log) -> bytes:

@@ -1,4 +1,5 @@
-"""Several log.dirs on real nodes: where partitions are put and found again, and what one lost directory takes away."""
+"""Several log.dirs on real nodes: where partitions are created and found again, and the effect of one lost
+directory."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def places(node: Node) -> dict[str, str]:
 
 
 def said(node: Node, topic: str) -> dict[str, str]:
-    """The same, as the metadata says it."""
+    """The same according to the metadata."""
     names = {directory.id: Path(directory.path).name for directory in node.broker.storage.log_dirs.online}
     image = node.broker.metadata.image.topics[topic]
     return {
@@ -46,12 +47,12 @@ def said(node: Node, topic: str) -> dict[str, str]:
 
 
 async def told(node: Node, topic: str) -> None:
-    """Until the controller knows where everything is."""
+    """Wait until the controller knows where everything is."""
     for _ in range(500):
         if said(node, topic) == {name: at for name, at in places(node).items() if name.startswith(f"{topic}-")}:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(f"{said(node, topic)} is said, and {places(node)} is so")
+    raise AssertionError(f"the metadata has {said(node, topic)} instead of {places(node)}")
 
 
 def test_partitions_are_spread_and_found_again(tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_partitions_are_spread_and_found_again(tmp_path: Path) -> None:
             ids = {each.id for each in node.broker.storage.log_dirs.online}
             assert set(node.broker.metadata.image.brokers[node.broker.node_id].log_dirs) == ids
             assert len(ids) == 2
-        # a third one is formatted, and takes what is new; the order does not matter where the metadata is named
+        # a third one is formatted and gets new partitions; if the metadata's is named, any order will do
         more = dirs(tmp_path, "c", "b", "a", **{"metadata.log.dir": str(tmp_path / "a")})
         async with serving(tmp_path, more) as node, dialled(node) as peer:
             assert places(node) == before
@@ -80,7 +81,7 @@ def test_partitions_are_spread_and_found_again(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_the_metadata_may_have_a_directory_of_its_own(tmp_path: Path) -> None:
+def test_the_metadata_may_have_its_own_directory(tmp_path: Path) -> None:
     settings = dirs(tmp_path, "a", "b", **{"metadata.log.dir": str(tmp_path / "m")})
 
     async def scenario() -> None:
@@ -120,9 +121,9 @@ def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stale", ["a", "b"])
 @pytest.mark.parametrize("lost", ["", "a", "b"])
-def test_of_a_topic_that_was_made_again_the_old_ones_log_is_set_aside(tmp_path: Path, stale: str, lost: str) -> None:
-    """It was in a directory that was out of reach then, or a loss of power took its deletion back, and may have taken
-    the topic's id away in one of them."""
+def test_the_log_of_a_recreated_topics_predecessor_is_set_aside(tmp_path: Path, stale: str, lost: str) -> None:
+    """Its directory was unreachable at that time, or a power loss undid its deletion, and may have removed the topic's
+    id in one of them."""
 
     async def scenario() -> None:
         async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
@@ -147,7 +148,7 @@ async def described(peer: Peer) -> dict[str, int]:
     return {Path(each.log_dir).name: each.error_code for each in reply.results}
 
 
-def test_the_rest_is_served_where_a_directory_cannot_be_used_at_the_start(tmp_path: Path) -> None:
+def test_other_directories_are_served_if_one_cannot_be_used_at_the_start(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, dirs(tmp_path, "a", "b"), 1) as node, dialled(node) as peer:
             await make(peer, "t", 2)
@@ -177,7 +178,7 @@ def test_the_rest_is_served_where_a_directory_cannot_be_used_at_the_start(tmp_pa
 
 
 async def move(peer: Peer, topic: str, path: Path, *indexes: int) -> list[int]:
-    """AlterReplicaLogDirs; the error codes."""
+    """AlterReplicaLogDirs; returns the error codes."""
     rpc = alter_replica_log_dirs
     named = rpc.AlterReplicaLogDirTopic(name=topic, partitions=list(indexes))
     asked = rpc.Request(dirs=[rpc.AlterReplicaLogDir(path=str(path), topics=[named])])
@@ -226,8 +227,8 @@ def test_a_replica_moves_while_it_is_written_to(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_move_that_was_answered_is_remembered(tmp_path: Path) -> None:
-    """Though nothing was copied yet as the broker was killed."""
+def test_an_acknowledged_move_is_remembered(tmp_path: Path) -> None:
+    """Even if nothing was copied yet when the broker was killed."""
 
     async def scenario() -> None:
         async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
@@ -251,7 +252,7 @@ async def all_are_there(peer: Peer, count: int) -> None:
     assert offset == count
 
 
-def test_a_move_is_throttled_called_off_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_a_move_is_throttled_cancelled_and_continued_after_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
             await throttle(peer, 1)
@@ -265,10 +266,10 @@ def test_a_move_is_throttled_called_off_and_goes_on_after_a_restart(tmp_path: Pa
                 assert 0 < future.offset_lag < 30
                 assert future.partition_size > 0
                 if is_called_off:
-                    assert await move(peer, "t", tmp_path / "a", 0) == [0]  # stay where you are
+                    assert await move(peer, "t", tmp_path / "a", 0) == [0]  # a move to the current directory cancels
                     assert not list(node.broker.replication.replicas.moves)
                     assert await rows(peer, "b") == []
-                    await throttle(peer, 1 << 40)  # what has passed is paid for
+                    await throttle(peer, 1 << 40)  # the time that has passed pays off the debt
                     while node.broker.replication.hosting.moving_throttle.must_wait:
                         await asyncio.sleep(0.001)
                     await throttle(peer, 1)
@@ -315,7 +316,7 @@ async def rows(peer: Peer, directory: str) -> list[describe_log_dirs.DescribeLog
     ]
 
 
-def test_a_deleted_topic_takes_its_future_replica_along(tmp_path: Path) -> None:
+def test_deleting_a_topic_deletes_its_future_replica(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
             await throttle(peer, 1)

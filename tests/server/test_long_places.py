@@ -1,4 +1,4 @@
-"""The places of long requests: work has them, not waiting; what they hold and what waits for them is bounded."""
+"""The places of long requests: work holds them, waiting does not; the held and the waiting bytes are bounded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.server.raw import raw
 
 
 async def in_line(work: LongWork, *asked: tuple[int, int]) -> tuple[list[int], list[asyncio.Task[None]]]:
-    """Ask for places of so many elements and frame bytes; who has one, by number, and the tasks, which keep theirs."""
+    """Asks for places for this many elements and frame bytes; returns which have one, by number, and their tasks, which
+    keep them."""
     having: list[int] = []
 
     async def ask(number: int, elements: int, frame_bytes: int) -> None:
@@ -55,7 +56,7 @@ def test_long_requests_together_have_no_more_elements_than_the_limit() -> None:
         tasks[0].cancel()
         tasks[2].cancel()
         await turns(3)
-        assert having == [0, 1, 2, 3], "one that has more than all may have goes alone"
+        assert having == [0, 1, 2, 3], "one with more than the limit runs alone"
         tasks[3].cancel()
         await turns(3)
         assert having == [0, 1, 2, 3, 4]
@@ -64,7 +65,7 @@ def test_long_requests_together_have_no_more_elements_than_the_limit() -> None:
     asyncio.run(scenario())
 
 
-def test_one_that_leaves_the_queue_lets_those_behind_it_go_on() -> None:
+def test_a_request_that_leaves_the_queue_lets_those_behind_it_continue() -> None:
     async def scenario() -> None:
         work = LongWork()
         having, tasks = await in_line(work, (10, 0), (ELEMENTS_MAX, 7), (1, 0))
@@ -93,7 +94,7 @@ def test_frames_that_wait_for_a_place_have_no_more_bytes_than_the_limit() -> Non
             await beyond[0]
         await end([*tasks, *more])
         _, alone = await in_line(work, (ELEMENTS_MAX, 0), (1, 500))
-        assert work.queued_bytes == 500, "where nothing else waits it may have more"
+        assert work.queued_bytes == 500, "if nothing else waits, it may have more"
         await end(alone)
         assert work.queued_bytes == 0
 
@@ -110,7 +111,7 @@ def test_no_more_requests_wait_for_a_place_than_the_limit() -> None:
     asyncio.run(scenario())
 
 
-def test_it_tells_when_long_requests_are_under_way() -> None:
+def test_it_reports_when_long_requests_are_in_progress() -> None:
     async def scenario() -> None:
         work, told = LongWork(), []
         work.on_busy(told.append)
@@ -127,7 +128,7 @@ def test_it_tells_when_long_requests_are_under_way() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("has_quota", [False, True])
-def test_a_produce_that_waits_for_replicas_keeps_no_place_and_no_frame(
+def test_a_produce_that_waits_for_replicas_holds_no_place_and_no_frame(
     with_broker: WithBroker, has_quota: bool
 ) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
@@ -171,7 +172,7 @@ async def limit_requests(peer: Peer) -> None:
 
 
 def lacks_a_replica(node: Node, topic: str, index: int) -> None:
-    """As after a follower that is in sync has gone: nothing more is committed."""
+    """The state after an in-sync follower is gone: nothing more is committed."""
     partition = node.broker.replication.hosting.find(topic, index)
     image = node.broker.metadata.image.topics[topic].partitions[index]
     both = (node.broker.node_id, 99)
@@ -179,7 +180,7 @@ def lacks_a_replica(node: Node, topic: str, index: int) -> None:
 
 
 def test_a_long_fetch_keeps_its_place_until_it_is_answered(with_broker: WithBroker) -> None:
-    """What it is read into and answered with is counted with its elements."""
+    """Its objects and its response are counted with its elements."""
 
     async def scenario(_: Peer, node: Node) -> None:
         work, told = node.broker.long_work, []
@@ -201,7 +202,7 @@ def test_a_long_fetch_keeps_its_place_until_it_is_answered(with_broker: WithBrok
 
 
 def test_fetches_that_wait_have_no_more_rows_than_the_limit(with_broker: WithBroker) -> None:
-    """What is beyond is answered at once, with what there is."""
+    """Requests above the limit are answered at once, with the available records."""
     rows = ELEMENTS_AT_ONCE + 200
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -228,7 +229,7 @@ def test_fetches_that_wait_have_no_more_rows_than_the_limit(with_broker: WithBro
     with_broker(scenario)
 
 
-def test_who_waits_for_another_node_gives_its_place_away_and_comes_again() -> None:
+def test_a_request_that_waits_for_another_node_gives_up_its_place_and_returns() -> None:
     async def scenario() -> None:
         work, answer = LongWork(), asyncio.Event()
         told: list[str] = []
@@ -259,7 +260,7 @@ def test_who_waits_for_another_node_gives_its_place_away_and_comes_again() -> No
     asyncio.run(scenario())
 
 
-def test_who_waits_beyond_the_limit_keeps_its_place() -> None:
+def test_a_request_that_waits_above_the_limit_keeps_its_place() -> None:
     async def scenario() -> None:
         work, answer = LongWork(), asyncio.Event()
         assert work.park(PARKED_MAX - 9)
@@ -280,7 +281,7 @@ def test_who_waits_beyond_the_limit_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_what_waits_for_its_place_again_is_counted(is_cancelled: bool) -> None:
+def test_requests_that_wait_for_their_place_again_are_counted(is_cancelled: bool) -> None:
     async def scenario() -> None:
         work, answer = LongWork(), asyncio.Event()
 

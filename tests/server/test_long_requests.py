@@ -1,6 +1,6 @@
-"""No request holds up others: a row of the Api table allows few elements, or its handler gives turns between them.
+"""No request delays others: its row in the Api table allows few elements, or its handler yields between them.
 
-What is counted is the work between two turns of the loop, by the calls that are made; nothing here is timed.
+The work between two turns of the loop is measured by counting calls; nothing here is timed.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from tests.server.raw import raw
 
 MANY = 4000
 CALLS_A_TURN = 25_000
-"""Of functions, Python's and C's: some ten milliseconds. 4,000 elements handled in one go take more."""
+"""The limit of calls, of Python and C functions: some ten milliseconds. 4,000 elements handled in one go exceed it."""
 ARRAYS = {api: list(arrays_of(layout(api.request, api.max))) for api in API}
 LONG = [api for api in API if api.elements > FEW and api.listens is not Listens.CONTROLLER]
 QUICK = ("Produce", "Fetch", "Metadata", "OffsetCommit", "OffsetFetch", "DeleteTopics", "DeleteRecords", "LeaveGroup")
-"""Measured with the fast tests; the others take as long together as all these tests may."""
+"""APIs that the fast tests measure; the others together take as long as all these tests may."""
 SHORT = [api for api in API if api.elements <= FEW and ARRAYS[api] and api.listens is not Listens.CONTROLLER]
-"""The requests of nodes to a controller's listener have tests of their own rows."""
+"""Requests of nodes to a controller's listener are measured by other tests."""
 
 
 class Meter:
@@ -80,13 +80,13 @@ def frame_of(api: Api, path: tuple[str, ...], elements: int) -> bytes:
     "api",
     [pytest.param(api, id=api.name, marks=() if api.name in QUICK else pytest.mark.slow) for api in LONG],
 )
-def test_many_elements_leave_others_their_turns(with_broker: WithBroker, api: Api) -> None:
+def test_many_elements_do_not_delay_others(with_broker: WithBroker, api: Api) -> None:
     calls = {}
 
     async def scenario(_: Any, node: Node) -> None:
         for path in ARRAYS[api]:
             async with raw(node) as client:
-                for warming in (3, ELEMENTS_AT_ONCE + 100):  # what is made on first use
+                for warming in (3, ELEMENTS_AT_ONCE + 100):  # objects that are created on first use
                     client.send(frame_of(api, path, warming))
                     await client.frame()
                 with Meter() as meter:
@@ -121,11 +121,11 @@ def test_a_row_that_allows_many_elements_refuses_more(api: Api) -> None:
 
 
 def test_no_row_allows_more_than_a_large_cluster_has() -> None:
-    """What is read into objects is freed in one go, and looked through by the collector of cycles."""
+    """The objects of a request are freed in one go, and the cyclic garbage collector scans them."""
     assert max(api.elements for api in API) == 100_000
 
 
-def test_a_replicas_fetch_names_what_can_be_looked_at_in_one_go(
+def test_a_replicas_fetch_has_a_limit_on_named_partitions(
     with_broker: WithBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     def asked(count: int) -> fetch.Request:
@@ -143,11 +143,11 @@ def test_a_replicas_fetch_names_what_can_be_looked_at_in_one_go(
 
     with_broker(scenario)
     assert f"names more than {NAMED_LIMIT} partitions" in caplog.text
-    assert 2 * NAMED_MAX <= NAMED_LIMIT, "no follower names so many"
+    assert 2 * NAMED_MAX <= NAMED_LIMIT, "no follower names this many"
 
 
 def test_the_logs_of_a_large_topic_are_opened_in_turns(with_broker: WithBroker) -> None:
-    """And the topic is usable when its maker hears of it."""
+    """And the topic is usable when its creator gets the response."""
     count = 10 * HOSTED_AT_ONCE
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -169,7 +169,7 @@ def test_the_logs_of_a_large_topic_are_opened_in_turns(with_broker: WithBroker) 
     with_broker(scenario)
 
 
-def test_who_waits_for_logs_waits_no_longer_than_asked(with_broker: WithBroker) -> None:
+def test_waiting_for_logs_ends_at_the_deadline(with_broker: WithBroker) -> None:
     count = 10 * HOSTED_AT_ONCE
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -180,15 +180,15 @@ def test_who_waits_for_logs_waits_no_longer_than_asked(with_broker: WithBroker) 
         while broker.replication.hosting.find("large", 0) is None:
             await asyncio.sleep(0)
         await served_everywhere(broker, asyncio.get_running_loop().time())
-        assert broker.replication.hosting.find("large", count - 1) is None, "they are opened still"
+        assert broker.replication.hosting.find("large", count - 1) is None, "they are still opened later"
         await making
         assert broker.replication.hosting.find("large", count - 1) is not None
 
     with_broker(scenario)
 
 
-def test_what_becomes_of_a_topic_whose_logs_are_being_opened_counts(with_broker: WithBroker) -> None:
-    """It is opened with the settings it has by then, and not at all where it has been deleted."""
+def test_changes_of_a_topic_whose_logs_are_being_opened_apply(with_broker: WithBroker) -> None:
+    """Its logs are opened with the current settings, and not at all if it has been deleted."""
     count = 5 * HOSTED_AT_ONCE // 2
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -214,7 +214,7 @@ def test_what_becomes_of_a_topic_whose_logs_are_being_opened_counts(with_broker:
     with_broker(scenario)
 
 
-def test_a_long_answer_to_a_short_question_leaves_others_their_turns(with_broker: WithBroker) -> None:
+def test_a_long_response_to_a_short_request_does_not_delay_others(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for at in range(0, 2000, 500):
             topics = [create_topics.CreatableTopic(name=f"t{at + n}", num_partitions=1) for n in range(500)]
@@ -224,7 +224,7 @@ def test_a_long_answer_to_a_short_question_leaves_others_their_turns(with_broker
             told = await asyncio.gather(*(ask_metadata(node, everything) for _ in range(5)))
         assert meter.most <= CALLS_A_TURN
         assert len(set(told)) == 1
-        assert len(node.broker.metadata.answers) == 1, "those who ask for the same meanwhile share one answer"
+        assert len(node.broker.metadata.answers) == 1, "equal requests in the meantime share one response"
 
     with_broker(scenario)
 
@@ -235,7 +235,7 @@ async def ask_metadata(node: Node, request: metadata.Request) -> bytes:
         return await client.frame()
 
 
-def test_however_many_long_requests_there_are_one_piece_of_one_is_done_in_a_turn(with_broker: WithBroker) -> None:
+def test_one_piece_of_one_long_request_runs_in_each_turn(with_broker: WithBroker) -> None:
     api = by_name["Metadata"]
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -256,7 +256,7 @@ def test_however_many_long_requests_there_are_one_piece_of_one_is_done_in_a_turn
     with_broker(scenario)
 
 
-def test_work_for_a_client_that_is_gone_ends(with_broker: WithBroker) -> None:
+def test_work_for_a_disconnected_client_ends(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         work = node.broker.long_work
         _, writer = await asyncio.open_connection(*node.bootstrap.split(":"))
@@ -266,12 +266,12 @@ def test_work_for_a_client_that_is_gone_ends(with_broker: WithBroker) -> None:
         writer.transport.abort()
         while node.server.dispatcher.tasks:
             await asyncio.sleep(0)
-        assert work.turns <= 201, "it was read, which takes 200, and not handled"
+        assert work.turns <= 201, "it was parsed, which takes 200, but not handled"
 
     with_broker(scenario)
 
 
-def test_a_produce_of_many_partitions_is_appended_as_it_came(with_broker: WithBroker) -> None:
+def test_a_produce_of_many_partitions_is_appended_unchanged(with_broker: WithBroker) -> None:
     """Its records stay in the receive buffer until they are written, and the next request does not touch them."""
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -300,7 +300,7 @@ def test_a_produce_of_many_partitions_is_appended_as_it_came(with_broker: WithBr
     with_broker(scenario)
 
 
-def test_places_are_given_in_the_order_asked_and_come_back() -> None:
+def test_places_are_given_in_order_and_returned() -> None:
     async def scenario() -> None:
         work, order = LongWork(), []
         go_on = asyncio.Event()

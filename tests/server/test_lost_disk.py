@@ -1,4 +1,4 @@
-"""A log whose disk fails, and that no other broker has: it is offline, and the rest is served on."""
+"""A log whose disk fails, and that no other broker has, goes offline; the rest is still served."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.serving import dialled, serving
 
 
 def fill_up(partition: Partition) -> None:
-    """From now on the device under the active file has no space left."""
+    """From now on the device under the active file is full."""
     full = os.open("/dev/full", os.O_RDWR)
     os.dup2(full, partition.log.segments.active.handle())
     os.close(full)
@@ -30,7 +30,7 @@ def hosted(node: Node, topic: str) -> Partition:
     return partition
 
 
-def test_what_no_other_broker_has_is_offline_alone(with_broker: WithBroker) -> None:
+def test_only_partitions_without_other_replicas_go_offline(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for topic in ("lost", "served"):
             await make(peer, topic)

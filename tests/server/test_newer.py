@@ -1,4 +1,4 @@
-"""A directory that needs more than is served here: named, and not touched."""
+"""A directory that needs a newer version: the error names the reason, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kpybroker.world.real import RealWorld
 SHARE = FeatureLevelRecord(name="share.version", feature_level=1)
 STREAMS = FeatureLevelRecord(name="streams.version", feature_level=1)
 UNKNOWN = b"\x01\xfa\x01\x00\x00"
-"""Kind 250."""
+"""A record key of kind 250."""
 
 
 def start(path: Path) -> None:
@@ -64,7 +64,7 @@ def refusal(path: Path) -> str:
     with pytest.raises(ConfigError) as refused:
         start(path)
     assert contents(path) == before
-    assert str(refused.value).endswith("Nothing was touched")
+    assert str(refused.value).endswith("Nothing was changed")
     return str(refused.value)
 
 
@@ -75,7 +75,7 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def test_features_that_are_not_served_are_named_with_the_command_that_lowers_them(data: Path) -> None:
+def test_unserved_features_are_named_with_the_command_that_lowers_them(data: Path) -> None:
     append(data, frame_record(SHARE))
     append(data, frame_record(STREAMS))
     said = refusal(data)
@@ -102,12 +102,12 @@ def test_features_that_are_not_served_are_named_with_the_command_that_lowers_the
         (FeatureLevelRecord(name="new.version", feature_level=1), "new.version is at level 1, and 0 is served"),
     ],
 )
-def test_a_level_that_is_not_served(record: FeatureLevelRecord, said: str, data: Path) -> None:
+def test_a_level_above_the_supported_ones(record: FeatureLevelRecord, said: str, data: Path) -> None:
     append(data, frame_record(record))
     assert said in refusal(data)
 
 
-def test_a_record_of_a_kind_that_is_not_known(data: Path) -> None:
+def test_a_record_of_an_unknown_kind(data: Path) -> None:
     log = append(data, UNKNOWN)
     assert f"{log} has a metadata record of kind 250, version 0, at offset {end_of(log) - 1}" in refusal(data)
 
@@ -117,7 +117,7 @@ def test_a_later_version_of_the_quorum(data: Path) -> None:
     assert "kraft.version is at level 2, and 0 to 1 is served; use a newer kpybroker" in refusal(data)
 
 
-def test_a_snapshot_counts_too(data: Path) -> None:
+def test_a_snapshot_is_checked_too(data: Path) -> None:
     end = end_of(max((data / METADATA_DIRECTORY).glob("*.log")))
     snapshot = data / METADATA_DIRECTORY / f"{end:020d}-0000000009.checkpoint"
     levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), SHARE]
@@ -134,10 +134,10 @@ def test_a_directory_that_was_only_formatted(data: Path, tmp_path: Path) -> None
     levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), SHARE]
     bootstrap = b"".join(encode_snapshot(levels, epoch=0, now_ms=1, last_timestamp_ms=1))
     (fresh / "bootstrap.checkpoint").write_bytes(bootstrap)
-    assert "format it anew, by `kpybroker storage format` or with --feature share.version=0" in refusal(fresh)
+    assert "format it again, with `kpybroker storage format` or with --feature share.version=0" in refusal(fresh)
 
 
-def test_meta_properties_of_a_later_version(data: Path) -> None:
+def test_a_later_version_of_meta_properties(data: Path) -> None:
     meta = data / "meta.properties"
     meta.write_text(meta.read_text().replace("version=1", "version=2"))
     before = contents(data)

@@ -1,4 +1,4 @@
-"""Logins with tokens at a real node: its start with keys and without, what it logs, and that nobody waits for keys."""
+"""Logins with tokens on a real node: starts with and without keys, log lines, and that nothing waits for keys."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def play(path: Path, settings: dict[str, str], scenario: Callable[[Node], Awaita
 
 
 async def nothing(node: Node) -> None:
-    """It has started."""
+    """Does nothing: the node has started."""
 
 
 async def log_in(connection: Raw, token: str) -> rpc.Response:
@@ -78,17 +78,17 @@ async def gets_in(node: Node, token: str) -> bool:
         return True
 
 
-def test_unsecured_tokens_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_about_unsecured_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(node: Node) -> None:
         assert await gets_in(node, unsecured(claims_of()))
         assert not await gets_in(node, PROVIDER.token(claims_of()))
 
     play(tmp_path, UNSECURED, scenario)
-    assert "listener CLIENTS takes unsecured tokens: anybody may log in there as anybody" in caplog.text
+    assert "listener CLIENTS accepts unsecured tokens: any client can log in there under any name" in caplog.text
 
 
-def test_keys_of_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And what is set, or not set, is told in the log, without a part of any token."""
+def test_keys_from_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log contains which settings are set or missing, but no part of any token."""
     caplog.set_level(logging.DEBUG)
     file = tmp_path / "keys.json"
     file.write_text(PROVIDER.key_set({"kty": "XX"}))
@@ -105,8 +105,8 @@ def test_keys_of_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     play(tmp_path, {**SIGNED, URL: file.as_uri()}, scenario)
     assert "knows 2 keys of tokens" in caplog.text
     assert "1 keys are left out" in caplog.text
-    assert "expected.audience is not set, so only tokens that name no audience log in" in caplog.text
-    assert "expected.issuer is not set, so tokens of any issuer log in" in caplog.text
+    assert "expected.audience is not set, so only tokens without an audience are accepted" in caplog.text
+    assert "expected.issuer is not set, so tokens of any issuer are accepted" in caplog.text
     assert "login with OAUTHBEARER failed: the token is refused: it has expired" in caplog.text
     for part in (*token.split("."), *wrong.split(".")):
         assert part not in caplog.text
@@ -150,7 +150,7 @@ def secure_server(tmp_path: Path) -> Iterator[KeyServer]:
         yield server
 
 
-def test_keys_come_by_https_from_who_is_trusted(tmp_path: Path, secure_server: KeyServer) -> None:
+def test_keys_are_fetched_by_https_from_a_trusted_server(tmp_path: Path, secure_server: KeyServer) -> None:
     async def scenario(node: Node) -> None:
         assert await gets_in(node, PROVIDER.token(claims_of()))
 
@@ -171,8 +171,8 @@ def test_keys_come_by_https_from_who_is_trusted(tmp_path: Path, secure_server: K
         play(tmp_path, {**settings, "listener.name.clients.oauthbearer.sasl.jaas.config": absent}, nothing)
 
 
-def test_nobody_waits_for_keys_that_do_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the address says nothing, those whose key is known log in; and the node stops at once."""
+def test_nothing_waits_for_keys_that_do_not_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the server is silent, clients whose key is known log in; and the node stops at once."""
     monkeypatch.setattr(refreshing_keys, "AGAIN_AFTER_S", 0)
     PROVIDER.add("new", "ES256")
     with KeyServer() as server, socket.create_server(("127.0.0.1", 0)) as silent:
@@ -193,8 +193,8 @@ def test_nobody_waits_for_keys_that_do_not_come(tmp_path: Path, monkeypatch: pyt
         play(tmp_path, {**SIGNED, URL: url}, scenario)
 
 
-def test_the_example_of_the_page_serves(tmp_path: Path, secure_server: KeyServer) -> None:
-    """With the files and the address of this test."""
+def test_the_example_in_the_documentation_works(tmp_path: Path, secure_server: KeyServer) -> None:
+    """With the files and the URL of this test."""
     page = (Path(__file__).parents[2] / "docs" / "security-sasl.md").read_text()
     [example] = [each for each in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if "OAuthBearerLoginModule" in each]
     of_clients = "listener.name.clients."
@@ -220,7 +220,7 @@ def test_the_example_of_the_page_serves(tmp_path: Path, secure_server: KeyServer
     play(tmp_path, {**parse_properties(example, "security-sasl.md"), **own}, scenario)
 
 
-def test_a_key_that_is_new_is_known_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_key_is_known_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refreshing_keys, "AGAIN_AFTER_S", 0)
     provider = IdentityProvider("ES256")
     with KeyServer() as server:

@@ -1,5 +1,5 @@
-"""What an event loop may rely on: there is room whenever reading is not paused, `get_buffer` does nothing else, one
-connection does not hold it for long, and what it was given to send stays as it is until it has been sent.
+"""What an event loop relies on: there is room whenever reading is not paused, `get_buffer` has no side effects, one
+connection does not block it for long, and data given to it to send does not change until it has been sent.
 
 libuv calls through a null pointer where a stream is paused or closed between `get_buffer` and `buffer_updated`.
 """
@@ -31,7 +31,7 @@ from tests.conftest import WithBroker
 
 
 class Pipe(asyncio.Transport):
-    """The event loop's side of a socket: its reads are as large as chance wants them."""
+    """The event loop's side of a socket: the sizes of its reads are random."""
 
     def __init__(self, connection: Connection, chance: Random) -> None:
         super().__init__({"peername": ("192.0.2.1", 9)})
@@ -39,7 +39,7 @@ class Pipe(asyncio.Transport):
         self.paused = False
         self.is_in_get_buffer = False
         self.pieces: list[Any] = []
-        """What was given to be sent, uncopied."""
+        """The data that was given to be sent, uncopied."""
         self.unsent_bytes = 0
         self.connection = connection
         connection.connection_made(self)
@@ -70,7 +70,7 @@ class Pipe(asyncio.Transport):
         self.pieces += pieces
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """What is unsent here pauses nobody."""
+        """Unsent data here pauses nothing."""
 
     def get_write_buffer_size(self) -> int:
         return self.unsent_bytes
@@ -78,7 +78,7 @@ class Pipe(asyncio.Transport):
     async def deliver(self, data: bytes) -> None:
         at = 0
         while at < len(data):
-            # as libuv does: on and on, while a read fills the whole buffer
+            # like libuv: repeatedly, as long as a read fills the whole buffer
             for _ in range(32):
                 if self.paused or at == len(data):
                     break
@@ -122,7 +122,8 @@ def framed(number: int, name: str, request: Any, version: int) -> bytes:
 
 
 def test_many_requests_at_once_are_answered_in_slices(with_broker: WithBroker) -> None:
-    """However many lie in the buffer, others get their turn in between, and nothing calls itself ever deeper."""
+    """However many are in the buffer, other connections get their turn in between, and the recursion depth is
+    bounded."""
     count = 30_000
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -138,7 +139,7 @@ def test_many_requests_at_once_are_answered_in_slices(with_broker: WithBroker) -
             slices.append(done - sum(slices))
         assert max(slices) <= 4 * REPLIES_LIMIT
         await delivery
-        pipe.connection.connection_lost(None)  # or the stop would wait for it
+        pipe.connection.connection_lost(None)  # otherwise the stop would wait for it
 
     with_broker(scenario)
 
@@ -153,14 +154,14 @@ def test_memory_that_is_being_sent_is_not_read_into(is_sent: bool, with_broker: 
             Pipe(Connection(node.server.port, ListenerState("PLAINTEXT", BROKER, is_open=True)), Random(1))
             for _ in range(2)
         )
-        for number in range(2):  # the second time a place is known, and the memory is used again
+        for number in range(2):  # the second time, the position is known and the memory is reused
             await slow.deliver(framed(number, "Fetch", fetched("a", 0), 12))
             slow.unsent_bytes = 0 if is_sent else 100_000
         lent = [piece for piece in slow.pieces if isinstance(piece, memoryview) and isinstance(piece.obj, ReadBuffer)]
-        assert lent, "the disk says what is in the page cache"
+        assert lent, "the disk decides what is in the page cache"
         before = [bytes(piece) for piece in lent]
         for number in range(4):
-            await slow.deliver(framed(9, "ListGroups", list_groups.Request(), 3))  # gives back what was sent
+            await slow.deliver(framed(9, "ListGroups", list_groups.Request(), 3))  # gives back the memory of sent data
             await other.deliver(framed(number, "Fetch", fetched("b", 0), 12))
         assert ([bytes(piece) for piece in lent] == before) is not is_sent
         for pipe in (slow, other):
@@ -169,8 +170,8 @@ def test_memory_that_is_being_sent_is_not_read_into(is_sent: bool, with_broker: 
     with_broker(scenario)
 
 
-def test_nothing_of_a_large_answer_stays_when_it_was_sent(with_broker: WithBroker) -> None:
-    """Encoded answers not even until the next look; records are in read buffers, which are given back then."""
+def test_nothing_of_a_large_response_stays_after_it_was_sent(with_broker: WithBroker) -> None:
+    """Encoded responses are freed at once; records are in read buffers, which are given back at the next look."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "a")
@@ -183,7 +184,7 @@ def test_nothing_of_a_large_answer_stays_when_it_was_sent(with_broker: WithBroke
             await asyncio.sleep(0)
         assert [len(piece) for piece in pipe.pieces if isinstance(piece, Encoded)] > [SMALL_WRITE_BYTES]
         assert pipe.connection.lent == []
-        for number in range(2):  # the second time a place is known, and the records are read without waiting
+        for number in range(2):  # the second time, the position is known and the records are read without waiting
             await pipe.deliver(framed(number, "Fetch", fetched("a", 0), 12))
         pipe.unsent_bytes = 100_000
         pipe.connection.look(node.server.now)
@@ -196,8 +197,8 @@ def test_nothing_of_a_large_answer_stays_when_it_was_sent(with_broker: WithBroke
     with_broker(scenario)
 
 
-def test_remembered_requests_keep_no_bytes(with_broker: WithBroker) -> None:
-    """A receive buffer that was given back is free, whatever was learnt from the requests in it."""
+def test_cached_requests_keep_no_bytes(with_broker: WithBroker) -> None:
+    """A receive buffer that was given back is free, whatever was cached of the requests in it."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=3)

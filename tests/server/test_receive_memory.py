@@ -1,4 +1,4 @@
-"""Memory is taken for what has come, not for what a frame says; small frames and those of nodes keep a share."""
+"""Memory is taken for received bytes, not for announced ones; small frames and frames of nodes have reserved shares."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FRAME = {LARGE: SMALL_FRAME_BYTES + 1, SMALL: SMALL_FRAME_BYTES, NODES: SMALL_FR
 
 
 class Waiting:
-    """Counts how often it may ask again."""
+    """Counts how often it is resumed."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -45,12 +45,12 @@ class Waiting:
 
 
 def announcement(size: int) -> bytes:
-    """The beginning of a Produce of so many bytes."""
+    """The beginning of a Produce with this many bytes."""
     return pack(">ihhih", size, 0, 9, 1, -1)
 
 
 async def half_frames(node: Node, count: int, announced: int, sent: int) -> list[Line]:
-    """Connections that have sent so much of a frame; what they sent is read."""
+    """Connections that have sent this much of a frame, all of which has been read."""
     lines = [await line(node) for _ in range(count)]
     for one in lines:
         one.send(announcement(announced) + bytes(sent - 14))
@@ -58,7 +58,7 @@ async def half_frames(node: Node, count: int, announced: int, sent: int) -> list
     return lines
 
 
-def test_announcing_takes_no_memory_from_others() -> None:
+def test_an_announced_frame_takes_no_memory_from_others() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         admin = await dial("admin")
         await make(admin, "t")
@@ -73,7 +73,7 @@ def test_announcing_takes_no_memory_from_others() -> None:
     run_virtually(scenario, MEMORY)
 
 
-def test_a_buffer_is_as_large_as_what_has_come_allows() -> None:
+def test_a_buffer_grows_with_the_received_bytes() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         for sent in (14, IDLE_BUFFER_BYTES // 2 - 1, IDLE_BUFFER_BYTES // 2, 100_000, 1_000_000):
             (one,) = await half_frames(node, 1, 4_000_000, sent)
@@ -87,7 +87,7 @@ def test_a_buffer_is_as_large_as_what_has_come_allows() -> None:
 
 
 @pytest.mark.parametrize("kind", [LARGE, SMALL, NODES])
-def test_each_kind_has_its_share_and_one_frame_goes_beyond_it(kind: int) -> None:
+def test_each_kind_has_its_share_and_one_frame_may_exceed_it(kind: int) -> None:
     async def whole() -> None:
         memory = ReceiveMemory(LIMIT)
         share = LIMIT * EIGHTHS[kind] // 8
@@ -103,13 +103,13 @@ def test_each_kind_has_its_share_and_one_frame_goes_beyond_it(kind: int) -> None
         memory.frame_ended(first)
         await asyncio.sleep(0)
         assert second.asked == 1
-        assert memory.take(second, 10, FRAME[kind], of_a_node=kind == NODES), "it is the next to go beyond"
+        assert memory.take(second, 10, FRAME[kind], of_a_node=kind == NODES), "it is the next to exceed the limit"
 
     asyncio.run(whole())
 
 
 class WaitingAgain(Waiting):
-    """Asks again, and has to wait again."""
+    """Asks again when it is resumed, and has to wait again."""
 
     def __init__(self, memory: ReceiveMemory) -> None:
         super().__init__()
@@ -123,10 +123,10 @@ class WaitingAgain(Waiting):
         assert not self._memory.take(self, 1, FRAME[LARGE], of_a_node=False)
 
 
-def test_closing_many_connections_asks_few_in_each_turn_and_each_once() -> None:
+def test_closing_many_connections_resumes_few_in_each_turn_and_each_once() -> None:
     async def whole() -> None:
         memory = ReceiveMemory(LIMIT)
-        for _ in range(2):  # one has the whole share, the other goes beyond it
+        for _ in range(2):  # one uses the whole share, the other exceeds it
             assert memory.take(Waiting(), LIMIT * EIGHTHS[LARGE] // 8, FRAME[LARGE], of_a_node=False)
         waiting = [WaitingAgain(memory) for _ in range(5 * ASKED_A_TURN)]
         for each in waiting:
@@ -141,7 +141,7 @@ def test_closing_many_connections_asks_few_in_each_turn_and_each_once() -> None:
         assert asked == [number * ASKED_A_TURN for number in (0, 1, 2, 3, 3, 3, 3)]
         assert {each.asked for each in left} == {1}
         assert memory.waiting == len(left)
-        await asyncio.sleep(1)  # which would never end if somebody were asked for ever
+        await asyncio.sleep(1)  # which would never end if a connection were resumed for ever
 
     VirtualLoop().run_until_complete(whole())  # type: ignore[abstract]  # sockets, signals and processes
 
@@ -159,7 +159,7 @@ def test_small_frames_are_served_while_large_ones_hold_their_whole_share() -> No
     run_virtually(scenario, MEMORY)
 
 
-def test_halves_of_frames_that_fill_the_memory_are_ended_when_others_wait_and_steady_ones_stay() -> None:
+def test_slow_partial_frames_are_closed_when_others_wait_and_steady_ones_stay() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         await make(await dial("admin"), "t")
         steady = await line(node)
@@ -189,7 +189,7 @@ def test_halves_of_frames_that_fill_the_memory_are_ended_when_others_wait_and_st
     run_virtually(scenario, MEMORY)
 
 
-def test_a_slow_line_is_served_while_memory_is_free() -> None:
+def test_a_slow_connection_is_served_while_memory_is_free() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         await make(await dial("admin"), "t")
         (slow,) = await half_frames(node, 1, 4_000_000, 1_000_000)
@@ -201,7 +201,7 @@ def test_a_slow_line_is_served_while_memory_is_free() -> None:
     run_virtually(scenario, {**MEMORY, "connections.max.idle.ms": "60000"})
 
 
-def test_half_a_frame_that_hardly_grows_does_not_keep_a_connection_from_being_idle() -> None:
+def test_a_slowly_growing_frame_does_not_keep_a_connection_from_being_idle() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         (slow,) = await half_frames(node, 1, 4_000_000, 20)
         dribbling = asyncio.ensure_future(slow.dribble(1, 1.0))

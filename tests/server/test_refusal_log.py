@@ -1,4 +1,4 @@
-"""Refusals are told in so many lines a minute, for each address and for all; the rest is counted and summed up."""
+"""A limited number of refusals is logged per minute, for each address and in total; the rest is counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return found
 
 
-def test_one_address_has_so_many_lines_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_per_address_are_limited(caplog: pytest.LogCaptureFixture) -> None:
     refusals = RefusalLog(0.0)
     for number in range(LINES_PER_HOST + 7):
         refusals.tell("10.0.0.1", "number %d", number)
@@ -38,7 +38,7 @@ def test_one_address_has_so_many_lines_a_minute(caplog: pytest.LogCaptureFixture
     assert lines(caplog) == ["again"]
 
 
-def test_all_addresses_together_have_so_many_lines_and_a_bounded_table(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_in_total_are_limited_and_the_table_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     refusals = RefusalLog(0.0)
     for number in range(3 * HOSTS_MAX):
         refusals.tell(f"host {number}", "refused")
@@ -51,7 +51,7 @@ def test_all_addresses_together_have_so_many_lines_and_a_bounded_table(caplog: p
     assert "addresses or more" in line
 
 
-def test_bad_frames_are_all_counted_and_few_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_frames_are_all_counted_and_few_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         for _ in range(100):
             one = await line(node)

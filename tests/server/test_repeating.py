@@ -1,4 +1,4 @@
-"""Requests that are nearly those before, on one connection: each is answered for what it says."""
+"""Requests that nearly repeat earlier ones of a connection: each is answered according to its own content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADMIN = "__admin_client"
 
 
 def test_another_client_id_of_the_same_length(with_broker: WithBroker) -> None:
-    """Only the admin client may produce to internal topics; the header is looked at in every request."""
+    """Only the admin client may produce to internal topics; the header of every request is checked."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "__consumer_offsets")
@@ -35,7 +35,7 @@ def test_another_client_id_of_the_same_length(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-def test_an_acknowledgement_tells_where_the_log_starts_now(with_broker: WithBroker) -> None:
+def test_an_acknowledgement_has_the_current_log_start(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         for number in range(6):
@@ -48,7 +48,7 @@ def test_an_acknowledgement_tells_where_the_log_starts_now(with_broker: WithBrok
     with_broker(scenario)
 
 
-def test_who_goes_away_while_it_is_parked_is_not_waited_for(with_broker: WithBroker) -> None:
+def test_a_client_that_disconnects_while_parked_is_not_waited_for(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         protocols = [join_group.JoinGroupRequestProtocol(name="range", metadata=b"")]
         request = join_group.Request(

@@ -1,4 +1,4 @@
-"""Three nodes on real sockets: what was acknowledged outlives its leader, and who comes back catches up."""
+"""Three nodes on real sockets: acknowledged records survive their leader, and a returning node catches up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def dial(cluster: Cluster, node_id: int) -> Peer:
 
 
 async def make(cluster: Cluster, topic: str, factor: int = ALL, **configs: str) -> None:
-    """A topic of one partition on so many nodes."""
+    """Create a topic with one partition and this many replicas."""
     peer = await dial(cluster, min(cluster.nodes))
     wanted = create_topics.CreatableTopic(
         name=topic,
@@ -54,7 +54,7 @@ def replicas(cluster: Cluster, topic: str) -> dict[int, Partition]:
 
 
 def leader_of(cluster: Cluster, topic: str) -> int:
-    """-1 while the nodes do not agree on one that runs."""
+    """The leader; -1 while the nodes do not agree on a running one."""
     leaders = {partition.leader_id for partition in replicas(cluster, topic).values()}
     return leaders.pop() if len(leaders) == 1 and leaders <= set(cluster.nodes) else -1
 
@@ -65,7 +65,7 @@ async def led(cluster: Cluster, topic: str) -> int:
 
 
 async def put(cluster: Cluster, topic: str, *values: bytes, acks: int = -1) -> Any:
-    """Produce to the leader; the answer."""
+    """Produce to the leader; returns the response."""
     peer = await dial(cluster, await led(cluster, topic))
     told = await peer.ask("Produce", produced(topic, *values, acks=acks), version=12)
     peer.close()
@@ -102,7 +102,7 @@ def play(root: Path, scene: Callable[[Cluster], Awaitable[None]], **settings: st
     run_cluster(root, whole, voters=ALL, **{**QUICK, **settings})
 
 
-def test_what_is_acknowledged_outlives_its_leader(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_their_leader(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         await make(cluster, "t", min_insync_replicas="2")
         first = await led(cluster, "t")
@@ -128,7 +128,7 @@ def test_what_is_acknowledged_outlives_its_leader(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
+def test_a_follower_names_the_leader(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         await make(cluster, "t")
         leader = await led(cluster, "t")
@@ -158,7 +158,7 @@ def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_too_few_in_sync(tmp_path: Path) -> None:
+def test_too_few_in_sync_replicas(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         await make(cluster, "t", min_insync_replicas="3")
         assert (await put(cluster, "t", b"a")).error_code == 0
@@ -172,7 +172,7 @@ def test_too_few_in_sync(tmp_path: Path) -> None:
         row = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
         asked = list_offsets.Request(replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name="t", partitions=[row])])
         told = await peer.ask("ListOffsets", asked)
-        assert told.topics[0].partitions[0].offset == 1, "what too few have is not shown"
+        assert told.topics[0].partitions[0].offset == 1, "records on too few replicas are not visible"
         await cluster.start(gone)
         await cluster.until(lambda: is_whole(cluster, "t"), "all three are in sync again")
         assert (await put(cluster, "t", b"d")).error_code == 0
@@ -182,7 +182,7 @@ def test_too_few_in_sync(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_lost_directory_is_filled_again(tmp_path: Path) -> None:
+def test_a_lost_directory_is_refilled(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         await make(cluster, "t")
         for number in range(20):
@@ -203,8 +203,9 @@ def _remove(directory: Path) -> None:
     directory.rmdir()
 
 
-def test_who_starts_again_in_the_same_epoch_keeps_the_topics_made_since_its_last_snapshot(tmp_path: Path) -> None:
-    """The Image on its own disk is of the leader's epoch and lacks them: that does not make them left over."""
+def test_a_restart_in_the_same_epoch_keeps_topics_created_since_the_last_snapshot(tmp_path: Path) -> None:
+    """The Image from its own disk belongs to the leader's epoch but lacks these topics: their logs must not be deleted
+    as leftovers."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)

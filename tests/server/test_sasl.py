@@ -1,4 +1,4 @@
-"""Logins over a real socket: what the state machine does not show by itself (tests/security/test_session.py)."""
+"""Logins over a real socket: behaviour that the state machine alone does not show (tests/security/test_session.py)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def principals(node: Node) -> set[str]:
     return {str(each.principal) for each in node.server.connections()}
 
 
-def test_requests_after_a_login_are_the_users(tmp_path: Path) -> None:
+def test_requests_after_a_login_have_the_users_principal(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         async with raw(node) as connection:
             connection.ask(0, "ApiVersions", api_versions.Request(), 0)
@@ -87,7 +87,7 @@ def test_requests_after_a_login_are_the_users(tmp_path: Path) -> None:
             assert [known.call.principal.name for known in accepted.known.values()] == ["ANONYMOUS"]
             assert (await log_in(connection, "ann", "of ann")).error_code == 0
             assert accepted.principal == Principal("User", "ann")
-            assert not accepted.known, "what was known of the headers named another principal"
+            assert not accepted.known, "the cached headers had another principal"
             connection.ask(0, "ApiVersions", api_versions.Request(), 0)
             await connection.answer("ApiVersions", 0)
             assert [known.call.principal.name for known in accepted.known.values()] == ["ann"]
@@ -95,7 +95,7 @@ def test_requests_after_a_login_are_the_users(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-def test_a_failed_login_is_deaf_until_its_answer(tmp_path: Path) -> None:
+def test_after_a_failed_login_nothing_is_read_until_its_answer(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         async with raw(node) as connection:
             connection.ask(1, "SaslHandshake", sasl_handshake.Request(mechanism="PLAIN"), 1)
@@ -142,7 +142,7 @@ def test_failed_logins_hold_a_timer_each_and_no_task(tmp_path: Path) -> None:
         assert len(asyncio.all_tasks()) <= tasks
         assert len(node.server.connections()) <= 20
         for connection in connections[:10]:
-            connection.transport.abort()  # while the answer is due
+            connection.transport.abort()  # while the answer is pending
         while node.server.connections():
             await asyncio.sleep(0.01)
         for connection in connections:
@@ -184,8 +184,8 @@ def test_the_size_of_a_frame_is_limited_until_the_login(tmp_path: Path, size: in
     play(tmp_path, scenario, sasl_server_max_receive_size="256")
 
 
-def test_nobody_reads_the_answer_of_another_login(tmp_path: Path) -> None:
-    """Two logins that run beside each other on connections of their own."""
+def test_no_connection_gets_the_answer_of_another_login(tmp_path: Path) -> None:
+    """Two logins run at the same time on connections of their own."""
 
     async def scenario(node: Node) -> None:
         async with raw(node) as one, raw(node) as other:
@@ -196,7 +196,7 @@ def test_nobody_reads_the_answer_of_another_login(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-def test_the_quota_of_a_user_is_the_users(tmp_path: Path) -> None:
+def test_the_quota_of_a_user_applies_to_the_login(tmp_path: Path) -> None:
     """ann is throttled, and bob, with the same client id, is not."""
 
     async def scenario(node: Node) -> None:
@@ -216,7 +216,7 @@ def test_the_quota_of_a_user_is_the_users(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mechanism", "code"), [("SCRAM-SHA-256", 1), ("SCRAM-SHA-512", 2)])
-def test_a_user_that_is_made_while_the_broker_runs_logs_in(tmp_path: Path, mechanism: str, code: int) -> None:
+def test_a_user_created_while_the_broker_runs_can_log_in(tmp_path: Path, mechanism: str, code: int) -> None:
     async def scenario(node: Node) -> None:
         admin = await dial(node, ADMIN)
         scram = alter_user_scram_credentials
@@ -240,7 +240,7 @@ def test_a_user_that_is_made_while_the_broker_runs_logs_in(tmp_path: Path, mecha
     play(tmp_path, scenario)
 
 
-def test_a_client_is_told_why_it_does_not_get_in(tmp_path: Path) -> None:
+def test_a_refused_client_gets_the_reason(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         with pytest.raises(ConnectionError, match="'ann' with PLAIN failed: Authentication failed: Invalid username"):
             await dial(node, Login("PLAIN", "ann", "wrong"))
@@ -255,16 +255,16 @@ def test_a_client_is_told_why_it_does_not_get_in(tmp_path: Path) -> None:
     assert "of admin" not in repr(told)
 
 
-def test_a_client_with_a_login_is_told_that_the_listener_has_none(tmp_path: Path) -> None:
+def test_a_client_with_a_login_is_told_that_the_listener_does_not_use_sasl(tmp_path: Path) -> None:
     async def whole() -> None:
         async with serving(tmp_path / "data") as node:
-            with pytest.raises(ConnectionError, match="the listener has no logins"):
+            with pytest.raises(ConnectionError, match="the listener does not use SASL"):
                 await dial(node, ADMIN)
 
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
-def test_a_produce_without_acks_in_place_of_a_token_has_no_answer(tmp_path: Path) -> None:
+def test_a_produce_without_acks_instead_of_a_token_gets_no_response(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         async with raw(node) as connection:
             connection.ask(1, "SaslHandshake", sasl_handshake.Request(mechanism="PLAIN"), 1)
@@ -275,8 +275,8 @@ def test_a_produce_without_acks_in_place_of_a_token_has_no_answer(tmp_path: Path
     play(tmp_path, scenario)
 
 
-def test_a_node_renews_its_login_amid_requests(tmp_path: Path) -> None:
-    """No request is lost, whatever is under way; the server's clock decides when a session has ended."""
+def test_a_node_renews_its_login_between_requests(tmp_path: Path) -> None:
+    """No request is lost, whatever is in flight; the server's clock decides when a session has ended."""
 
     async def scenario(node: Node) -> None:
         loop = asyncio.get_running_loop()
@@ -296,14 +296,14 @@ def test_a_node_renews_its_login_amid_requests(tmp_path: Path) -> None:
         ended = loop.time() + 2.1
         while loop.time() < ended:
             await asyncio.sleep(0.1)
-        assert (await peer.ask("Metadata")).brokers, "ended meanwhile, and renewed before the request"
+        assert (await peer.ask("Metadata")).brokers, "the session had ended, and is renewed before the request"
         peer.close()
 
     play(tmp_path, scenario, connections_max_reauth_ms="2000")
 
 
-def test_passwords_are_shown_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """In DescribeConfigs, logs, and what objects print of themselves."""
+def test_passwords_appear_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not in DescribeConfigs, in logs, or in the text of objects."""
     caplog.set_level("DEBUG")
     shown: list[str] = []
 
@@ -328,8 +328,8 @@ def test_passwords_are_shown_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert secret not in caplog.text + "".join(shown)
 
 
-def test_what_came_before_a_failed_renewal_is_kept_and_answered_first(tmp_path: Path) -> None:
-    """All of it in one segment, and more bytes behind it."""
+def test_requests_before_a_failed_renewal_are_stored_and_answered_first(tmp_path: Path) -> None:
+    """All of them in one segment, followed by more bytes."""
 
     async def scenario(node: Node) -> None:
         admin = await dial(node, ADMIN)

@@ -1,4 +1,4 @@
-"""Three nodes that log in at each other: controllers with PLAIN, brokers with PLAIN or SCRAM."""
+"""Three nodes that log in to each other: controllers with PLAIN, brokers with PLAIN or SCRAM."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def exchange(cluster: SaslCluster) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-def test_nodes_log_in_at_each_other(tmp_path: Path, mechanism: str) -> None:
+def test_nodes_log_in_to_each_other(tmp_path: Path, mechanism: str) -> None:
     async def whole() -> None:
         cluster = SaslCluster(tmp_path, settings={**SETTINGS, "sasl.mechanism.inter.broker.protocol": mechanism})
         cluster.format()
@@ -106,7 +106,7 @@ def test_nodes_log_in_at_each_other(tmp_path: Path, mechanism: str) -> None:
     asyncio.run(asyncio.wait_for(whole(), 120))
 
 
-def test_a_node_with_a_wrong_password_does_not_get_in(tmp_path: Path) -> None:
+def test_a_node_with_a_wrong_password_is_refused(tmp_path: Path) -> None:
     async def whole() -> None:
         cluster = SaslCluster(tmp_path, settings={**SETTINGS, "sasl.mechanism.inter.broker.protocol": "PLAIN"})
         cluster.format()

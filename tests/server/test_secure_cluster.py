@@ -1,4 +1,4 @@
-"""Three nodes that dial each other with TLS, controllers and brokers, with certificates or with logins."""
+"""A cluster of three brokers and controllers that connect to each other over TLS, with certificates or with logins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BY_LOGIN = {
 
 
 class SecureCluster(sasl.SaslCluster):
-    """All listeners speak TLS. A node's certificate is `own`, and clients have one of the authority's."""
+    """All listeners use TLS. The nodes' certificate is `own`; clients have a certificate signed by the authority."""
 
     def __init__(self, root: Path, settings: dict[str, str], own: Signed | None = None) -> None:
         trusted, self._client = root / "ca.pem", sign("ann", AUTHORITY).pem(root / "client.pem")
@@ -88,7 +88,7 @@ def test_nodes_dial_each_other_with_tls(tmp_path: Path, settings: dict[str, str]
     ],
     ids=["of another host", "of another host, unchecked", "of another authority"],
 )
-def test_a_node_checks_whose_certificate_it_is_shown(
+def test_a_node_verifies_the_certificate_of_the_node_it_dials(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, own: Signed, identification: str, refusal: str | None
 ) -> None:
     settings = SecureCluster(tmp_path, BY_CERTIFICATE, own).settings
@@ -109,6 +109,6 @@ def test_a_node_checks_whose_certificate_it_is_shown(
             else:
                 with pytest.raises(ssl.SSLCertVerificationError, match=refusal):
                     await dialing
-                assert f"its certificate is not accepted here: {refusal}" in caplog.text
+                assert f"this node does not accept its certificate: {refusal}" in caplog.text
 
     asyncio.run(asyncio.wait_for(whole(), 60))

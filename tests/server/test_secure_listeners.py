@@ -1,4 +1,5 @@
-"""Listeners with TLS: who is let in, who is not and what the log says, and what a flood of handshakes costs."""
+"""Listeners with TLS: which clients are accepted, what the log says about the others, and the cost of many
+handshakes."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def trusting(client: Signed | None = None, directory: Path | None = None) -> ssl
 
 
 async def asked(node: Node, context: ssl.SSLContext | None, *, sends: bytes = API_VERSIONS) -> bytes:
-    """The first bytes that the listener with TLS answers; none if it closes."""
+    """The first bytes that the TLS listener sends; none if it closes the connection."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", node.advertised[1].port, ssl=context, server_hostname="localhost" if context else None
     )
@@ -123,7 +124,7 @@ def test_the_principal_is_the_name_in_the_certificate(tmp_path: Path) -> None:
     run(play, tmp_path, stores(tmp_path, ssl_client_auth="required", ssl_principal_mapping_rules=rules))
 
 
-def test_a_name_that_no_rule_matches_is_not_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_that_no_rule_matches_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def play(node: Node) -> None:
         assert await asked(node, trusting(sign("bob", AUTHORITY), tmp_path)) == b""
 
@@ -132,7 +133,7 @@ def test_a_name_that_no_rule_matches_is_not_served(tmp_path: Path, caplog: pytes
 
 
 async def _ends(asking: Awaitable[bytes]) -> None:
-    with contextlib.suppress(OSError):  # with TLS 1.3 a client learns of it when it reads
+    with contextlib.suppress(OSError):  # with TLS 1.3, a client learns of it when it reads
         assert await asking == b""
 
 
@@ -144,9 +145,9 @@ def test_the_log_says_why_a_handshake_failed(tmp_path: Path, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         run(play, tmp_path, stores(tmp_path, ssl_client_auth="required"))
     told = said(caplog)
-    assert "it spoke no TLS, and this listener does; set security.protocol=SSL (or SASL_SSL) in the client" in told
-    assert "it showed no certificate, and ssl.client.auth=required here" in told
-    assert "its certificate is not trusted here" in told
+    assert "it did not use TLS, but this listener does; set security.protocol=SSL (or SASL_SSL) in the client" in told
+    assert "it presented no certificate, but this listener has ssl.client.auth=required" in told
+    assert "this broker does not trust its certificate" in told
 
 
 def test_stalled_handshakes_are_bounded_and_others_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +157,7 @@ def test_stalled_handshakes_are_bounded_and_others_are_served(tmp_path: Path, mo
     async def play(node: Node) -> None:
         port = node.advertised[1].port
         stalled = [await asyncio.open_connection("127.0.0.1", port) for _ in range(limit + 3)]
-        for reader, _ in stalled[:3]:  # the oldest give way
+        for reader, _ in stalled[:3]:  # the oldest ones are closed
             assert await reader.read() == b""
         assert await asked(node, trusting())
         for _, writer in stalled:
@@ -220,7 +221,7 @@ def _broken(directory: Path) -> dict[str, tuple[dict[str, str], str]]:
         "rules",
     ],
 )
-def test_what_cannot_be_obeyed_is_refused_at_start_with_the_way_out(tmp_path: Path, what: str) -> None:
+def test_unsupported_settings_are_refused_at_start_with_the_remedy(tmp_path: Path, what: str) -> None:
     settings, reason = _broken(tmp_path)[what]
 
     async def play(node: Node) -> None:
@@ -235,7 +236,7 @@ def test_what_cannot_be_obeyed_is_refused_at_start_with_the_way_out(tmp_path: Pa
 
 
 async def certificate_of(node: Node, context: ssl.SSLContext) -> bytes:
-    """What the listener with TLS shows now, as DER."""
+    """The certificate that the TLS listener presents now, as DER."""
     port = node.advertised[1].port
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
     try:
@@ -265,7 +266,7 @@ def test_a_changed_file_is_used_for_new_connections(
     run(play, tmp_path, stores(tmp_path, ssl_client_auth="requested"))
     told = said(caplog)
     assert "the changed stores are not used, and the former ones stay: ssl.keystore.location=" in told
-    assert "its certificate is not trusted here" in told
+    assert "this broker does not trust its certificate" in told
 
 
 def test_stores_of_one_listener_change_while_the_broker_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +306,7 @@ def test_stores_of_one_listener_change_while_the_broker_runs(tmp_path: Path, mon
 async def altered(
     peer: Peer, settings: Mapping[str, str | None]
 ) -> incremental_alter_configs.AlterConfigsResourceResponse:
-    """What comes of a change of broker 1's settings; None deletes one."""
+    """The result of a change of broker 1's settings; None deletes a setting."""
     changes = [
         incremental_alter_configs.AlterableConfig(name=name, config_operation=int(text is None), value=text)
         for name, text in settings.items()

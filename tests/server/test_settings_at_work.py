@@ -1,4 +1,4 @@
-"""A node at work under every value that is taken: it appends, rolls, cleans, retains, checkpoints, and starts again."""
+"""A node under every accepted value: it appends, rolls, cleans, retains, checkpoints, and restarts."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ EVERYBODY: Entity = (("user", None),)
 OFF = {"log.cleaner.enable": "false", "log.segment.delete.delay.ms": "0"}
 """The test cleans by itself."""
 PATIENCE_S = 0.3
-"""After this time a value that makes work slow is taken away."""
+"""A value that makes work slow is removed after this time."""
 CHOSEN = [
     (BROKER, "log.cleaner.io.buffer.load.factor"),
     (BROKER, "log.cleaner.dedupe.buffer.size"),
     (TOPIC, "segment.index.bytes"),
 ]
-"""Of settings that the test without a mark tries; the slow one tries all."""
+"""The settings that the test without a mark tries; the slow one tries all."""
 DOORS = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
-"""The test itself has more connections than the least that these may be."""
+"""Settings for which the test itself needs more connections than their minimum."""
 ALL = [
     (kind, key.name)
     for kind in (TOPIC, BROKER)
@@ -43,11 +43,11 @@ ALL = [
 
 
 OWN = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "max.compaction.lag.ms": "1"}
-"""What the compacted topic goes back to."""
+"""The values to which the compacted topic returns."""
 
 
 async def work(node: Node) -> int:
-    """Append, roll, clean and retain; how many logs were cleaned."""
+    """Append, roll, clean and retain; returns how many logs were cleaned."""
     broker, now_ms, cleaned = node.broker, node.broker.world.wall_ms(), 0
     for topic in ("compacted", "retained"):
         partition = broker.replication.hosting.leads(topic, 0)
@@ -68,7 +68,7 @@ async def work(node: Node) -> int:
 
 
 async def tried(node: Node, kind: int, name: str, value: str) -> int | None:
-    """Set a value, let the node work under it, and take it away; how many logs were cleaned, None where refused."""
+    """Set a value, let the node work, and remove it; returns how many logs were cleaned, or None if it was refused."""
     resource = "compacted" if kind == TOPIC else ""
     taken_away = change(kind, resource, name, AlterOp.DELETE)
     if kind == BROKER and name == "min.insync.replicas":
@@ -88,7 +88,7 @@ async def tried(node: Node, kind: int, name: str, value: str) -> int | None:
 
 
 async def try_all(directory: Path, settings: list[tuple[int, str]]) -> dict[str, int]:
-    """How often logs were cleaned under the values of each setting. Each is once in force at a start, too."""
+    """How often logs were cleaned under the values of each setting. Each value is also in force at a start once."""
     cleaned = dict.fromkeys((name for _, name in settings), 0)
     async with serving(directory, OFF) as node, dialled(node) as peer:
         await make(peer, "compacted", configs=OWN)
@@ -110,21 +110,21 @@ async def try_all(directory: Path, settings: list[tuple[int, str]]) -> dict[str,
     return cleaned
 
 
-def test_the_cleaner_works_under_every_value_that_is_taken(tmp_path: Path) -> None:
+def test_the_cleaner_works_under_every_accepted_value(tmp_path: Path) -> None:
     cleaned = asyncio.run(asyncio.wait_for(try_all(tmp_path / "data", CHOSEN), 60))
     assert all(cleaned.values()), cleaned
 
 
 @pytest.mark.slow
-def test_a_node_works_under_every_value_that_is_taken(tmp_path: Path) -> None:
+def test_a_node_works_under_every_accepted_value(tmp_path: Path) -> None:
     cleaned = asyncio.run(asyncio.wait_for(try_all(tmp_path / "data", ALL), 600))
     assert sum(map(bool, cleaned.values())) > len(ALL) // 2, cleaned
 
 
 @pytest.mark.parametrize("key", ["producer_byte_rate", "consumer_byte_rate", "request_percentage"])
 @pytest.mark.parametrize("value", [5e-324, 1.0, 1e308])
-def test_clients_are_answered_under_every_quota_that_is_taken(tmp_path: Path, key: str, value: float) -> None:
-    """At the smallest ones once; then they wait."""
+def test_clients_are_answered_under_every_accepted_quota(tmp_path: Path, key: str, value: float) -> None:
+    """At the smallest quotas they are answered once, and then wait."""
 
     async def play() -> None:
         async with serving(tmp_path / "data", OFF) as node:

@@ -1,4 +1,5 @@
-"""Client quotas on a whole node, in virtual time: who did too much is answered at once, and then not read (KIP-219)."""
+"""Client quotas on a whole node, in virtual time: a client above its quota is answered at once, and then not read
+(KIP-219)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from tests.server.virtual import Dial, run_virtually
 
 EVERYBODY: Entity = (("client-id", None),)
 SLACK_S = 0.1
-"""What the network and other requests may take."""
+"""The time that the network and other requests may take."""
 KB = 1000
 
 
@@ -41,7 +42,7 @@ async def limit(peer: Peer, key: str, value: float | None, entity: Entity = EVER
 
 
 async def lasted(work: Awaitable[Any]) -> tuple[Any, float]:
-    """What comes of it, and the seconds that it takes."""
+    """The result, and the seconds that it took."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     return await work, loop.time() - began
@@ -57,7 +58,7 @@ async def next_answer_s(peer: Peer) -> float:
 
 
 @pytest.mark.parametrize("version", [8, 9, 12])
-def test_a_producer_is_told_at_once_and_read_again_when_its_time_is_over(version: int) -> None:
+def test_a_throttled_producer_is_answered_at_once_and_read_again_later(version: int) -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         admin, slow = await dial("admin"), await dial("slow")
         await make(admin, "t")
@@ -79,7 +80,7 @@ def test_a_producer_is_told_at_once_and_read_again_when_its_time_is_over(version
     run_virtually(scenario)
 
 
-def test_what_is_sent_meanwhile_waits() -> None:
+def test_requests_sent_in_the_meantime_wait() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         slow = await dial("slow")
         await make(slow, "t")
@@ -99,7 +100,7 @@ def test_what_is_sent_meanwhile_waits() -> None:
     run_virtually(scenario)
 
 
-def test_a_producer_that_wants_no_answer_is_not_read_either() -> None:
+def test_a_producer_with_acks_0_is_throttled_too() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         slow = await dial("slow")
         await make(slow, "t")
@@ -153,7 +154,7 @@ def wanted(offset: int, session: tuple[int, int] = (0, -1), wait_ms: int = 0, **
     )
 
 
-def test_a_consumer_that_is_too_fast_is_answered_nothing_and_has_it_later() -> None:
+def test_a_throttled_consumer_gets_an_empty_response_and_its_records_later() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         admin, slow = await dial("admin"), await dial("slow")
         await make(admin, "t")
@@ -163,7 +164,7 @@ def test_a_consumer_that_is_too_fast_is_answered_nothing_and_has_it_later() -> N
         first, took_s = await lasted(slow.ask("Fetch", wanted(0), version=12))
         assert first.throttle_time_ms == 0
         got = len(first.responses[0].partitions[0].records)
-        assert 6 * KB < got < 10 * KB, "no more is looked for than would not make it wait"
+        assert 6 * KB < got < 10 * KB, "it reads no more than the quota allows"
         none, took_s = await lasted(slow.ask("Fetch", wanted(1), version=12))
         assert (none.responses, took_s < SLACK_S) == ([], True)
         wait_s = none.throttle_time_ms / 1000
@@ -180,7 +181,7 @@ def test_a_consumer_that_is_too_fast_is_answered_nothing_and_has_it_later() -> N
     run_virtually(scenario)
 
 
-def test_a_session_goes_on_after_an_answer_that_was_withheld() -> None:
+def test_a_session_continues_after_a_withheld_response() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         admin, slow = await dial("admin"), await dial("slow")
         await make(admin, "t")
@@ -197,20 +198,20 @@ def test_a_session_goes_on_after_an_answer_that_was_withheld() -> None:
         while not (later := await slow.ask("Fetch", _incremental(session, epoch), version=12)).responses:
             assert (later.error_code, later.throttle_time_ms > 0) == (0, True)
             epoch += 1
-        assert later.responses[0].partitions[0].records, "what was withheld is said again, unasked"
+        assert later.responses[0].partitions[0].records, "the withheld partitions are sent again, unasked"
         withheld = await slow.ask("Fetch", wanted(2, (0, 0)), version=12)
         assert (withheld.session_id, withheld.throttle_time_ms > 0) == (0, True)
-        assert len(node.broker.replication.sessions) == 1, "a session that the client has never heard of is let go"
+        assert len(node.broker.replication.sessions) == 1, "a session that the client does not know is closed"
 
     run_virtually(scenario)
 
 
 def _incremental(session: int, epoch: int) -> fetch.Request:
-    """Asks for what the session knows already."""
+    """Asks for partitions that the session already knows."""
     return fetch.Request(max_bytes=1 << 20, min_bytes=1, session_id=session, session_epoch=epoch, topics=[])
 
 
-def test_a_fetch_that_waits_for_records_is_charged_when_they_come() -> None:
+def test_a_fetch_that_waits_for_records_is_charged_when_they_arrive() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         admin, slow = await dial("admin"), await dial("slow")
         await make(admin, "t")
@@ -248,7 +249,7 @@ def test_time_of_the_broker_is_charged_for_every_request() -> None:
 
 @pytest.mark.parametrize("has_right", [True, False])
 def test_brokers_are_not_charged_if_they_may_act_as_brokers(has_right: bool) -> None:
-    """Anybody can write the id of a replica into a Fetch."""
+    """Any client can write the id of a replica into a Fetch."""
 
     async def scenario(node: Node, dial: Dial) -> None:
         if not has_right:
@@ -278,7 +279,7 @@ def topics(*counts: int) -> create_topics.Request:
     )
 
 
-def test_whoever_makes_too_many_partitions_is_refused_or_waits() -> None:
+def test_a_client_that_creates_too_many_partitions_is_refused_or_throttled() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         slow = await dial("slow")
         await limit(slow, "controller_mutation_rate", 1.0)
@@ -301,7 +302,7 @@ def test_whoever_makes_too_many_partitions_is_refused_or_waits() -> None:
     run_virtually(scenario)
 
 
-def test_nobody_is_in_the_way_of_requests_while_there_is_no_quota() -> None:
+def test_without_a_quota_requests_are_not_wrapped() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         server = node.server
         free = server.port.dispatch, server.port.encode
@@ -315,12 +316,12 @@ def test_nobody_is_in_the_way_of_requests_while_there_is_no_quota() -> None:
         assert told.throttle_time_ms > 60_000
         await limit(await dial("admin"), "producer_byte_rate", None)
         assert (server.port.dispatch, server.port.encode) == free
-        assert await next_answer_s(peer) < SLACK_S, "and nobody waits any more"
+        assert await next_answer_s(peer) < SLACK_S, "no client waits any more"
 
     run_virtually(scenario)
 
 
-def test_whoever_leaves_or_is_left_while_it_waits_leaves_nothing() -> None:
+def test_a_closed_connection_or_removed_quota_leaves_no_throttling_behind() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         admin, slow = await dial("admin"), await dial("slow")
         await make(admin, "t")
@@ -332,7 +333,7 @@ def test_whoever_leaves_or_is_left_while_it_waits_leaves_nothing() -> None:
         waiting = await dial("slow")
         assert (await waiting.ask("Produce", much(90 * KB), version=9)).throttle_time_ms > 60_000
         _, took_s = await lasted(node.server.stop())
-        assert took_s < 1, "a stop waits for nobody who has to wait"
+        assert took_s < 1, "a stop does not wait for throttled clients"
 
     run_virtually(scenario)
 
@@ -354,7 +355,7 @@ def test_an_address_that_connects_too_often_is_held_and_closed() -> None:
     run_virtually(scenario)
 
 
-def test_connections_come_no_faster_than_the_broker_takes_them() -> None:
+def test_the_rate_of_all_connections_is_limited() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         admin = await dial("admin")
         await dynamic(admin, "max.connection.creation.rate", "5")
@@ -382,7 +383,7 @@ async def dynamic(peer: Peer, name: str, value: str, node_id: str = "") -> None:
     assert told.responses[0].error_code == 0, told.responses[0].error_message
 
 
-def test_a_request_of_many_elements_is_charged_like_any_other() -> None:
+def test_a_request_with_many_elements_is_charged_like_any_other() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         admin, slow = await dial("admin"), await dial("slow")
         await limit(admin, "producer_byte_rate", 10.0 * KB)
@@ -400,6 +401,6 @@ def test_a_request_of_many_elements_is_charged_like_any_other() -> None:
         everything = fetch.Request(session_epoch=-1, topics=[fetch.FetchTopic(topic="nobody", partitions=wanted)])
         quiet = await slow.ask("Fetch", everything, version=12)
         assert quiet.throttle_time_ms > 0
-        assert quiet.responses == [], "who has to wait is not charged, and is told nothing"
+        assert quiet.responses == [], "a waiting connection is neither charged nor answered"
 
     run_virtually(scenario)

@@ -1,4 +1,5 @@
-"""Who asks and does not read: the broker holds a little of what is owed, serves the others, and forgets nothing."""
+"""Clients that send requests but do not read: the broker holds few of their replies, serves others, and loses
+nothing."""
 
 from __future__ import annotations
 
@@ -16,20 +17,20 @@ from tests.conftest import WithBroker
 from tests.server.raw import raw
 
 WRITE_HIGH_WATER_BYTES = 64 * 1024
-"""What a transport holds before it says that its peer is slow."""
+"""What a transport holds before it reports that its peer is slow."""
 HEADERS_BYTES = 1000
 """More than the header of any reply here."""
 
 
 def held_bytes(node: Node) -> Iterator[int]:
-    """By connection, what was answered and has not left the broker."""
+    """By connection, the replies that have not left the broker."""
     for connection in node.server.connections():
         if connection.transport is not None:
             yield connection.transport.get_write_buffer_size()
 
 
 async def serve_another(peer: Peer, value: bytes) -> None:
-    """Somebody else produces and fetches; every round trip is a turn for the connections that do not read."""
+    """Another client produces and fetches; each round trip gives a turn to the connections that do not read."""
     told = await put(peer, "other", value)
     assert told.error_code == 0
     assert value in bytes((await get(peer, "other", told.base_offset)).records)
@@ -40,7 +41,7 @@ async def serve_another(peer: Peer, value: bytes) -> None:
     [(900_000, REPLIES_LIMIT + 44), (2_000_000, 100), (20_000, 4000)],
     ids=["each below the limit", "each above the limit", "many small"],
 )
-def test_what_is_held_for_one_that_does_not_read_is_bounded(
+def test_replies_held_for_a_client_that_does_not_read_are_bounded(
     value_bytes: int, asked: int, with_broker: WithBroker
 ) -> None:
     bound = WRITE_HIGH_WATER_BYTES + OWED_LIMIT_BYTES + value_bytes + HEADERS_BYTES

@@ -1,4 +1,4 @@
-"""Clients that do not read their replies: all of them together cost a bounded amount, and each a bounded time."""
+"""Clients that do not read their replies: together they cost a bounded amount of memory, and each a bounded time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IDLE_S = 60
 
 
 class Sender:
-    """What a connection tells, and whether it was closed."""
+    """The values that a connection reports, and whether it was closed."""
 
     def __init__(self, size_bytes: int, stuck_since: float = 0.0) -> None:
         self.unsent_bytes = size_bytes
@@ -31,12 +31,12 @@ class Sender:
 
 
 def unsent_at(now: float) -> tuple[UnsentReplies, list[int | None]]:
-    """With what it said about Fetches."""
+    """With the limits that it reported for Fetches."""
     told: list[int | None] = []
     return UnsentReplies(lambda: now, told.append), told
 
 
-def test_at_the_limit_nobody_is_closed_and_one_byte_more_costs_the_largest_that_is_stuck() -> None:
+def test_at_the_limit_no_connection_is_closed_and_one_byte_more_closes_the_largest_stuck_one() -> None:
     unsent, _ = unsent_at(10.0)
     part = LIMIT_BYTES // 8
     going = Sender(5 * part, stuck_since=9.5)
@@ -51,7 +51,7 @@ def test_at_the_limit_nobody_is_closed_and_one_byte_more_costs_the_largest_that_
     assert unsent.total_bytes == LIMIT_BYTES - part
 
 
-def test_where_none_is_stuck_the_largest_is_closed() -> None:
+def test_if_none_is_stuck_the_largest_is_closed() -> None:
     unsent, _ = unsent_at(10.0)
     senders = [Sender(size, stuck_since=9.9) for size in (LIMIT_BYTES // 2, LIMIT_BYTES // 4, LIMIT_BYTES // 4 + 1)]
     for each in senders:
@@ -59,7 +59,7 @@ def test_where_none_is_stuck_the_largest_is_closed() -> None:
     assert [each.dropped is not None for each in senders] == [True, False, False]
 
 
-def test_what_has_left_meanwhile_is_not_counted() -> None:
+def test_bytes_sent_in_the_meantime_are_not_counted() -> None:
     unsent, _ = unsent_at(10.0)
     first, second = Sender(LIMIT_BYTES), Sender(LIMIT_BYTES)
     unsent.hold(first)
@@ -71,7 +71,7 @@ def test_what_has_left_meanwhile_is_not_counted() -> None:
     assert unsent.total_bytes == 0
 
 
-def test_near_the_limit_fetches_bring_less_and_then_as_usual_again() -> None:
+def test_near_the_limit_fetches_return_less_and_then_the_usual_size_again() -> None:
     unsent, told = unsent_at(10.0)
     half, more = Sender(TIGHT_BYTES), Sender(1)
     unsent.hold(half)
@@ -83,7 +83,7 @@ def test_near_the_limit_fetches_bring_less_and_then_as_usual_again() -> None:
 
 
 async def silent(node: Node, count: int) -> list[Line]:
-    """Connections that ask for a large Fetch and read nothing."""
+    """Connections that send a large Fetch and read nothing."""
     lines = [await line(node) for _ in range(count)]
     for each in lines:
         each.pause()
@@ -91,7 +91,7 @@ async def silent(node: Node, count: int) -> list[Line]:
     return lines
 
 
-def test_a_client_that_does_not_read_is_closed_after_its_idle_time_though_it_sends() -> None:
+def test_a_client_that_does_not_read_is_closed_after_its_idle_time_even_if_it_sends() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         admin = await dial("admin")
         await make(admin, "t")
@@ -112,8 +112,8 @@ def test_a_client_that_does_not_read_is_closed_after_its_idle_time_though_it_sen
     run_virtually(scenario, {"connections.max.idle.ms": str(IDLE_S * 1000)})
 
 
-def test_a_connection_that_is_closed_with_replies_that_nobody_reads_does_not_stay() -> None:
-    """A bad frame behind a Fetch: earlier replies are sent before the connection ends, if somebody reads them."""
+def test_a_closing_connection_with_unread_replies_does_not_stay_open() -> None:
+    """A bad frame after a Fetch: earlier replies are sent before the connection is closed, if the client reads them."""
 
     async def scenario(node: Node, dial: Dial) -> None:
         admin = await dial("admin")
@@ -132,7 +132,7 @@ def test_a_connection_that_is_closed_with_replies_that_nobody_reads_does_not_sta
     run_virtually(scenario, {"connections.max.idle.ms": str(IDLE_S * 1000)})
 
 
-def test_one_that_reads_slowly_is_served_while_others_do_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_reads_slowly_is_served_while_others_do_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unsent_replies, "LIMIT_BYTES", 10 * REPLY_BYTES)
     monkeypatch.setattr(unsent_replies, "TIGHT_BYTES", 5 * REPLY_BYTES)
     monkeypatch.setattr(unsent_replies, "SMALL_FETCH_BYTES", 100_000)

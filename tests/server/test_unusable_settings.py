@@ -36,7 +36,7 @@ QUOTAS = {
 
 
 def poison(random: Random) -> Iterator[ConfigRecord]:
-    """For every setting a value that cannot be applied, where there is one."""
+    """An inapplicable value for every setting that has one."""
     for kind, keys in KEYS.items():
         for key in keys.values():
             bad = [value for value in values_of(key) if len(value) < 32_000 and why_unusable(kind, key.name, value)]
@@ -49,7 +49,7 @@ def poison(random: Random) -> Iterator[ConfigRecord]:
 
 
 async def commit(node: Node, records: list[object]) -> None:
-    """Write records as no controller would; they are applied when this returns."""
+    """Write records as no controller would; returns once they have been applied."""
     quorum = node.broker.quorum
     quorum.append([Stored(None, None, message=record) for record in records])
     await quorum.settle()
@@ -91,7 +91,7 @@ def test_a_node_follows_and_starts_on_settings_that_cannot_be_applied(
 
 
 async def mend(node: Node) -> None:
-    """Take settings away, at first one by one: what else cannot be applied is in nobody's way."""
+    """Remove settings, at first one by one: other inapplicable settings do not prevent that."""
     async with dialled(node) as peer:
         # eligible leader replicas are on: this one must be set
         assert await code(peer, change(BROKER, "", "min.insync.replicas", value="1")) == 0
@@ -108,7 +108,7 @@ async def mend(node: Node) -> None:
             assert await code(peer, request) == 0
 
 
-def test_the_last_good_value_holds(tmp_path: Path) -> None:
+def test_the_last_good_value_stays_in_force(tmp_path: Path) -> None:
     async def play() -> None:
         async with serving(tmp_path / "data") as node:
             async with dialled(node) as peer:
@@ -154,7 +154,7 @@ def test_quotas_that_cannot_be_applied_limit_nobody(tmp_path: Path) -> None:
         ("listener.name.plaintext.max.connections", "0"),
     ],
 )
-def test_nobody_shuts_himself_out(tmp_path: Path, setting: str, value: str) -> None:
+def test_no_client_can_shut_itself_out(tmp_path: Path, setting: str, value: str) -> None:
     async def play() -> None:
         async with serving(tmp_path / "data") as node:
             for name in ("", "1"):
@@ -171,7 +171,7 @@ def test_nobody_shuts_himself_out(tmp_path: Path, setting: str, value: str) -> N
 
 
 @pytest.mark.parametrize("bad", ["abc", "0", "-1", "9" * 5000])
-def test_a_groups_setting_that_cannot_be_applied_counts_as_not_set(bad: str) -> None:
+def test_an_inapplicable_group_setting_counts_as_not_set(bad: str) -> None:
     name = "consumer.session.timeout.ms"
     record = ConfigRecord(resource_type=32, resource_name="g", name=name, value=bad)
     image = Image().apply([record], 0, 1)

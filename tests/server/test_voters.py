@@ -1,4 +1,4 @@
-"""Voters that come, go, move and come back with another disk, over real sockets; the cluster serves on."""
+"""Voters that join, leave, move and return with another disk, over real sockets; the cluster is served all the time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.server.voting import Quorum, run_quorum
 
 
 async def makes(quorum: Quorum, name: str) -> None:
-    """The cluster serves: a topic is made, and every node knows it."""
+    """The cluster works: a topic is created, and every node knows it."""
     wanted = create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
     told = await quorum.ask("CreateTopics", create_topics.Request(topics=[wanted], timeout_ms=5000))
     assert told.topics[0].error_code == 0, told.topics[0].error_message
@@ -42,7 +42,7 @@ def test_a_quorum_grows_from_one_to_three_and_survives_its_first(tmp_path: Path)
     run_quorum(tmp_path, play)
 
 
-def test_a_leader_that_is_removed_hands_over_and_goes_on_as_an_observer(tmp_path: Path) -> None:
+def test_a_removed_leader_hands_over_and_continues_as_an_observer(tmp_path: Path) -> None:
     async def play(quorum: Quorum) -> None:
         await quorum.of_three()
         former = await quorum.leader()
@@ -60,7 +60,7 @@ def test_a_leader_that_is_removed_hands_over_and_goes_on_as_an_observer(tmp_path
     run_quorum(tmp_path, play)
 
 
-def test_what_cannot_be_added_changes_nothing(tmp_path: Path) -> None:
+def test_an_impossible_voter_changes_nothing(tmp_path: Path) -> None:
     async def play(quorum: Quorum) -> None:
         await quorum.start(1)
         await quorum.start(2)
@@ -68,7 +68,7 @@ def test_what_cannot_be_added_changes_nothing(tmp_path: Path) -> None:
         lone = quorum.nodes[1].broker.quorum
         for facts, code in (
             ({"voter_id": 1}, ErrorCode.DUPLICATE_VOTER),
-            ({"voter_id": 3}, ErrorCode.REQUEST_TIMED_OUT),  # it answers at that address, and has never fetched
+            ({"voter_id": 3}, ErrorCode.REQUEST_TIMED_OUT),  # it answers at that address, but has never fetched
             ({"voter_directory_id": bytes(range(16))}, ErrorCode.REQUEST_TIMED_OUT),
             ({"cluster_id": "x" * 22}, ErrorCode.INCONSISTENT_CLUSTER_ID),
         ):
@@ -87,7 +87,7 @@ def test_what_cannot_be_added_changes_nothing(tmp_path: Path) -> None:
     run_quorum(tmp_path, play)
 
 
-def test_a_voter_that_listens_elsewhere_says_so(tmp_path: Path) -> None:
+def test_a_voter_reports_its_new_address(tmp_path: Path) -> None:
     async def play(quorum: Quorum) -> None:
         await quorum.of_three()
         for node_id in (2, await quorum.leader()):
@@ -107,7 +107,7 @@ def test_a_voter_that_listens_elsewhere_says_so(tmp_path: Path) -> None:
 
 
 def test_a_voter_with_a_new_disk_joins_by_itself(tmp_path: Path) -> None:
-    """controller.quorum.auto.join.enable: what it was is removed, and what it is is added."""
+    """controller.quorum.auto.join.enable: the old voter is removed, and the new one is added."""
 
     async def play(quorum: Quorum) -> None:
         await quorum.of_three()
@@ -125,8 +125,8 @@ def test_a_voter_with_a_new_disk_joins_by_itself(tmp_path: Path) -> None:
     run_quorum(tmp_path, play)
 
 
-def test_a_second_node_of_a_voters_id_does_not_take_its_place(tmp_path: Path) -> None:
-    """The other lives: they would replace each other by turns, for ever."""
+def test_a_second_node_with_a_voters_id_does_not_replace_it(tmp_path: Path) -> None:
+    """The first one is running: they would replace each other for ever."""
 
     async def play(quorum: Quorum) -> None:
         await quorum.of_three()
@@ -140,7 +140,7 @@ def test_a_second_node_of_a_voters_id_does_not_take_its_place(tmp_path: Path) ->
         }
         await quorum.start(4)
         twin = quorum.nodes[4]
-        assert "another node of that id" in await asyncio.wait_for(twin.failed, PATIENCE_S)
+        assert "another node with that id" in await asyncio.wait_for(twin.failed, PATIENCE_S)
         await quorum.stop(4)
         await quorum.voting(1, 2, 3)
         assert quorum.nodes[1].broker.quorum.voters == voters
@@ -148,8 +148,8 @@ def test_a_second_node_of_a_voters_id_does_not_take_its_place(tmp_path: Path) ->
     run_quorum(tmp_path, play)
 
 
-def test_three_that_know_each_other_from_the_start(tmp_path: Path) -> None:
-    """kpybroker.initial.controllers as a list: kraft.version 1 without an order of starting."""
+def test_three_voters_that_are_listed_from_the_start(tmp_path: Path) -> None:
+    """kpybroker.initial.controllers as a list: kraft.version 1, with nodes started in any order."""
 
     async def play(quorum: Quorum) -> None:
         ids = {node_id: encode_id(bytes([node_id]) * 16) for node_id in (1, 2, 3)}
@@ -165,8 +165,8 @@ def test_three_that_know_each_other_from_the_start(tmp_path: Path) -> None:
     run_quorum(tmp_path, play)
 
 
-def test_static_voters_become_ones_that_can_change(tmp_path: Path) -> None:
-    """kraft.version 0 -> 1 by UpdateFeatures, once all voters have told of themselves (UpdateRaftVoter)."""
+def test_static_voters_become_dynamic_ones(tmp_path: Path) -> None:
+    """kraft.version 0 -> 1 by UpdateFeatures, once all voters have registered themselves (UpdateRaftVoter)."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -208,17 +208,15 @@ def test_static_voters_become_ones_that_can_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "why"),
     [
-        ({"kpybroker.cluster.id": "b3B5YnJva2VyLXZvdGVycw"}, "are of another cluster"),
-        ({"node.id": "1"}, "another node of that id|refused with DUPLICATE_BROKER_REGISTRATION"),
-        ({"node.id": "2"}, "another node of that id|refused with DUPLICATE_BROKER_REGISTRATION"),
+        ({"kpybroker.cluster.id": "b3B5YnJva2VyLXZvdGVycw"}, "belong to another cluster"),
+        ({"node.id": "1"}, "another node with that id|refused with DUPLICATE_BROKER_REGISTRATION"),
+        ({"node.id": "2"}, "another node with that id|refused with DUPLICATE_BROKER_REGISTRATION"),
     ],
     ids=["another cluster", "the leader's id", "a follower's id"],
 )
-def test_who_does_not_belong_here_is_told_so_and_the_cluster_serves_on(
-    tmp_path: Path, own: dict[str, str], why: str
-) -> None:
+def test_a_node_that_does_not_belong_to_the_cluster_is_told_so(tmp_path: Path, own: dict[str, str], why: str) -> None:
     async def play(quorum: Quorum) -> None:
-        quorum.settings["broker.session.timeout.ms"] = "60000"  # they live, however busy the machine
+        quorum.settings["broker.session.timeout.ms"] = "60000"  # it is up, however busy the machine is
         await quorum.of_three()
         quorum.own[4] = {**own, "initial.broker.registration.timeout.ms": "6000"}
         with pytest.raises(ConfigError, match=why):
@@ -229,7 +227,7 @@ def test_who_does_not_belong_here_is_told_so_and_the_cluster_serves_on(
     run_quorum(tmp_path, play)
 
 
-def test_a_minority_of_voters_says_whom_it_lacks(
+def test_a_minority_of_voters_names_the_missing_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While it waits, and when it gives up."""
@@ -252,10 +250,10 @@ def test_a_minority_of_voters_says_whom_it_lacks(
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_a_broker_that_does_not_vote_says_which_controllers_are_out_of_reach(
+def test_a_broker_names_the_controllers_that_are_out_of_reach(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
-    """To whoever asks for what needs a controller, and soon; once a majority is back, it does what is asked."""
+    """In every response that needs a controller, and soon; once a majority is back, requests are served."""
     monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 0)
 
     async def play(cluster: Cluster) -> None:
@@ -272,7 +270,7 @@ def test_a_broker_that_does_not_vote_says_which_controllers_are_out_of_reach(
         client = await dialled(broker)
         told = await client.ask("CreateTopics", create_topics.Request(topics=[create_topics.CreatableTopic(name="t")]))
         assert told.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert told.topics[0].error_message.endswith(f": nobody leads the quorum, {why}")
+        assert told.topics[0].error_message.endswith(f": the quorum has no leader, {why}")
         await cluster.start(*gone)
         await cluster.leader()
         await cluster.until(lambda: broker.broker.quorum.no_leader_reason is None, "all may answer again")
@@ -281,7 +279,7 @@ def test_a_broker_that_does_not_vote_says_which_controllers_are_out_of_reach(
     run_cluster(tmp_path, play)
 
 
-def test_a_new_broker_says_that_none_of_the_controllers_it_was_told_of_answers(tmp_path: Path) -> None:
+def test_a_new_broker_reports_that_no_controller_answers(tmp_path: Path) -> None:
     async def play(quorum: Quorum) -> None:
         quorum.own[4] = {"initial.broker.registration.timeout.ms": "1500"}
         others = ", ".join(f"127.0.0.1:{quorum.ports[node_id]}" for node_id in (1, 2, 3))
@@ -292,14 +290,14 @@ def test_a_new_broker_says_that_none_of_the_controllers_it_was_told_of_answers(t
 
 
 @pytest.mark.parametrize("twin_of_the_leader", [True, False])
-def test_a_second_node_of_a_static_voters_id_is_told_so(
+def test_a_second_node_with_a_static_voters_id_is_told_so(
     tmp_path: Path, twin_of_the_leader: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Soon, and when it gives up; the cluster serves on."""
+    """Soon, and when it gives up; the cluster is served."""
 
     async def play(cluster: Cluster) -> None:
         monkeypatch.setattr(readiness, "WARN_AFTER_MS", 2000)
-        cluster.settings["broker.session.timeout.ms"] = "60000"  # it lives, however busy the machine
+        cluster.settings["broker.session.timeout.ms"] = "60000"  # it is up, however busy the machine is
         await cluster.start(1, 2, 3)
         leader = await cluster.leader()
         twin_id = leader if twin_of_the_leader else next(each for each in (1, 2, 3) if each != leader)
@@ -309,7 +307,7 @@ def test_a_second_node_of_a_static_voters_id_is_told_so(
         with pytest.raises(ConfigError, match=r"is another node running with this node\.id\?"):
             await twin.start(twin_id)
         assert any("another node running" in line for line in caplog.messages)
-        assert await cluster.leader() in cluster.nodes  # on a busy machine they may have elected another meanwhile
+        assert await cluster.leader() in cluster.nodes  # on a busy machine they may have elected another one by now
 
     run_cluster(tmp_path, play)
 

@@ -1,4 +1,4 @@
-"""Requests that waited behind a parked one run in the middle of somebody else's flush: nothing of theirs is lost."""
+"""Requests behind a parked one run in the middle of another connection's flush: none of them is lost."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ COUNT = 12
 
 
 @pytest.mark.parametrize("cut", [0, 30, 600, 1200])
-def test_what_waited_behind_a_woken_fetch_is_stored_as_it_was_sent(cut: int, with_broker: WithBroker) -> None:
-    """`cut` bytes of one more request are here already, and move to the buffer's front when those before are done."""
+def test_a_request_behind_a_woken_fetch_is_stored_unchanged(cut: int, with_broker: WithBroker) -> None:
+    """`cut` bytes of one more request have arrived, and move to the front of the buffer when the earlier ones are
+    done."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "news")

@@ -1,4 +1,4 @@
-"""A node in virtual time: what waits for seconds takes none, and how long it waited is exact."""
+"""A node in virtual time: waits of seconds take no real time, and their length is exact."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Dial = Callable[[str], Awaitable[Peer]]
 def run_virtually(
     scenario: Callable[[Node, Dial], Awaitable[None]], properties: Mapping[str, str] | None = None
 ) -> None:
-    """Start a node, run the scenario, stop the node; in a network where nothing is late."""
+    """Start a node, run the scenario, stop the node; in a network without delays."""
     loop = VirtualLoop()  # type: ignore[abstract]  # sockets, signals and processes have no place in it
     history = History(loop.time)
     fabric = Fabric(loop, Random(1), history, Weather(stall_odds=0.0, split_odds=0.0))

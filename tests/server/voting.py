@@ -1,4 +1,4 @@
-"""Several real controllers whose voters change: the first one is alone, the others join as observers (KIP-853)."""
+"""Several real controllers whose voters change: the first one starts alone, the others join as observers (KIP-853)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CLUSTER_ID = "a3B5YnJva2VyLXZvdGVycw"
 
 
 class Quorum(Cluster):
-    """Node 1 forms the cluster; whoever starts later follows it, and votes once it was added."""
+    """Node 1 forms the cluster; nodes that start later follow it, and vote once they have been added."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, voters=4, settings={"controller.quorum.request.timeout.ms": "1000"})
         self.own: dict[int, dict[str, str]] = {}
-        """Settings of single nodes, over all others."""
+        """Settings of single nodes, which override all others."""
 
     def config(self, node_id: int) -> BrokerConfig:
         listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{self.ports[node_id]}"
@@ -46,7 +46,7 @@ class Quorum(Cluster):
         self.ports[node_id] = free_ports(1)[0]
 
     async def ask(self, name: str, request: Any, version: int | None = None) -> Any:
-        """Ask as a client does, at some node's first listener."""
+        """Send a request as a client does, to the first listener of a node."""
         node = next(iter(self.nodes.values()))
         host, _, port = node.bootstrap.rpartition(":")
         peer = await Peer.dial(node.broker.world.network, host, int(port))
@@ -57,7 +57,7 @@ class Quorum(Cluster):
             peer.close()
 
     async def add(self, node_id: int, version: int | None = None, **facts: Any) -> Any:
-        """The answer to an AddRaftVoter of a node that runs."""
+        """The response to an AddRaftVoter for a running node."""
         me = self.nodes[node_id].broker.quorum.driver.identity
         assert me.listener is not None
         name, host, port = me.listener
@@ -67,13 +67,13 @@ class Quorum(Cluster):
         return await self.ask("AddRaftVoter", request, version)
 
     async def remove(self, node_id: int, directory_id: bytes | None = None) -> Any:
-        """The answer to a RemoveRaftVoter."""
+        """The response to a RemoveRaftVoter."""
         directory = directory_id or self.nodes[node_id].broker.quorum.driver.identity.directory_id
         request = remove_raft_voter.Request(cluster_id=CLUSTER_ID, voter_id=node_id, voter_directory_id=directory)
         return await self.ask("RemoveRaftVoter", request)
 
     async def until_caught_up(self, node_id: int) -> None:
-        """Until the leader has seen a fetch of the node from the end of its log."""
+        """Wait until the leader has seen a fetch of the node from the end of its log."""
         me = self.nodes[node_id].broker.quorum.driver.identity
         leader = self.nodes[await self.leader()].broker.quorum
 
@@ -97,7 +97,7 @@ class Quorum(Cluster):
             assert told.error_code == 0, told.error_message
 
     async def voting(self, *node_ids: int) -> None:
-        """Until every node that runs knows these voters, and what it is among them."""
+        """Wait until every running node knows these voters, and its own role."""
 
         def agreed() -> bool:
             quorums = {node_id: node.broker.quorum for node_id, node in self.nodes.items()}
@@ -113,7 +113,7 @@ class Quorum(Cluster):
 
 
 def run_quorum(root: Path, play: Callable[[Quorum], Awaitable[None]]) -> None:
-    """Play on nodes that nobody has started yet."""
+    """Run a scene on nodes that are not started yet."""
 
     async def whole() -> None:
         quorum = Quorum(root)

@@ -1,4 +1,4 @@
-"""Actors take part in some seeds, each by a chance of its own, and what they are there for happens."""
+"""Each actor takes part in some seeds, with a probability of its own, and then does its work."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kpybroker.sim.simulation import Simulation
 
 SEEDS = range(300)
 AT_ONCE = 1.6
-"""How many actors of their own chance a seed has on the average, at most: a seed may not cost more for them."""
+"""The most actors that take part in a seed on average: a seed must not become more expensive because of them."""
 
 SHORT_SEED = 273
-"""Of little trouble and no transactions."""
+"""A seed with few faults and no transactions."""
 
 
 def test_each_actor_takes_part_in_some_seeds_and_few_at_once() -> None:
@@ -26,7 +26,7 @@ def test_each_actor_takes_part_in_some_seeds_and_few_at_once() -> None:
     assert played.total() < AT_ONCE * len(SEEDS)
 
 
-def test_whether_one_takes_part_changes_nothing_that_others_draw() -> None:
+def test_an_actors_participation_does_not_change_the_draws_of_others() -> None:
     for seed in range(50):
         alone = setup_of(seed, brokers=3)
         assert with_actors(alone, only=True) == alone
@@ -59,7 +59,7 @@ def test_whether_one_takes_part_changes_nothing_that_others_draw() -> None:
     ],
     ids=["replicas", "admin requests"],
 )
-def test_what_actors_do_happens_and_keeps_the_contract(shows: dict[str, str]) -> None:
+def test_actors_do_their_work_and_keep_the_contract(shows: dict[str, str]) -> None:
     setup = with_actors(setup_of(SHORT_SEED, brokers=3), tuple(shows), only=True)
     assert set(setup.actors) == set(shows)
     outcome = Simulation(setup).run()
@@ -68,7 +68,7 @@ def test_what_actors_do_happens_and_keeps_the_contract(shows: dict[str, str]) ->
 
 
 def test_where_a_reassignment_may_end() -> None:
-    """At the last target that was accepted, or, called off, where it came from; at one that went unanswered, too."""
+    """At the last accepted target, or after a cancellation at the original replicas; also at an unanswered one."""
     first, second, third = frozenset({1}), frozenset({2}), frozenset({3})
     where = Whereabouts({first})
     where.moves(second)

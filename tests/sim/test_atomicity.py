@@ -1,4 +1,4 @@
-"""The laws of transactions: each way to break one is a sentence, and a clean history has none."""
+"""The invariants of transactions: each violation is reported as one sentence, and a clean history has none."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def transaction(*, asked: bool, committed: bool | None) -> SentTransaction:
         (False, None, (b"a", b"b"), "never committed"),
     ],
 )
-def test_a_transaction_is_all_or_nothing(
+def test_a_transaction_is_atomic(
     asked: bool, committed: bool | None, shown: tuple[bytes, ...], sentence: str | None
 ) -> None:
     told = history()
@@ -51,7 +51,7 @@ def test_a_transaction_is_all_or_nothing(
     assert [sentence in breach for breach in told.breaches] == ([True] if sentence else [])  # type: ignore[operator]
 
 
-def test_what_was_shown_as_committed_stays() -> None:
+def test_records_read_as_committed_stay() -> None:
     told = history()
     told.ledger(ONE).seen_committed[7] = b"a"
     check_transactions(told, {ONE: [(7, b"a")]})
@@ -95,13 +95,13 @@ def batch(producer_id: int, offset: int, *, control: bool = False) -> Batch:
     return Batch(memoryview(made))
 
 
-def test_a_reader_of_committed_transactions_leaves_out_the_aborted_until_their_markers() -> None:
+def test_read_committed_consumers_skip_aborted_transactions_before_their_markers() -> None:
     running = AbortedFilter([AbortedTransaction(producer_id=2, first_offset=11), AbortedTransaction(producer_id=1)])
     log = [batch(1, 10), batch(2, 11), batch(3, 12), batch(1, 13, control=True), batch(1, 14), batch(2, 15)]
     assert [running.lets_through(one) for one in log] == [False, False, True, False, True, False]
 
 
-def test_leaders_of_later_epochs_have_what_earlier_ones_have_shown() -> None:
+def test_later_leaders_have_what_earlier_ones_have_shown() -> None:
     reach = HighestOffsets()
     reach.reached(3, 10)
     reach.reached(5, 8)
@@ -109,7 +109,7 @@ def test_leaders_of_later_epochs_have_what_earlier_ones_have_shown() -> None:
     assert (reach.of(5), reach.of(4)) == (8, 0)
 
 
-def test_an_epoch_is_given_once() -> None:
+def test_an_epoch_is_assigned_once() -> None:
     told = history()
     told.incarnation(7, 0)
     told.incarnation(7, 1)

@@ -1,4 +1,4 @@
-"""The history's own laws: each way to break the contract is one sentence, and a clean history has none."""
+"""The invariants of the history: each violation is reported as one sentence, and a clean history has none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_clean_history_has_no_breach() -> None:
     assert history.breaches == []
 
 
-def test_lost_doubled_moved_and_disordered_records_are_seen() -> None:
+def test_lost_duplicated_moved_and_reordered_records_are_detected() -> None:
     for now, sentence in (
         (found(b"0", b"1"), "is lost"),
         (found(b"0", b"1", b"2", b"1"), "twice"),
@@ -45,20 +45,20 @@ def test_lost_doubled_moved_and_disordered_records_are_seen() -> None:
         assert any(sentence in breach for breach in history.breaches), sentence
 
 
-def test_offsets_that_change_their_value_are_seen() -> None:
+def test_offsets_that_change_their_value_are_detected() -> None:
     _, history, _ = history_of()
     history.read("c", PLACE, 0, 1, b"0", 1)
     history.read("d", PLACE, 0, 2, b"1", 2)
     assert "was b'0' in epoch 1" in history.breaches[0]
 
 
-def test_records_that_nobody_sent_are_seen() -> None:
+def test_records_that_no_producer_sent_are_detected() -> None:
     _, history, _ = history_of()
     history.read("c", PLACE, 9, 1, b"ghost", 1)
     assert "no producer has sent" in history.breaches[0]
 
 
-def test_latest_offsets_that_go_back_are_seen_but_for_a_leader_that_was_deposed() -> None:
+def test_decreasing_latest_offsets_are_detected_except_on_a_deposed_leader() -> None:
     _, history, _ = history_of()
     ledger = history.ledger(PLACE)
     history.latest(PLACE, 0, 4, 3)
@@ -68,7 +68,7 @@ def test_latest_offsets_that_go_back_are_seen_but_for_a_leader_that_was_deposed(
     assert "went back from 3 to 2" in history.breaches[0]
 
 
-def test_commits_that_go_back_are_seen_but_for_one_that_may_still_be_on_its_way() -> None:
+def test_decreasing_commits_are_detected_except_while_one_is_in_flight() -> None:
     _, history, _ = history_of()
     commits = history.committed("g", PLACE)
     commits.sent = commits.acked = 7
@@ -84,7 +84,7 @@ def test_commits_that_go_back_are_seen_but_for_one_that_may_still_be_on_its_way(
     assert "committed 7 at most" in history.breaches[1]
 
 
-def test_a_producer_id_given_twice_and_a_partition_with_two_owners_are_seen() -> None:
+def test_repeated_producer_ids_and_partitions_with_two_owners_are_detected() -> None:
     _, history, _ = history_of()
     history.producer_id("p", 4)
     history.producer_id("p", 4)

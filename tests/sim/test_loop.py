@@ -1,4 +1,4 @@
-"""The virtual loop: time jumps, owners keep what is theirs, the dead do nothing."""
+"""The virtual loop: time jumps, callbacks belong to their owners, and callbacks of dead processes do not run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_time_jumps_to_the_next_timer_and_asyncio_runs_unmodified() -> None:
     assert problems == []
 
 
-def test_a_run_that_nobody_can_end_says_so() -> None:
+def test_a_run_that_cannot_end_is_reported() -> None:
     async def wait_for_ever() -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -62,8 +62,8 @@ def test_halted_callbacks_wait_and_keep_their_order() -> None:
     loop.run_until_complete(play())
 
 
-def test_a_task_stays_its_owners_whoever_wakes_it() -> None:
-    """A client that is answered by a process which then dies goes on."""
+def test_a_task_belongs_to_its_owner_whichever_process_wakes_it() -> None:
+    """A client that is answered by a process which then dies continues to run."""
     loop, _ = loop_with_problems()
     process = Owner("process")
 
@@ -103,7 +103,7 @@ def test_the_world_is_dead_before_finally_blocks_run() -> None:
     assert problems == []
 
 
-def test_what_a_callback_raises_is_told_with_its_owner() -> None:
+def test_an_exception_in_a_callback_is_reported_with_its_owner() -> None:
     loop, problems = loop_with_problems()
 
     def fail() -> None:

@@ -1,4 +1,5 @@
-"""The simulated network: streams stay streams in any weather; broken links hold back; the dead say so, or nothing."""
+"""The simulated network: streams stay intact; broken links hold data back; dead hosts close connections or are
+silent."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ ONE, OTHER, PORT = "10.0.0.1", "10.0.0.2", 9092
 
 
 class Collector(asyncio.Protocol):
-    """Keeps what comes, and how it ended."""
+    """Collects the received data, and how the connection ended."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -58,7 +59,7 @@ class Buffered(asyncio.BufferedProtocol):
 
 
 class Stage:
-    """Two hosts, a listener on one, a process on each."""
+    """Two hosts, a listener on one of them, and a process on each."""
 
     def __init__(self, seed: int = 1, weather: Weather = ROUGH) -> None:
         self.loop = VirtualLoop()  # type: ignore[abstract]
@@ -127,7 +128,7 @@ def test_a_reader_that_pauses_stops_its_writer() -> None:
     stage.run(play())
 
 
-def test_a_cut_link_holds_back_and_delivers_when_whole() -> None:
+def test_a_cut_link_holds_data_back_and_delivers_it_when_restored() -> None:
     stage = Stage()
 
     async def play() -> None:
@@ -147,7 +148,7 @@ def test_a_cut_link_holds_back_and_delivers_when_whole() -> None:
     stage.run(play())
 
 
-def test_dialling_nobody_is_refused_and_dialling_into_silence_times_out() -> None:
+def test_dialling_a_closed_port_is_refused_and_a_silent_host_times_out() -> None:
     stage = Stage()
 
     async def play() -> None:
@@ -162,7 +163,7 @@ def test_dialling_nobody_is_refused_and_dialling_into_silence_times_out() -> Non
     stage.run(play())
 
 
-def test_a_killed_process_closes_its_streams_and_one_without_power_does_not() -> None:
+def test_a_killed_process_closes_its_streams_but_a_host_without_power_does_not() -> None:
     stage = Stage()
 
     async def play() -> None:

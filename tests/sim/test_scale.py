@@ -1,4 +1,4 @@
-"""The metadata plane: what a death costs grows with what the dead had, not with the cluster."""
+"""The metadata plane: the cost of a failed broker depends on its partitions, not on the size of the cluster."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from kpybroker.sim.scale import run
 MOVED = 1000
 
 
-def test_records_and_requests_of_a_death_a_return_and_a_move() -> None:
+def test_records_and_requests_of_a_failure_a_return_and_a_move() -> None:
     small, large = run(5, 1000), run(10, 4000)
     for rows, brokers, partitions in ((small, 5, 1000), (large, 10, 4000)):
         joined, made, beats, died, back, preferred, moved = rows
         hosted = partitions * 3 // brokers
         assert joined.records == 2 * brokers
         assert made.records == partitions + partitions // 1000
-        assert (beats.requests, beats.records) == (brokers, 0), "who rests costs a heartbeat"
+        assert (beats.requests, beats.records) == (brokers, 0), "an idle broker costs only heartbeats"
         assert (died.requests, died.records) == (1, hosted + 1), "one record for each partition it had, and its fencing"
         assert back.records == hosted + 2
         assert back.requests <= brokers + 1, "each leader asks once for all"

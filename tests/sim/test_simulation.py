@@ -1,4 +1,4 @@
-"""Seeds pass, replay exactly, and broken brokers are caught."""
+"""Seeds pass, replay exactly, and broken brokers are detected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_three_nodes_keep_their_metadata(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(REPLICATED))
 def test_three_brokers_lose_nothing(seed: int) -> None:
-    """What `make sim` plays unless told otherwise: a quorum of three, with topics of up to three replicas."""
+    """The default of `make sim`: a quorum of three, with topics of up to three replicas."""
     assert Shape() == Shape(brokers=3, replicas=3)
     outcome = run_seed(seed, Shape())
     assert outcome.breaches == []
@@ -62,20 +62,20 @@ def test_three_brokers_lose_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("brokers", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_table_has_the_newest_record_of_each_key(seed: int, brokers: int) -> None:
-    """Cleaning, and retention, while all else goes wrong; the coordinators' logs are cleaned too."""
+def test_a_compacted_topic_has_the_newest_record_of_each_key(seed: int, brokers: int) -> None:
+    """Cleaning and retention run while all other faults occur; the coordinators' logs are cleaned too."""
     outcome = Simulation(setup_of(seed, brokers=brokers, compacts=True)).run()
     assert outcome.breaches == []
     assert outcome.counts["records compacted away"] > 0
 
 
-def test_a_node_that_ends_while_it_writes_markers_leaves_no_refusal_untold() -> None:
-    """The seed that found it: a disk fails under one partition while the markers of others are not committed."""
+def test_a_node_that_stops_while_it_writes_markers_retrieves_every_exception() -> None:
+    """The seed that detected this: a disk fails under one partition while the markers of others are not committed."""
     assert Simulation(without_hangs(100_513)).run().breaches == []
 
 
 def without_hangs(seed: int) -> Setup:
-    """As the seed was when it found something."""
+    """The seed without later faults, as when it detected something."""
     setup = setup_of(seed, brokers=3)
     return replace(setup, faults=tuple(fault for fault in setup.faults if fault != DISK_HANG))
 
@@ -89,20 +89,21 @@ def test_others_go_on_when_a_disk_hangs() -> None:
 @pytest.mark.parametrize("brokers", [1, 3])
 @pytest.mark.parametrize("seed", range(2))
 def test_replicas_move_between_log_directories(seed: int, brokers: int) -> None:
-    """And the second directory fails, while all else goes wrong."""
+    """And the second directory fails, while all other faults occur."""
     faults = ("disk_error", "crash", "partition", "power_loss")
     assert Simulation(setup_of(seed, brokers=brokers, faults=faults, moves=True)).run().breaches == []
 
 
 @pytest.mark.parametrize("seed", [120_039, 120_283])
-def test_a_directory_that_was_out_of_reach_comes_back(seed: int) -> None:
-    """The seeds that found it: a topic was made again meanwhile, and the disk fails again as that is set right."""
+def test_an_unreachable_directory_returns(seed: int) -> None:
+    """The seeds that detected this: a topic was recreated in the meantime, and the disk fails again during the
+    cleanup."""
     assert Simulation(without_hangs(seed)).run().breaches == []
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_who_commits_a_transaction_has_got_something_done(commits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transformers that die after their first transaction end no pass; those that only abort get nothing done."""
+def test_a_committed_transaction_counts_as_progress(commits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers that die after their first transaction end no pass; those that only abort make no progress."""
     begun: set[TransactionalSession] = set()
     write = TransactionalSession.write
 
@@ -136,7 +137,7 @@ def test_other_seeds_are_other_runs() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", [ONE_BROKER[1], ONE_BROKER[3]], ids=lambda mutant: mutant.description)
-def test_mutants_are_caught(mutant: object) -> None:
+def test_mutants_are_detected(mutant: object) -> None:
     outcome = hunt(mutant, 0, CAUGHT_WITHIN)  # type: ignore[arg-type]
     assert outcome is not None
     assert outcome.breaches
@@ -147,8 +148,8 @@ MUTANTS = [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.description)
-def test_a_broken_cluster_is_caught_by_its_seed(mutant: Mutant) -> None:
-    """The seed is noted, and is caught for the mutant's sake: it passes without."""
+def test_a_broken_cluster_is_detected_by_its_seed(mutant: Mutant) -> None:
+    """The seed is recorded for the mutant, and passes without it."""
     finds = f"`python -m kpybroker.sim.mutants --only {mutant.description!r}` finds a seed to note in {NOTES.name}"
     noted = re.search(rf"^\| {re.escape(mutant.description)} \| (\d+) \|$", NOTES.read_text(), re.MULTILINE)
     assert noted is not None, finds
@@ -157,7 +158,7 @@ def test_a_broken_cluster_is_caught_by_its_seed(mutant: Mutant) -> None:
     assert hunt(mutant._replace(patches=()), seed, 1) is None, f"seed {seed} fails without it"
 
 
-def test_a_failing_seed_is_written_down_with_a_sentence(tmp_path: Path) -> None:
+def test_a_failing_seed_is_reported_with_a_sentence(tmp_path: Path) -> None:
     outcome = RunOutcome(7, ["at 1.000 s: something was lost"], 255, 0.1, 20.0, {})
     told = json.loads(keep_failure(outcome, ONE, tmp_path / "deep").read_text())
     assert told["sentence"] == "at 1.000 s: something was lost"
@@ -165,8 +166,8 @@ def test_a_failing_seed_is_written_down_with_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["callbacks without number", "one callback", "the loop"])
-def test_a_run_that_computes_for_ever_is_ended(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a signal, wherever it is; what is not gives up by itself, and says so."""
+def test_a_run_that_computes_for_ever_is_stopped(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a signal, wherever it is; code that ignores the signal is reported after giving up."""
     given_up_at_s = process_time() + 3
     outlived: list[str] = []
 
@@ -182,7 +183,7 @@ def test_a_run_that_computes_for_ever_is_ended(where: str, monkeypatch: pytest.M
             outlived.append(where)
 
     class Spinning(Owner):
-        """The loop itself spins when it asks whether a callback of this one is to run."""
+        """The loop itself spins when it asks whether a callback of this object should run."""
 
         __slots__ = ()
 
@@ -205,7 +206,7 @@ def test_a_run_that_computes_for_ever_is_ended(where: str, monkeypatch: pytest.M
     assert not outlived
 
 
-def test_voters_come_and_go_in_a_seed() -> None:
+def test_voters_change_in_a_seed() -> None:
     setup = next(setup for seed in range(100) if (setup := setup_of(seed, brokers=3)).voters_change)
     outcome = Simulation(setup).run()
     assert outcome.breaches == []
@@ -213,7 +214,7 @@ def test_voters_come_and_go_in_a_seed() -> None:
 
 
 @pytest.mark.slow
-def test_a_checker_of_voters_notices_two_at_once() -> None:
+def test_the_check_of_voters_detects_two_changes_at_once() -> None:
     outcome = hunt(THREE_BROKERS[-1], 0, 20)
     assert outcome is not None
     assert "in one change" in outcome.breaches[0]

@@ -1,4 +1,5 @@
-"""The simulated disk: what is synced survives a power loss, of the rest a prefix; a process that dies loses nothing."""
+"""The simulated disk: synced data survives a power loss, plus a prefix of the rest; a process that dies loses
+nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def disk_of(storage: Storage, owner: Owner | None = None, number: int = 1) -> Si
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_synced_bytes_survive_and_of_the_rest_a_prefix(seed: int) -> None:
+def test_synced_bytes_survive_plus_a_prefix_of_the_rest(seed: int) -> None:
     random, storage = Random(seed), Storage()
     disk = disk_of(storage)
     handle = disk.open("/f", create=True)
@@ -39,12 +40,12 @@ def test_synced_bytes_survive_and_of_the_rest_a_prefix(seed: int) -> None:
     same = next((at for at in range(len(found)) if found[at] != written[at]), len(found))
     assert left
     assert same >= synced
-    assert set(found[same:]) <= {0}, "what is not what was written is zeros: the length was on disk, the bytes were not"
+    assert set(found[same:]) <= {0}, "all other bytes are zeros: the length was on disk, the bytes were not"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_cuts_and_overwrites_are_taken_back_whole(seed: int) -> None:
-    """Whatever is lost, the file is one that was there between two calls, or in the middle of the last write."""
+def test_truncations_and_overwrites_are_undone_completely(seed: int) -> None:
+    """Whatever is lost, the file has the content from between two calls, or from the middle of the last write."""
     random, storage = Random(seed), Storage()
     disk = disk_of(storage)
     handle = disk.open("/f", create=True)
@@ -61,7 +62,7 @@ def test_cuts_and_overwrites_are_taken_back_whole(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_names_that_were_not_synced_may_vanish_and_synced_ones_stay(seed: int) -> None:
+def test_unsynced_names_may_vanish_and_synced_ones_stay(seed: int) -> None:
     random, storage = Random(seed), Storage()
     disk = disk_of(storage)
     disk.mkdir("/d/e")
@@ -78,7 +79,7 @@ def test_names_that_were_not_synced_may_vanish_and_synced_ones_stay(seed: int) -
     assert after.list("/d") in (["e"], ["e", "other"])
 
 
-def test_a_name_comes_back_when_its_removal_was_not_synced() -> None:
+def test_a_name_returns_if_its_removal_was_not_synced() -> None:
     outcomes = set()
     for seed in SEEDS:
         storage = Storage()
@@ -120,7 +121,7 @@ def test_a_fuse_ends_the_process_in_the_middle_of_a_change() -> None:
     assert bytes(storage.file("/f").content) == b"one"
 
 
-def test_a_full_disk_takes_what_fits() -> None:
+def test_a_full_disk_writes_the_bytes_that_fit() -> None:
     storage = Storage()
     disk = disk_of(storage)
     handle = disk.open("/f", create=True)
@@ -134,7 +135,7 @@ def test_a_full_disk_takes_what_fits() -> None:
     assert disk.pwritev(handle, [b"678"], 5) == 3
 
 
-def test_a_sync_covers_what_was_written_before_it_began() -> None:
+def test_a_sync_covers_writes_before_it_began() -> None:
     loop, storage = VirtualLoop(), Storage()  # type: ignore[abstract]
     disk = SimDisk(storage, loop, loop.simulation, 1, Random(1), lambda: 5)
 

@@ -1,4 +1,4 @@
-"""The law of a table notices what a compacted topic must not forget, and lets it forget what it may."""
+"""The invariant of a compacted topic: detects records that must not be lost, and allows those that may be."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Table:
         return len(self.history.breaches)
 
 
-def test_the_newest_is_there_or_a_newer_one() -> None:
+def test_the_newest_record_or_a_newer_one_exists() -> None:
     table = Table()
     for _ in range(3):
         table.write()
@@ -57,7 +57,7 @@ def test_the_newest_is_there_or_a_newer_one() -> None:
     assert table.breaches() == table.breaches(1) == table.breaches(0, 1) == 1
 
 
-def test_a_record_is_where_it_was_acknowledged_and_once() -> None:
+def test_a_record_is_at_its_acknowledged_offset_and_only_once() -> None:
     table = Table()
     table.write()
     table.history.acked(table.sents[0], 7)
@@ -69,7 +69,7 @@ def test_a_record_is_where_it_was_acknowledged_and_once() -> None:
 
 
 @pytest.mark.parametrize(("at_s", "acked", "may_go"), [(OLD, True, True), (OLD, False, True), (FRESH, True, False)])
-def test_an_old_tombstone_may_be_forgotten_with_what_it_deleted(at_s: float, acked: bool, may_go: bool) -> None:
+def test_an_old_tombstone_may_be_removed_with_the_deleted_record(at_s: float, acked: bool, may_go: bool) -> None:
     table = Table()
     table.write()
     table.write()
@@ -81,7 +81,7 @@ def test_an_old_tombstone_may_be_forgotten_with_what_it_deleted(at_s: float, ack
     assert table.breaches(2, forgetting=forgetting) == acked, "a newer record is not the tombstone's, if it is newer"
 
 
-def test_retention_may_take_what_is_old() -> None:
+def test_retention_may_delete_old_records() -> None:
     table = Table()
     table.write()
     forgetting = Forgetting(tombstones_s=math.inf, records_s=10.0)
@@ -90,7 +90,7 @@ def test_retention_may_take_what_is_old() -> None:
     assert table.breaches(0, forgetting=forgetting) == 1
 
 
-def test_what_was_not_committed_counts_for_nothing_and_is_not_shown() -> None:
+def test_uncommitted_records_do_not_count_and_are_not_visible() -> None:
     table = Table()
     table.write()
     table.write(transaction=SentTransaction("w", commit_asked=True, is_committed=False))
@@ -103,7 +103,7 @@ def test_what_was_not_committed_counts_for_nothing_and_is_not_shown() -> None:
     assert table.breaches(0) == 1
 
 
-def test_while_a_run_goes_on_keys_at_rest_are_looked_at() -> None:
+def test_idle_keys_are_checked_during_a_run() -> None:
     table = Table()
     table.write()
     assert table.breaches(since_s=50.0) == 1

@@ -1,4 +1,4 @@
-"""A checkpoint is of its topics: not of other ones that have their names."""
+"""A checkpoint belongs to its topics, and not to others with the same names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make(admin: AdminClient, *names: str) -> None:
         made.result(10)
 
 
-def test_it_stays_with_its_topics(kpybroker: BrokerProcess, admin: AdminClient, tmp_path: Path) -> None:
+def test_a_checkpoint_stays_with_its_topics(kpybroker: BrokerProcess, admin: AdminClient, tmp_path: Path) -> None:
     make(admin, "kept", "replaced", "added")
     folder = tmp_path / "checkpoint"
     for topics in ["kept", "replaced"], ["kept", "replaced"], ["kept", "replaced", "added"], ["kept"]:
@@ -41,14 +41,14 @@ def test_it_stays_with_its_topics(kpybroker: BrokerProcess, admin: AdminClient, 
         checkpoint(folder, kpybroker.bootstrap, "other")
 
 
-def test_a_topic_that_is_not_there(kpybroker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_missing_topic(kpybroker: BrokerProcess, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no topic absent"):
         checkpoint(tmp_path / "checkpoint", kpybroker.bootstrap, "absent")
     assert not (tmp_path / "checkpoint").exists()
 
 
 @pytest.mark.parametrize("written", ["", "{", "[]"])
-def test_a_mark_that_cannot_be_read(kpybroker: BrokerProcess, admin: AdminClient, tmp_path: Path, written: str) -> None:
+def test_an_unreadable_mark(kpybroker: BrokerProcess, admin: AdminClient, tmp_path: Path, written: str) -> None:
     topic = kpybroker.topic("marked")
     make(admin, topic)
     (tmp_path / MARK).write_text(written)
@@ -57,7 +57,7 @@ def test_a_mark_that_cannot_be_read(kpybroker: BrokerProcess, admin: AdminClient
     assert (tmp_path / MARK).read_text() == written
 
 
-def test_where_a_loop_is_running(kpybroker: BrokerProcess, admin: AdminClient, tmp_path: Path) -> None:
+def test_with_a_running_event_loop(kpybroker: BrokerProcess, admin: AdminClient, tmp_path: Path) -> None:
     """As in a notebook."""
     make(admin, "noted")
 

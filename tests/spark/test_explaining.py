@@ -1,4 +1,4 @@
-"""A stack trace of Spark's is told in one line; compat_tests/test_spark_errors.py has the real ones."""
+"""A stack trace of Spark is summarised in one line; compat_tests/test_spark_errors.py has real ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Caused by: org.apache.kafka.common.errors.{named}: the broker's words
         ("SaslAuthenticationException", "refuses this user"),
     ],
 )
-def test_what_is_known_is_told_with_its_way_out(named: str, told: str) -> None:
+def test_known_errors_are_explained_with_the_remedy(named: str, told: str) -> None:
     line = explained(RuntimeError(TRACE.format(named=named)))
     assert told in line
     assert line.endswith(f"({named}: the broker's words)")
@@ -38,5 +38,5 @@ def test_what_is_known_is_told_with_its_way_out(named: str, told: str) -> None:
         ("", "ValueError"),
     ],
 )
-def test_what_is_not_known_is_told_as_it_was_said(text: str, line: str) -> None:
+def test_unknown_errors_are_shown_unchanged(text: str, line: str) -> None:
     assert explained(ValueError(text)) == line

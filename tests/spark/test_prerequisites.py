@@ -1,4 +1,4 @@
-"""What is missing for a Spark session is said in one line, before a JVM is started."""
+"""Missing requirements of a Spark session are reported in one line, before a JVM is started."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def closed() -> str:
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An executable that is named like Java and where JAVA_HOME says; tests say which release it is of."""
+    """An executable named java in JAVA_HOME; each test chooses its release."""
     home = tmp_path / "java"
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "java").touch(0o755)
@@ -73,7 +73,7 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "is_fit"), [("1.8.0_432", False), ("11.0.2", False), ("17.0.15", True), ("21", True)]
 )
-def test_an_older_java_is_told(java: Path, version: str, is_fit: bool) -> None:
+def test_an_older_java_is_reported(java: Path, version: str, is_fit: bool) -> None:
     (java / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
     if is_fit:
         require_java()
@@ -83,7 +83,7 @@ def test_an_older_java_is_told(java: Path, version: str, is_fit: bool) -> None:
 
 
 def test_a_folder_has_all_four_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those of an earlier Spark do."""
+    """The jars of an earlier Spark are accepted."""
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
     for jar in JARS:
         (tmp_path / jar).touch()
@@ -99,7 +99,7 @@ def test_a_folder_has_all_four_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 @pytest.mark.parametrize("version", [(3, 5, 7), (4, 0, 0), (5, 0, 0)])
 def test_jars_of_another_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, int, int]) -> None:
-    """Those of a later one lack what it has, or have what it lacks, and say so amid a job."""
+    """With the jars of a later Spark, the job would fail in the middle."""
     scala = "2.12" if version < (4, 0, 0) else "2.13"
     for jar in JARS:
         (tmp_path / jar.replace("_2.13-4.0.0", f"_{scala}-4.2.0")).touch()
@@ -124,7 +124,9 @@ def test_the_connector_is_of_that_spark(
     assert connector(version)["spark.jars.packages"] == f"org.apache.spark:spark-sql-kafka-0-10_{artifact}"
 
 
-def test_jars_that_are_neither_here_nor_to_be_had(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed: str) -> None:
+def test_jars_that_are_neither_local_nor_downloadable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed: str
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("kpybroker.spark.connector.MAVEN_CENTRAL", ("127.0.0.1", int(closed.rpartition(":")[2])))
     with pytest.raises(ConfigError, match=f"a:b:1, .*Maven Central cannot be reached.*{JARS_VARIABLE}"):
@@ -136,7 +138,7 @@ def test_jars_that_are_neither_here_nor_to_be_had(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("version", "is_fit"), [("3.4.4", False), ("3.5.0", True), ("4.3.0.dev1", True), ("?", False)])
-def test_an_older_spark_is_told(monkeypatch: pytest.MonkeyPatch, version: str, is_fit: bool) -> None:
+def test_an_older_spark_is_reported(monkeypatch: pytest.MonkeyPatch, version: str, is_fit: bool) -> None:
     monkeypatch.setattr("pyspark.__version__", version)
     if is_fit:
         assert spark_version() >= (3, 5, 0)

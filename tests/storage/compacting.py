@@ -1,4 +1,5 @@
-"""Logs that are compacted, with keys, tombstones and transactions; what a reader of them ends with is told plainly."""
+"""Compacted logs with keys, tombstones and transactions; a simple model gives the final state that a reader must
+see."""
 
 from __future__ import annotations
 
@@ -54,12 +55,12 @@ class VirtualWorld:
         return int(self.loop.time() * 1000)
 
     def end(self) -> None:
-        """SIGKILL, wherever it is."""
+        """SIGKILL, wherever the process is."""
         self.owner.alive = False
         self.loop.bury(self.loop.simulation)
 
     def clean(self, log: Log, now_ms: int) -> None:
-        """Until nothing is dirty."""
+        """Clean until nothing is dirty."""
         while (dirty := look(log, now_ms)) is not None:
             self.loop.run_until_complete(Cleaning(dirty, LIMITS, now_ms).run())
 
@@ -75,7 +76,7 @@ def clean(log: Log, now_ms: int, limits: Limits = LIMITS) -> int:
 
 
 def append(log: Log, *batches: bytearray | bytes) -> None:
-    """Appended as a leader's, written, committed."""
+    """Append as a leader's batch, write, commit."""
     for batch in batches:
         log.append(split(bytearray(batch)), 0, 0, client=False, verified=NOT_NEEDED)
     commit(log)
@@ -96,7 +97,7 @@ def marker(producer_id: int, *, commits: bool, timestamp: int = 1000) -> bytearr
 
 
 def batches_of(log: Log) -> list[Batch]:
-    """All that is written, read as a consumer reads; from the disk where the page cache does not have it."""
+    """All written batches, read as a consumer reads; from the disk if the page cache does not have them."""
     found: list[Batch] = []
     offset = log.start
     while offset < log.written_end:
@@ -111,12 +112,13 @@ def batches_of(log: Log) -> list[Batch]:
 
 
 def records_of(log: Log) -> list[Record]:
-    """Every data record that is left, also of aborted transactions."""
+    """Every remaining data record, including those of aborted transactions."""
     return [record for batch in batches_of(log) if not batch.is_control for record in read_records(batch)]
 
 
 def committed(log: Log) -> list[Record]:
-    """What a reader of committed records gets from the start, as a client finds out: by the aborted transactions."""
+    """The records that a read_committed consumer gets from the start, filtered by the aborted transactions as clients
+    do."""
     batches = batches_of(log)
     content = b"".join(bytes(batch.view) for batch in batches)
     aborted = sorted(log.aborted_within(log.start, content), key=lambda one: one.first_offset)
@@ -147,7 +149,7 @@ def table(records: Iterable[Record]) -> Table:
 
 @dataclass
 class KeyedHistory:
-    """A compacted log with a random life; `full` has all that was ever written, and nothing taken out."""
+    """A compacted log with a random history; `full` has everything ever written, without any removal."""
 
     log: Log
     full: Log
@@ -157,7 +159,7 @@ class KeyedHistory:
     sequences: dict[int, int] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     opened_at: set[int] = field(default_factory=set)
-    """The snapshot of a stop stays until the next start."""
+    """The snapshot of a shutdown stays until the next start."""
 
     @classmethod
     def of(cls, path: Path, seed: int) -> KeyedHistory:
@@ -214,7 +216,7 @@ class KeyedHistory:
         self.log.apply_retention(self.now_ms)
 
     def reopen(self) -> None:
-        """After a stop, or a kill -9 of which an older checkpoint is left."""
+        """Reopen after a shutdown, or after a kill -9 with an older checkpoint."""
         was, stops = self.log, self.random.random() < 0.5
         cleaned_end = self.random.choice((0, was.cleaned_end))
         if stops:
@@ -240,7 +242,7 @@ class KeyedHistory:
         name = self.random.choices(("append", "end", "clean", "roll", "delete", "reopen"), (40, 8, 6, 2, 1, 1))[0]
         getattr(self, name)()
 
-    # the laws
+    # invariants
 
     def check(self) -> None:
         self.check_records()
@@ -249,7 +251,7 @@ class KeyedHistory:
         assert table(before(committed(self.log), upper)) == table(before(committed(self.full), upper))
 
     def check_records(self) -> None:
-        """What is left is what was appended, at its offset; and batches are in order."""
+        """The remaining records are the appended ones, at their offsets; and batches are in order."""
         ever = {record.offset: record for record in records_of(self.full)}
         for record in records_of(self.log):
             assert ever[record.offset] == record

@@ -1,4 +1,4 @@
-"""A simulated disk of which a chosen operation fails."""
+"""A simulated disk on which a chosen operation fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ HOW = ("once", "all", "changes")
 
 
 class FailingDisk(SimDisk):
-    """Operation number `fails_at` fails: `once`, or from then on `all`, or all `changes`, below its /x/y."""
+    """Operation number `fails_at` below /x/y fails: only that one (`once`), all from then on (`all`), or all later
+    changes (`changes`)."""
 
     fails_at, error, how = -1, errno.EIO, "once"
     count = 0

@@ -1,4 +1,4 @@
-"""A World whose disk does not tell upper from lower case, as that of a Mac."""
+"""A World whose disk ignores case in names, like that of a Mac."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAKE_A_PATH = (
 
 
 def found(path: str) -> str:
-    """The path by the names that are there, each as it was made first."""
+    """The path with the existing names, each as it was first created."""
     folder, name = os.path.split(path)
     if not name or os.path.lexists(path):
         return path

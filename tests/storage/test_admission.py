@@ -1,4 +1,4 @@
-"""What a client may append, and how a topic changes it."""
+"""Which batches a client may append, and how a topic changes them."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def changed(at: int, form: str, value: int, *, with_crc: bool = True) -> Batch:
         (lambda: changed(35, ">q", NOW + 3_600_001), ErrorCode.INVALID_TIMESTAMP),
     ],
 )
-def test_a_header_that_cannot_be_is_refused(tmp_path: Path, batch: Callable[[], Batch], code: ErrorCode) -> None:
+def test_an_impossible_header_is_refused(tmp_path: Path, batch: Callable[[], Batch], code: ErrorCode) -> None:
     assert refusal_of(make(tmp_path), [batch()]).code == code
 
 
-def test_a_client_sends_one_batch(tmp_path: Path) -> None:
+def test_a_request_has_one_batch_per_partition(tmp_path: Path) -> None:
     two = [batch_of([Record(0, NOW, b"k", b"v")]) for _ in range(2)]
     assert refusal_of(make(tmp_path), two).code == ErrorCode.INVALID_RECORD
 
@@ -92,8 +92,8 @@ def test_sizes_have_limits(tmp_path: Path) -> None:
     assert refusal_of(short, [fresh]).code == ErrorCode.RECORD_LIST_TOO_LARGE
 
 
-def test_old_records_are_refused_where_the_topic_says_so(tmp_path: Path) -> None:
-    """Also beside newer ones in their batch, which is all that its header tells."""
+def test_old_records_are_refused_if_the_topic_demands_it(tmp_path: Path) -> None:
+    """Also next to newer records in their batch, whose header has only the newest time."""
     for codec in Codec:
         log = make(tmp_path / codec.name, message_timestamp_before_max_ms=1000)
         records = [Record(0, at, b"k", b"v") for at in (NOW - 1001, NOW - 1000, NOW)]
@@ -138,7 +138,7 @@ def test_a_topic_can_choose_its_codec(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_a_topic_that_opens_batches_looks_at_every_record(tmp_path: Path, codec: Codec) -> None:
+def test_a_topic_that_opens_batches_checks_every_record(tmp_path: Path, codec: Codec) -> None:
     settings: dict[str, object] = {"cleanup_policy": frozenset({"compact"})}
     noise = encode_batch([(b"k", b"v" * 99)] * 3, timestamp_ms=NOW)[HEADER_BYTES:]
     noise[-10:] = b"\xff" * 10
@@ -148,18 +148,18 @@ def test_a_topic_that_opens_batches_looks_at_every_record(tmp_path: Path, codec:
     )
 
 
-def test_every_record_of_an_opened_batch_has_a_time_that_is_taken(tmp_path: Path) -> None:
+def test_every_record_of_an_opened_batch_has_an_acceptable_time(tmp_path: Path) -> None:
     times = [NOW - 1000, NOW - 1001, -1, NOW + 3_600_000, NOW - 5000]
     records = [Record(0, at, b"k", b"v") for at in times]
     settings: dict[str, object] = {"compression_type": "zstd", "message_timestamp_before_max_ms": 1000}
     refusal = refusal_of(make(tmp_path / "1", **settings), [batch_of(records)])
     assert refusal.code == ErrorCode.INVALID_TIMESTAMP
-    assert [index for index, _ in refusal.records] == [1, 4], "a record without a time is taken"
+    assert [index for index, _ in refusal.records] == [1, 4], "a record without a time is accepted"
     stamped = make(tmp_path / "2", **settings, message_timestamp_type="LogAppendTime")
     assert stamped.append([batch_of(records)], 0, NOW).log_append_time_ms == NOW
 
 
-def test_the_newest_record_says_what_the_batch_says(tmp_path: Path) -> None:
+def test_the_header_has_the_newest_timestamp(tmp_path: Path) -> None:
     batch = batch_of([Record(0, NOW + late, b"k", b"v") for late in (0, 70, 30)])
     pack_into(">q", batch.view, 35, NOW)
     pack_into(">I", batch.view, 17, crc32c(batch.view[21:]))
@@ -171,7 +171,8 @@ def test_the_newest_record_says_what_the_batch_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("changed", [{}, {"cleanup_policy": frozenset({"compact"})}, {"compression_type": "gzip"}])
 def test_opened_batches_have_limits(tmp_path: Path, changed: dict[str, object]) -> None:
-    """A few bytes of zstd can say much: at the limit it is taken, above it refused before it is made."""
+    """A few bytes of zstd can contain a lot: at the limit a batch is accepted, above it refused before it is
+    decompressed."""
     most = RECOMPRESSED_LIMIT_BYTES if "compression_type" in changed else PLAIN_LIMIT_BYTES
     for size, is_taken in ((most - 20, True), (most, False)):
         log = make(tmp_path / str(size), **changed)
@@ -185,14 +186,15 @@ def test_opened_batches_have_limits(tmp_path: Path, changed: dict[str, object]) 
 
 @pytest.mark.parametrize(("more", "code"), [(0, ErrorCode.INVALID_RECORD), (1, ErrorCode.MESSAGE_TOO_LARGE)])
 def test_a_compressed_batch_has_no_more_records_than_the_limit(tmp_path: Path, more: int, code: ErrorCode) -> None:
-    """One above it is refused by its header, as what clients may split; one at it is opened, and not as promised."""
+    """One above the limit is refused by its header, with an error that makes clients split it; one at the limit is
+    opened, and found to be invalid."""
     good = batch_of([Record(0, NOW, b"k", b"v")], codec=Codec.ZSTD)
     batch = with_body(good, Codec.ZSTD, compress(Codec.ZSTD, bytes(8) * RECORDS_LIMIT), NOW)
     assert refusal_of(make(tmp_path), [counted(batch, RECORDS_LIMIT + more)]).code == code
 
 
 def counted(batch: Batch, count: int) -> Batch:
-    """The batch with another number of records in its header."""
+    """The batch with another record count in its header."""
     content = bytearray(batch.view)
     pack_into(">i", content, 23, count - 1)
     pack_into(">i", content, 57, count)
@@ -202,7 +204,7 @@ def counted(batch: Batch, count: int) -> Batch:
 
 @pytest.mark.parametrize("validation", [True, False])
 @pytest.mark.parametrize("codec", Codec)
-def test_no_more_records_are_believed_than_can_be_there(tmp_path: Path, codec: Codec, validation: bool) -> None:
+def test_impossible_record_counts_are_refused(tmp_path: Path, codec: Codec, validation: bool) -> None:
     log = make(tmp_path, record_validation_full=validation)
     good = batch_of([Record(0, NOW, b"k", b"v")])
     nine = with_body(good, codec, b"\0" * 9, NOW)
@@ -210,14 +212,14 @@ def test_no_more_records_are_believed_than_can_be_there(tmp_path: Path, codec: C
 
 
 def broken_bodies() -> dict[str, bytes]:
-    """What follows the header of two records, and is not two records."""
+    """Bytes after the header of two records that are not two records."""
     body = bytes(batch_of([Record(0, NOW, b"k", b"v"), Record(0, NOW, b"k", b"w")]).view[HEADER_BYTES:])
     first, second = body[:9], body[9:]
     return {
         "noise": bytes(range(200, 250)),
         "one record": first,
         "three records": body + second,
-        "a byte behind": body + b"\0",
+        "a trailing byte": body + b"\0",
         "a record too short": first + b"\x0e" + second[1:],
         "a record too long": first + b"\x12" + second[1:],
         "a negative length": first + b"\x0f" + second[1:],
@@ -234,7 +236,7 @@ def broken_bodies() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("what", broken_bodies())
-def test_what_no_consumer_can_read_is_refused(tmp_path: Path, what: str, codec: Codec) -> None:
+def test_records_that_no_consumer_can_read_are_refused(tmp_path: Path, what: str, codec: Codec) -> None:
     good = batch_of([Record(0, NOW, b"k", b"v"), Record(0, NOW, b"k", b"w")])
     batch = with_body(good, codec, compress(codec, broken_bodies()[what]), NOW)
     assert refusal_of(make(tmp_path), [batch]).code == ErrorCode.INVALID_RECORD
@@ -242,7 +244,7 @@ def test_what_no_consumer_can_read_is_refused(tmp_path: Path, what: str, codec: 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
 @pytest.mark.parametrize("cut", [False, True])
-def test_what_cannot_be_decompressed_is_refused(tmp_path: Path, codec: Codec, cut: bool) -> None:
+def test_records_that_cannot_be_decompressed_are_refused(tmp_path: Path, codec: Codec, cut: bool) -> None:
     good = batch_of([Record(0, NOW, b"k", b"v"), Record(0, NOW, b"k", b"w")])
     body = compress(codec, bytes(good.view[HEADER_BYTES:]))[:-1] if cut else bytes(range(50, 100))
     refusal = refusal_of(make(tmp_path), [with_body(good, codec, body, NOW)])
@@ -250,8 +252,8 @@ def test_what_cannot_be_decompressed_is_refused(tmp_path: Path, codec: Codec, cu
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_the_newest_timestamp_is_put_right(tmp_path: Path, codec: Codec) -> None:
-    """Look-ups by time begin with what headers say."""
+def test_a_wrong_newest_timestamp_is_corrected(tmp_path: Path, codec: Codec) -> None:
+    """Searches by time begin with the headers."""
     batch = batch_of([Record(0, NOW + late, b"k", b"v") for late in (0, 70, 30)], codec=codec)
     pack_into(">q", batch.view, 35, NOW + 5000)
     pack_into(">I", batch.view, 17, crc32c(batch.view[21:]))
@@ -264,14 +266,14 @@ def test_the_newest_timestamp_is_put_right(tmp_path: Path, codec: Codec) -> None
     assert log.max_timestamp() == (1, NOW + 70, 0)
 
 
-def test_less_may_be_checked(tmp_path: Path) -> None:
+def test_fewer_checks_can_be_configured(tmp_path: Path) -> None:
     log = make(tmp_path, record_validation_full=False)
     good = batch_of([Record(0, NOW, b"k", b"v"), Record(0, NOW, b"k", b"w")])
     log.append([with_body(good, Codec.GZIP, b"no gzip at all", NOW)], 0, NOW)
     assert log.end == 2
 
 
-def test_a_refusal_names_no_more_than_it_must(tmp_path: Path) -> None:
+def test_a_refusal_names_a_bounded_number_of_records(tmp_path: Path) -> None:
     log = make(tmp_path, cleanup_policy=frozenset({"compact"}))
     refusal = refusal_of(log, [batch_of([Record(0, NOW, None, b"v")] * (BLAMED_LIMIT + 1))])
     assert [index for index, _ in refusal.records] == list(range(BLAMED_LIMIT))
@@ -306,15 +308,13 @@ def test_linked_lz4_is_refused_from_a_client_and_read_where_it_is_stored(codec: 
         (Codec.SNAPPY, None, COMPRESSED_ON_LOOP_BYTES),
         (Codec.GZIP, -1, COMPRESSED_ON_LOOP_BYTES),
         (Codec.GZIP, 9, SLOWLY_ON_LOOP_BYTES),
-        (Codec.LZ4, 9, COMPRESSED_ON_LOOP_BYTES),  # Kafka's default is the fast one
+        (Codec.LZ4, 9, COMPRESSED_ON_LOOP_BYTES),  # Kafka's default is the fast compressor
         (Codec.LZ4, 17, SLOWLY_ON_LOOP_BYTES),
         (Codec.ZSTD, 3, COMPRESSED_ON_LOOP_BYTES),
         (Codec.ZSTD, 22, SLOWLY_ON_LOOP_BYTES),
     ],
 )
-def test_what_takes_long_to_compress_is_compressed_on_a_thread(
-    codec: Codec, level: int | None, most_bytes: int
-) -> None:
+def test_slow_compression_runs_on_a_thread(codec: Codec, level: int | None, most_bytes: int) -> None:
     levels = {} if level is None else {f"compression_{codec.name.lower()}_level": level}
     settings = replace(LogSettings(), compression_type=codec.name.lower().replace("none", "uncompressed"), **levels)
     assert compressed_on_loop_bytes(codec, level) == most_bytes
@@ -330,7 +330,7 @@ def test_what_takes_long_to_compress_is_compressed_on_a_thread(
 
 
 def noted(work: Work[Batch], steps: list[object]) -> Work[Batch]:
-    """What a work yields is noted on its way."""
+    """Records what the work yields."""
     told = None
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Kafka's text files, as it writes them."""
+"""Kafka's text files, in the same form as Kafka writes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ some = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChe
 
 @given(offsets)
 @some
-def test_offsets_are_found_again(tmp_path: Path, of: dict[tuple[str, int], int]) -> None:
+def test_offsets_are_read_back(tmp_path: Path, of: dict[tuple[str, int], int]) -> None:
     path = str(tmp_path / "recovery-point-offset-checkpoint")
     write_offsets(DISK, path, of, sync=False)
     assert read_offsets(DISK, path) == of
@@ -52,7 +52,7 @@ def test_rows_are_kafkas(tmp_path: Path) -> None:
 
 @given(st.binary(min_size=16, max_size=16), st.integers(0, 42))
 @some
-def test_a_topic_id_is_found_again_or_was_never_whole(tmp_path: Path, topic_id: bytes, size: int) -> None:
+def test_a_topic_id_is_read_back_or_was_never_complete(tmp_path: Path, topic_id: bytes, size: int) -> None:
     write_topic_id(DISK, str(tmp_path), topic_id)
     assert read_topic_id(DISK, str(tmp_path)) == topic_id
     file = tmp_path / "partition.metadata"

@@ -1,4 +1,4 @@
-"""The chore takes the dirtiest log, writes down how far it came, and passes over what it cannot clean."""
+"""The cleaner takes the dirtiest log first, stores its progress, and skips logs that it cannot clean."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Chore:
         return read_offsets(self.world.disk, CHECKPOINT)
 
 
-def test_the_dirtiest_is_first_and_clean_ones_rest() -> None:
+def test_the_dirtiest_is_first_and_clean_ones_are_skipped() -> None:
     chore = Chore(Storage())
     older = chore.fill("older", 30, 30)
     assert chore.clean()
@@ -69,7 +69,7 @@ def test_the_dirtiest_is_first_and_clean_ones_rest() -> None:
     assert chore.checkpoint()["dirtier", 0] == 11
 
 
-def test_how_far_it_came_is_known_after_a_restart() -> None:
+def test_the_progress_is_known_after_a_restart() -> None:
     storage = Storage()
     chore = Chore(storage)
     chore.fill("t", 1, 5)
@@ -79,7 +79,7 @@ def test_how_far_it_came_is_known_after_a_restart() -> None:
     assert not again.clean()
 
 
-def test_a_topic_that_is_made_anew_begins_at_its_start() -> None:
+def test_a_recreated_topic_begins_at_its_start() -> None:
     chore = Chore(Storage())
     one = chore.fill("t", 1, 5)
     assert chore.clean()
@@ -89,7 +89,7 @@ def test_a_topic_that_is_made_anew_begins_at_its_start() -> None:
     assert chore.checkpoint() == {("t", 0): 1}
 
 
-def test_a_log_that_cannot_be_cleaned_waits_while_others_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_cannot_be_cleaned_does_not_delay_others(caplog: pytest.LogCaptureFixture) -> None:
     chore = Chore(Storage())
     torn, sound = chore.fill("torn", 1, 5), chore.fill("sound", 2, 4)
     file = chore.world.storage.file(torn.segments[1].path + ".log")
@@ -113,7 +113,7 @@ def test_a_log_that_cannot_be_cleaned_waits_while_others_are(caplog: pytest.LogC
     assert len(records_of(torn)) == 1
 
 
-def test_replaced_files_wait_for_their_time() -> None:
+def test_replaced_files_are_kept_for_their_delay() -> None:
     chore = Chore(Storage())
     one = chore.open("t", replace(SETTINGS, file_delete_delay_ms=1000))
     chore.more(one, 1, 4)
@@ -125,7 +125,7 @@ def test_replaced_files_wait_for_their_time() -> None:
     assert len(chore.directory.garbage.take(chore.world.steady_ms() + 1000)) >= 12
 
 
-def test_a_name_that_was_another_topics_is_not_clean_after_a_crash() -> None:
+def test_after_a_crash_a_recreated_topic_does_not_count_as_clean() -> None:
     storage = Storage()
     chore = Chore(storage)
     one = chore.fill("t", 1, 5)
@@ -137,8 +137,8 @@ def test_a_name_that_was_another_topics_is_not_clean_after_a_crash() -> None:
     assert crashed.directory.open_log("t", b"another topic id", 0, SETTINGS).cleaned_end == 0
 
 
-def test_what_is_cut_while_it_is_written_down_is_not_clean_on_disk() -> None:
-    """At each moment of the writing: the checkpoint has one writer, and its last word is the newest."""
+def test_a_truncation_during_the_checkpoint_is_not_clean_on_disk() -> None:
+    """At each moment of the write: the checkpoint has one writer, and its last version is the newest."""
     for number in range(100):
         storage = Storage()
         chore = Chore(storage)
@@ -150,7 +150,7 @@ def test_what_is_cut_while_it_is_written_down_is_not_clean_on_disk() -> None:
             await asyncio.sleep(number * 0.0002)
             was_done, before = saving.done(), chore.checkpoint()
             one.truncate_to(27)
-            assert was_done or chore.checkpoint() == before, "whoever is at it writes it"
+            assert was_done or chore.checkpoint() == before, "the current writer writes it"
             await saving
             return was_done
 
@@ -162,7 +162,7 @@ def test_what_is_cut_while_it_is_written_down_is_not_clean_on_disk() -> None:
     raise AssertionError("the writing never ends")
 
 
-def test_a_topic_that_is_deleted_while_it_is_cleaned_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_may_be_deleted_while_it_is_cleaned(caplog: pytest.LogCaptureFixture) -> None:
     for number in range(1000):
         chore = Chore(Storage())
         one = chore.fill("t", 3, 12)
@@ -194,8 +194,8 @@ def test_a_topic_that_is_deleted_while_it_is_cleaned_is_no_trouble(caplog: pytes
     ],
     ids=["small segments", "a coordinator's log"],
 )
-def test_a_month_of_commits_ends_in_bounded_files(settings: LogSettings, limit_bytes: int) -> None:
-    """Forty offsets are committed every six minutes, and the chore looks every hour."""
+def test_a_month_of_commits_leaves_bounded_files(settings: LogSettings, limit_bytes: int) -> None:
+    """Forty offsets are committed every six minutes, and the cleaner looks every hour."""
     storage = Storage()
     chore = Chore(storage)
     one, largest, written = chore.open("offsets", settings), 0, 0
@@ -219,8 +219,8 @@ def test_a_month_of_commits_ends_in_bounded_files(settings: LogSettings, limit_b
 
 
 @pytest.mark.parametrize("keys", [100, 3000, 9000])
-def test_what_a_coordinator_replays_is_little_more_than_what_it_keeps(keys: int) -> None:
-    """Of each log at most a third is dirty, or REPLAYED_BYTES: the active segment does not wait to be full."""
+def test_a_coordinators_log_is_hardly_larger_than_its_state(keys: int) -> None:
+    """At most a third of each log is dirty, or REPLAYED_BYTES: the active segment does not wait to be full."""
     chore = Chore(Storage())
     one = chore.open("offsets", replace(SETTINGS, segment_bytes=100 << 20, replayed=True))
     step_bytes = kept_bytes = 0
@@ -238,7 +238,7 @@ def test_what_a_coordinator_replays_is_little_more_than_what_it_keeps(keys: int)
 
 
 @pytest.mark.parametrize("rate", ["5e-324", "1e-300", "0.001", "1"])
-def test_a_rate_that_all_but_stops_the_cleaner_may_be_raised_again(rate: str) -> None:
+def test_a_rate_that_nearly_stops_the_cleaner_can_be_raised_again(rate: str) -> None:
     chore, config = Chore(Storage()), [CONFIG]
     one = chore.fill("slow", 1, 3)
     cleaner = Cleaner(chore.world, chore.directory, lambda: config[-1])
@@ -255,7 +255,7 @@ def test_a_rate_that_all_but_stops_the_cleaner_may_be_raised_again(rate: str) ->
     assert one.cleaned_end == one.segments.active.base_offset
 
 
-def test_a_rest_for_ever_may_be_shortened() -> None:
+def test_an_endless_pause_can_be_shortened() -> None:
     chore, config = Chore(Storage()), [CONFIG.with_dynamic({"log.cleaner.backoff.ms": str((1 << 63) - 1)}, {})]
     cleaner = Cleaner(chore.world, chore.directory, lambda: config[-1])
 

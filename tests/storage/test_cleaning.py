@@ -1,4 +1,4 @@
-"""A compacted log says the same as the whole one, in less space."""
+"""A compacted log has the same meaning as the whole one, in less space."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def left(log: Log) -> list[tuple[int, bytes | None]]:
 
 
 def filled(path: Path, *batches: bytearray) -> Log:
-    """Each batch is a segment of its own, and the active one is empty but for a record that stays."""
+    """Each batch is in a segment of its own, and the active one is empty except for a record that stays."""
     log = opened(path)
     for batch in batches:
         append(log, batch)
@@ -53,7 +53,7 @@ def filled(path: Path, *batches: bytearray) -> Log:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_reader_of_the_compacted_log_ends_with_the_same_table(seed: int, tmp_path: Path) -> None:
+def test_a_reader_of_the_compacted_log_gets_the_same_table(seed: int, tmp_path: Path) -> None:
     history = KeyedHistory.of(tmp_path, seed)
     for _ in range(120):
         history.step()
@@ -62,7 +62,7 @@ def test_a_reader_of_the_compacted_log_ends_with_the_same_table(seed: int, tmp_p
     history.check()
 
 
-def test_of_each_key_the_newest_record_stays_at_its_offset(tmp_path: Path) -> None:
+def test_the_newest_record_of_each_key_stays_at_its_offset(tmp_path: Path) -> None:
     log = filled(tmp_path, keyed(("a", "1"), ("b", "1")), keyed(("a", "2")), keyed(("a", "3"), ("c", "1")))
     assert clean(log, 5000) == log.segments.active.base_offset == 5
     assert left(log) == [(1, b"1"), (3, b"3"), (4, b"1"), (5, b"x")]
@@ -70,14 +70,14 @@ def test_of_each_key_the_newest_record_stays_at_its_offset(tmp_path: Path) -> No
     assert look(log, 5000) is None
 
 
-def test_keys_of_any_length_are_told_apart(tmp_path: Path) -> None:
+def test_keys_of_any_length_are_distinguished(tmp_path: Path) -> None:
     names = ["", "x" * 64, "x" * 65, "y" * 65, "x" * 1000]
     log = filled(tmp_path, *[keyed(*[(name, str(turn)) for name in names]) for turn in range(3)])
     clean(log, 5000)
     assert [record.value for record in records_of(log)][:-1] == [b"2"] * len(names)
 
 
-def test_records_without_a_key_go(tmp_path: Path) -> None:
+def test_records_without_a_key_are_removed(tmp_path: Path) -> None:
     log = filled(tmp_path, keyed(("a", "1")))
     append(log, keyed(("b", "1")))
     append(log, encode_batch([(None, b"no key")], timestamp_ms=1000))
@@ -86,7 +86,7 @@ def test_records_without_a_key_go(tmp_path: Path) -> None:
     assert b"no key" not in [value for _, value in left(log)]
 
 
-def test_a_tombstone_goes_when_its_time_has_come(tmp_path: Path) -> None:
+def test_a_tombstone_is_removed_after_its_delete_horizon(tmp_path: Path) -> None:
     log = filled(tmp_path, keyed(("a", "1")), keyed(("a", None), ("b", "1")), keyed(("c", "1")))
     clean(log, 5000)
     assert left(log)[:2] == [(1, None), (2, b"1")]
@@ -98,7 +98,7 @@ def test_a_tombstone_goes_when_its_time_has_come(tmp_path: Path) -> None:
         assert (1, None) in left(log) or not stays
         assert stays or (1, None) not in left(log)
         assert (2, b"1") in left(log)
-    assert records_of(log)[0].timestamp == 1000, "times are as they were"
+    assert records_of(log)[0].timestamp == 1000, "times are unchanged"
 
 
 def test_a_batch_that_loses_records_keeps_its_header(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_last_batch_of_a_producer_stays_without_its_records(tmp_path: Path) 
     assert known.last_sequence == 1
 
 
-def test_the_end_of_what_is_clean_is_not_forgotten(tmp_path: Path) -> None:
+def test_the_end_of_the_clean_part_is_stored(tmp_path: Path) -> None:
     log = filled(tmp_path, keyed(("a", "1")), keyed(("active", "0")))
     clean(log, 5000)
     assert [(batch.base_offset, batch.record_count) for batch in batches_of(log)] == [(0, 1), (1, 1), (2, 1)]
@@ -142,7 +142,7 @@ def test_the_end_of_what_is_clean_is_not_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_cleaned_segment_reaches_into_the_last_one_that_it_replaces(tmp_path: Path) -> None:
-    """A start that finds it in the middle of a swap deletes what it reaches: nothing of the old may come back."""
+    """A start that finds it in the middle of a swap deletes the segments that it covers: no old record may return."""
     large = "v" * 1200
     log = filled(tmp_path, keyed(("a", large)), keyed(("gone", "1")), keyed(("b", large)), keyed(("gone", None)))
     clean(log, 5000)
@@ -150,7 +150,7 @@ def test_a_cleaned_segment_reaches_into_the_last_one_that_it_replaces(tmp_path: 
     assert [(batch.base_offset, batch.record_count) for batch in batches_of(log)][:3] == [(0, 1), (1, 0), (2, 1)]
 
 
-def test_aborted_records_go_and_their_marker_follows(tmp_path: Path) -> None:
+def test_aborted_records_are_removed_and_later_their_marker(tmp_path: Path) -> None:
     more = {"producer_id": 7, "producer_epoch": 0, "transactional": 1}
     log = filled(
         tmp_path,
@@ -163,7 +163,7 @@ def test_aborted_records_go_and_their_marker_follows(tmp_path: Path) -> None:
     clean(log, 5000)
     assert left(log) == [(0, b"kept"), (3, b"1"), (5, b"x")]
     assert table(committed(log)) == {b"a": b"kept", b"b": b"1", b"active": b"x"}
-    assert [batch.base_offset for batch in batches_of(log)] == [0, 2, 3, 4, 5], "the marker stays with what it ended"
+    assert [batch.base_offset for batch in batches_of(log)] == [0, 2, 3, 4, 5], "the marker stays with its transaction"
     seen = []
     for now_ms in (5000, 5999, 6000, 9000):
         append(log, keyed(("c", "1")))
@@ -173,7 +173,7 @@ def test_aborted_records_go_and_their_marker_follows(tmp_path: Path) -> None:
     assert seen == [[2, 4], [2, 4], [4], [4]], "a committed record is left, and so is its marker"
 
 
-def test_nothing_is_cleaned_that_may_not_be_final(tmp_path: Path) -> None:
+def test_records_that_may_not_be_final_are_not_cleaned(tmp_path: Path) -> None:
     log = filled(tmp_path, *[keyed(("a", str(number)), timestamp=number) for number in range(6)])
     log.last_stable = 3
     assert clean(log, 5000) == 3
@@ -185,7 +185,7 @@ def test_nothing_is_cleaned_that_may_not_be_final(tmp_path: Path) -> None:
     assert look(log, 9000) is None
 
 
-def test_what_waits_too_long_is_worth_while_however_little_it_is(tmp_path: Path) -> None:
+def test_overdue_records_are_cleaned_however_few_they_are(tmp_path: Path) -> None:
     log = filled(tmp_path, *[keyed((str(number), "v" * 50)) for number in range(20)])
     clean(log, 5000)
     append(log, keyed(("a", "1"), timestamp=7000))
@@ -206,7 +206,7 @@ def test_max_compaction_lag_ms_rolls(tmp_path: Path) -> None:
     assert len(log.segments) == 2
 
 
-def test_a_map_that_is_full_cleans_in_several_passes(tmp_path: Path) -> None:
+def test_with_a_full_map_cleaning_takes_several_passes(tmp_path: Path) -> None:
     batches = [keyed(*[(f"k{number}", str(turn)) for number in range(10)]) for turn in range(4)]
     log = filled(tmp_path, *batches)
     small = LIMITS._replace(map_bytes=3 * 162)
@@ -229,7 +229,7 @@ def test_a_large_batch_is_cleaned_like_any_other(tmp_path: Path) -> None:
     assert all(batch.crc_ok() for batch in batches_of(log))
 
 
-def test_a_look_up_by_time_passes_over_what_is_gone(tmp_path: Path) -> None:
+def test_a_search_by_time_skips_removed_records(tmp_path: Path) -> None:
     log = filled(
         tmp_path,
         keyed(("a", "1"), timestamp=9000, producer_id=7, producer_epoch=0, base_sequence=0),
@@ -258,7 +258,7 @@ def test_the_leaders_producers_are_known_after_a_crash(tmp_path: Path) -> None:
         assert known.current_txn_first_offset == one.current_txn_first_offset
 
 
-# what goes wrong
+# faults
 
 
 def test_a_full_disk_leaves_the_log_as_it_was() -> None:
@@ -280,7 +280,7 @@ def test_a_full_disk_leaves_the_log_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("at", [16, 21, 70])
-def test_a_damaged_batch_is_told_and_the_log_stays(at: int, tmp_path: Path) -> None:
+def test_a_damaged_batch_is_reported_and_the_log_stays(at: int, tmp_path: Path) -> None:
     log = filled(tmp_path, keyed(("a", "1")), keyed(("a", "2"), ("b", "2")), keyed(("a", "3")))
     path = Path(log.segments[1].path + ".log")
     content = bytearray(path.read_bytes())
@@ -292,7 +292,7 @@ def test_a_damaged_batch_is_told_and_the_log_stays(at: int, tmp_path: Path) -> N
     assert len(log.segments) == 4
 
 
-def test_a_log_that_is_cut_meanwhile_is_left_alone(tmp_path: Path) -> None:
+def test_a_log_that_is_truncated_during_cleaning_is_left_alone(tmp_path: Path) -> None:
     log = filled(tmp_path, *[keyed(("a", str(number)), (f"k{number}", "1")) for number in range(8)])
     dirty = look(log, 5000)
     assert dirty is not None
@@ -309,7 +309,7 @@ def test_a_log_that_is_cut_meanwhile_is_left_alone(tmp_path: Path) -> None:
     assert log.cleaned_end == 0
 
 
-def test_what_was_cut_is_dirty_again(tmp_path: Path) -> None:
+def test_records_after_a_truncation_are_dirty_again(tmp_path: Path) -> None:
     log = filled(tmp_path, *[keyed(("a", str(number)), (f"k{number}", "1")) for number in range(8)])
     clean(log, 5000)
     assert log.cleaned_end == 16
@@ -321,8 +321,8 @@ def test_what_was_cut_is_dirty_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delay_ms", range(0, 14, 2))
-def test_a_reader_in_the_middle_of_a_segment_goes_on(delay_ms: int) -> None:
-    """The segment that it waits for is replaced: before its indexes came, before its bytes did, or after."""
+def test_a_reader_in_the_middle_of_a_segment_continues(delay_ms: int) -> None:
+    """The segment that it waits for is replaced: before its indexes are loaded, before its bytes are read, or after."""
     world = VirtualWorld(Storage())
     log = Log.open(world, "/data/t-0", "t", 0, COMPACT, clean=True)
     for number in range(4):
@@ -354,11 +354,11 @@ def test_a_reader_in_the_middle_of_a_segment_goes_on(delay_ms: int) -> None:
     assert world.loop.run_until_complete(read_while_swapping()) == [0, 2, 4, 6, 8, 10, 12, 14]
 
 
-# what a client may have written before the topic was compacted, and nobody has opened
+# batches that a client may have written before the topic was compacted, and that were never opened
 
 
 def raw(offsets: list[int], *, base_timestamp: int = 1000, delta: int = 0, last: int | None = None) -> bytearray:
-    """A batch whose records say these offset deltas, and this timestamp delta."""
+    """A batch whose records have these offset deltas, and this timestamp delta."""
     body = bytearray()
     for offset in offsets:
         record = bytearray(1)
@@ -375,8 +375,8 @@ def raw(offsets: list[int], *, base_timestamp: int = 1000, delta: int = 0, last:
 
 
 @pytest.mark.parametrize("offsets", [[0, 2], [1, 0], [0, 0], [0, -1], [0, 1 << 40]], ids=str)
-def test_offsets_that_are_not_the_batchs_are_damage(offsets: list[int], tmp_path: Path) -> None:
-    """Else a record of one batch would speak for the others' keys."""
+def test_offsets_outside_the_batch_are_damage(offsets: list[int], tmp_path: Path) -> None:
+    """Otherwise a record of one batch would replace keys of other batches."""
     log = filled(tmp_path, keyed(("k", "1")), raw(offsets), keyed(("k", "3")))
     with pytest.raises(Damage, match="the batch at offset 1"):
         clean(log, 5000)
@@ -407,7 +407,7 @@ def test_tombstones_may_stay_for_ever(tmp_path: Path) -> None:
 # gaps
 
 
-def test_a_cut_in_a_gap_leaves_nothing_behind_it(tmp_path: Path) -> None:
+def test_a_truncation_in_a_gap_leaves_nothing_after_it(tmp_path: Path) -> None:
     log = opened(tmp_path)
     append(log, keyed(("k", "0")), keyed(("a", "1")), keyed(("a", "2")), keyed(("l", "3")))
     log.roll()
@@ -420,7 +420,7 @@ def test_a_cut_in_a_gap_leaves_nothing_behind_it(tmp_path: Path) -> None:
     assert left(log) == [(0, b"0")]
 
 
-def test_a_transaction_that_was_cleaned_away_is_not_open_after_a_crash(tmp_path: Path) -> None:
+def test_a_removed_transaction_is_not_open_after_a_crash(tmp_path: Path) -> None:
     """A producer snapshot within it still shows it as open, and its marker is gone."""
     log = opened(tmp_path)
     append(log, keyed(("fills the segment", "x" * 1250)))
@@ -443,10 +443,8 @@ def test_a_transaction_that_was_cleaned_away_is_not_open_after_a_crash(tmp_path:
         assert again.last_stable == log.end, f"from {point}"
 
 
-def test_tombstones_that_outgrow_a_segment_are_left_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their times take more bytes from the delete horizon on."""
+def test_tombstones_that_would_outgrow_a_segment_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a delete horizon, their timestamps need more bytes."""
     log = filled(tmp_path, keyed(*[(f"{number}", None) for number in range(50)]))
     before = log.segments.first.size_bytes
     monkeypatch.setattr(cleaned_segment, "SIZE_LIMIT_BYTES", before)

@@ -1,4 +1,4 @@
-"""Whatever else happens to a log while it is cleaned, at whatever moment: nothing is lost, nothing is made up."""
+"""Whatever else happens to a log while it is cleaned, at any moment: no record is lost, and none is invented."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def opened(world: VirtualWorld, settings: LogSettings = COMPACT, *, recovery_poi
 
 
 def fill(log: Log, segments: int = 12) -> None:
-    """Segments of two records: a key that returns and one that does not. The active one is empty."""
+    """Segments of two records: one with a recurring key and one with a unique key. The active segment is empty."""
     for turn in range(segments):
         append(log, keyed(("a", str(turn)), (f"only{turn}", "v" * 150)))
         log.roll()
@@ -52,7 +52,8 @@ def newest(log: Log) -> dict[bytes | None, int]:
 def cleaned_while(
     meanwhile: Callable[[Log], None], prepare: Callable[[VirtualWorld, Log], None], settings: LogSettings = COMPACT
 ) -> Iterator[Log]:
-    """A log that was cleaned, and something happened to it: at one moment after the other, until it comes too late."""
+    """Logs that were cleaned while something happened to them: at one moment after the other, until the cleaning is
+    over."""
     for number in range(1000):
         world = VirtualWorld(Storage())
         log = opened(world, settings)
@@ -82,7 +83,7 @@ def cleaned_while(
     raise AssertionError("the cleaning never ends")
 
 
-def test_what_is_cut_is_never_held_for_clean() -> None:
+def test_truncated_parts_never_count_as_clean() -> None:
     for log in cleaned_while(lambda log: log.truncate_to(9), lambda _, log: fill(log)):
         assert log.end <= 9
         assert log.cleaned_end <= log.end
@@ -93,7 +94,7 @@ def test_what_is_cut_is_never_held_for_clean() -> None:
         assert sum(record.key == b"a" for record in records_of(log)) == 1
 
 
-def test_retention_may_take_what_is_being_cleaned() -> None:
+def test_retention_may_delete_segments_during_cleaning() -> None:
     def prepare(world: VirtualWorld, log: Log) -> None:
         fill(log)
         dirty = look(log, 5000)
@@ -118,8 +119,8 @@ def test_retention_may_take_what_is_being_cleaned() -> None:
 
 
 @pytest.mark.parametrize("chance", range(4))
-def test_what_was_synced_is_on_the_disk_whichever_files_it_is_in(chance: int) -> None:
-    """A sync passes over a segment that cleaning has replaced; until its directory is synced the old one may return."""
+def test_synced_records_are_on_disk_in_whatever_files(chance: int) -> None:
+    """A sync skips a segment that cleaning has replaced; until its directory is synced, the old one may return."""
     for number in range(1000):
         storage = Storage()
         world = VirtualWorld(storage)
@@ -153,7 +154,7 @@ def test_what_was_synced_is_on_the_disk_whichever_files_it_is_in(chance: int) ->
 
 
 @pytest.mark.parametrize("chance", range(20))
-def test_an_older_record_does_not_go_for_a_transaction_whose_end_may_be_lost(chance: int) -> None:
+def test_an_older_record_stays_while_the_end_of_a_transaction_may_be_lost(chance: int) -> None:
     storage = Storage()
     world = VirtualWorld(storage)
     log = opened(world)
@@ -175,9 +176,9 @@ def test_an_older_record_does_not_go_for_a_transaction_whose_end_may_be_lost(cha
     assert b"a" in table(committed(again))
 
 
-def test_readers_find_the_record_that_follows() -> None:
-    """Two of them wait for the disk while segments are replaced: one behind the last batch of a segment, as Apache
-    Kafka's cleaning leaves them, the other anywhere."""
+def test_readers_find_the_next_record() -> None:
+    """Two readers wait for the disk while segments are replaced: one after the last batch of a segment, as Apache
+    Kafka's cleaner leaves them, the other anywhere."""
 
     async def rewritten(log: Log, old: list[Segment], without: set[int]) -> Segment:
         target = Segment(log.files.world.disk, log.files.pool, log.directory, old[0].base_offset)

@@ -1,4 +1,5 @@
-"""A clean stop of very many partitions: synced several at a time, within a bound, and all of it is on disk then."""
+"""A clean shutdown of very many partitions: several are synced at a time, within a time limit, and everything is on
+disk."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ NEVER_S = 1e6
 
 
 class SlowDisk:
-    """Forwards to a SimDisk; each sync of a file takes `sync_s` more, and the syncs are counted."""
+    """Forwards to a SimDisk; each sync of a file takes `sync_s` longer, and the syncs are counted."""
 
     def __init__(self, disk: Any, sync_s: float) -> None:
         self._disk = disk
@@ -48,7 +49,7 @@ class SlowDisk:
 
 
 def stopped(storage: Storage, sync_s: float) -> SlowDisk:
-    """A directory of new partitions with a record each, stopped."""
+    """A directory of new partitions with a record each, after a shutdown."""
     world = VirtualWorld(storage)
     disk = SlowDisk(world.disk, sync_s)
     world.disk = disk  # type: ignore[assignment]
@@ -76,7 +77,7 @@ def ends(storage: Storage) -> list[int]:
     return [directory.open_log("t", bytes(16), index, LogSettings()).end for index in range(PARTITIONS)]
 
 
-def test_partitions_are_synced_several_at_a_time_and_their_directory_once_for_all() -> None:
+def test_several_partitions_are_synced_at_a_time_and_their_directory_once() -> None:
     disk = stopped(Storage(), 0.01)
     assert disk.most == AT_ONCE
     assert disk.count <= 3 * PARTITIONS, "the log, the topic's id, the leader epochs"
@@ -84,7 +85,7 @@ def test_partitions_are_synced_several_at_a_time_and_their_directory_once_for_al
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_a_clean_stop_says_is_on_disk(seed: int) -> None:
+def test_a_clean_shutdown_vouches_only_for_data_on_disk(seed: int) -> None:
     storage = Storage()
     stopped(storage, 0.01)
     storage.lose_power(Random(seed))
@@ -92,7 +93,7 @@ def test_what_a_clean_stop_says_is_on_disk(seed: int) -> None:
     assert ends(storage) == [1] * PARTITIONS
 
 
-def test_a_disk_that_answers_too_late_does_not_hold_up_a_stop(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_disk_does_not_delay_a_stop_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     storage = Storage()
     disk = stopped(storage, NEVER_S)
     assert disk.took_s == pytest.approx(STOP_MAX_S, abs=1)
@@ -101,7 +102,7 @@ def test_a_disk_that_answers_too_late_does_not_hold_up_a_stop(caplog: pytest.Log
     assert ends(storage) == [1] * PARTITIONS, "written as after any append"
 
 
-def test_a_stop_that_takes_long_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_stop_logs_its_progress(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         stopped(Storage(), SAID_EVERY_S / 4)
     assert f"of {PARTITIONS} partitions" in caplog.text

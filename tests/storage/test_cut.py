@@ -1,4 +1,5 @@
-"""A log that was cut and goes on with another history: after a loss of power it is of that one, up to some offset."""
+"""A truncated log that continues with another history: after a power loss, it has only that history, up to some
+offset."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ SEEDS = 60
 
 
 def batch(offset: int, history: tuple[int, str]) -> Batch:
-    """All of one size, so that the batches of both histories are at the same places in their file."""
+    """All batches have the same size, so that those of both histories are at the same positions in their file."""
     epoch, word = history
     value = f"{word} {offset:3}".encode() + b"-" * 60
     (made,) = split(bytearray(encode_batch([Record(0, 1000, b"k", value)])))
@@ -38,7 +39,8 @@ def opened(storage: Storage, segment_bytes: int) -> tuple[VirtualWorld, LogDirec
 
 
 def with_two_histories(segment_bytes: int, *, synced: bool) -> tuple[Storage, VirtualWorld]:
-    """Synced and checkpointed, then cut, and so far written (and synced) that the power may go anywhere in it."""
+    """Synced and checkpointed, then truncated, then written (and synced) so far that a power loss may hit any part of
+    it."""
     storage = Storage()
     VirtualWorld(storage).disk.mkdir("/data")
     VirtualWorld(storage).disk.sync_directory_blocking("")
@@ -64,7 +66,7 @@ def with_two_histories(segment_bytes: int, *, synced: bool) -> tuple[Storage, Vi
 
 @pytest.mark.parametrize("synced", [False, True], ids=["unsynced", "synced"])
 @pytest.mark.parametrize("segment_bytes", SEGMENTS_OF_BYTES)
-def test_a_loss_of_power_after_a_cut_mixes_no_histories(segment_bytes: int, synced: bool) -> None:
+def test_a_power_loss_after_a_truncation_mixes_no_histories(segment_bytes: int, synced: bool) -> None:
     ends = set()
     for seed in range(SEEDS):
         storage, world = with_two_histories(segment_bytes, synced=synced)
@@ -77,11 +79,11 @@ def test_a_loss_of_power_after_a_cut_mixes_no_histories(segment_bytes: int, sync
         assert [(offset, (value or b"")[:3].decode()) for offset, value in found] == [(o, w) for o, (_, w) in wanted]
         assert epochs == [(offset, epoch) for offset, (epoch, _) in wanted]
         ends.add(log.end)
-    assert min(ends) >= CUT_AT, "what had been synced is there"
+    assert min(ends) >= CUT_AT, "all synced records are there"
     assert ends == {105} if synced else len(ends) > 1
 
 
-def test_a_log_is_not_cut_while_its_recovery_point_is_being_written() -> None:
+def test_a_log_is_not_truncated_while_its_recovery_point_is_being_written() -> None:
     storage = Storage()
     VirtualWorld(storage).disk.mkdir("/data")
     world, directory, log = opened(storage, 1500)

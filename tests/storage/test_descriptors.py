@@ -1,4 +1,4 @@
-"""Where descriptors are short, what needs one is refused or waits: nothing is damaged, and any file can be closed."""
+"""If descriptors are short, steps that need one are refused or wait: nothing is damaged, and any file can be closed."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def short(world: VirtualWorld) -> None:
     world.disk.handles_max = world.disk.handles
 
 
-def test_a_file_gives_way_without_another_descriptor() -> None:
-    """Its index has entries that are in memory only."""
+def test_a_file_can_be_closed_without_another_descriptor() -> None:
+    """Its index has entries that are only in memory."""
     world, pool = VirtualWorld(Storage()), FilePool(10)
     one, other = log_in(world, "one", pool), log_in(world, "other", pool)
     filled(one, 20)
@@ -56,7 +56,7 @@ def test_a_file_gives_way_without_another_descriptor() -> None:
     assert len(everything(one)) == one.size_bytes
 
 
-def test_what_cannot_be_saved_costs_its_own_log_alone() -> None:
+def test_an_index_that_cannot_be_saved_affects_only_its_log() -> None:
     world, pool = VirtualWorld(Storage()), FilePool(1)
     one, other = log_in(world, "one", pool), log_in(world, "other", pool)
     filled(one, 20)
@@ -73,7 +73,7 @@ def test_what_cannot_be_saved_costs_its_own_log_alone() -> None:
 
 
 def facts(log: Log) -> tuple[int, int, list[str]]:
-    """Where it begins and ends, and its files; any index may have been saved meanwhile."""
+    """Where the log begins and ends, and its files; any index may have been saved in the meantime."""
     return log.start, log.end, [name for name in log.files.world.disk.list(log.directory) if "index" not in name]
 
 
@@ -123,7 +123,7 @@ def test_a_sync_waits_for_a_descriptor() -> None:
 
 
 def test_all_log_dirs_have_one_limit() -> None:
-    """And a partition that cannot be opened for want of descriptors takes no directory with it."""
+    """And a partition that cannot be opened for lack of descriptors does not take its directory offline."""
     world = VirtualWorld(Storage())
     for path in NODES_FILES.log_dirs:
         world.disk.mkdir(path)
@@ -146,7 +146,7 @@ def test_all_log_dirs_have_one_limit() -> None:
     assert all_of_them.open_log("t", bytes(16), 60, KEPT, bytes(16)).end == 0
 
 
-def test_a_clean_stop_is_believed_once_whatever_the_power_takes() -> None:
+def test_a_clean_shutdown_is_trusted_once_whatever_a_power_loss_takes() -> None:
     for seed in range(20):
         storage = Storage()
         world = VirtualWorld(storage)

@@ -1,4 +1,4 @@
-"""A directory says whose it is: formatted as Kafka does, opened by its node only, and never touched when refused."""
+"""A directory names its owner: it is formatted as by Kafka, opened by its node only, and unchanged after a refusal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FEATURES = {
 VOTER = ("CONTROLLER", "127.0.0.1", 19493)
 DIRECTORY_ID = decode_id("_SxAiFjWQ3qCp-YBk6xYKQ")
 GOLDEN = Path(__file__).parent / "formatted-4.3.1.json"
-"""What `kafka-storage format --standalone` of Apache Kafka 4.3.1 wrote for that directory, in base64."""
+"""The files that `kafka-storage format --standalone` of Apache Kafka 4.3.1 wrote for that directory, in base64."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def world() -> Iterator[RealWorld]:
 
 
 class Opener:
-    """Opens directories of the test, and lets go what it has opened."""
+    """Opens directories of the test, and releases those that it has opened."""
 
     def __init__(self, world: RealWorld, root: Path) -> None:
         self._world = world
@@ -72,20 +72,20 @@ def files_of(root: Path) -> dict[str, bytes]:
 
 
 def timeless(data: bytes) -> bytes:
-    """A snapshot without its times, and without the CRCs over them."""
+    """A snapshot without its timestamps, and without the CRCs over them."""
     out, at = bytearray(data), 0
     while at < len(out):
         size = header_at(out, at)[1]
         out[at + 17 : at + 21] = bytes(4)
         out[at + 27 : at + 43] = bytes(16)
         if struct.unpack_from(">h", out, at + 21)[0] & 0x20 and out[at + HEADER_BYTES + 8] == 3:
-            timestamp_at = at + HEADER_BYTES + 12  # behind the version of a SnapshotHeaderRecord
+            timestamp_at = at + HEADER_BYTES + 12  # after the version of a SnapshotHeaderRecord
             out[timestamp_at : timestamp_at + 8] = bytes(8)
         at += size
     return bytes(out)
 
 
-def test_formatting_writes_what_kafka_writes(world: RealWorld, tmp_path: Path) -> None:
+def test_formatting_writes_the_same_files_as_kafka(world: RealWorld, tmp_path: Path) -> None:
     golden = {name: base64.b64decode(text) for name, text in json.loads(GOLDEN.read_text()).items()}
     wanted = Format(FEATURES, VOTER)
     format_directory(
@@ -115,7 +115,7 @@ def test_bootstrap_records_are_read(world: RealWorld, tmp_path: Path) -> None:
     assert {record.name: record.feature_level for record in records} == FEATURES
 
 
-def test_what_was_formatted_opens_again(tmp_path: Path, opening: Opener) -> None:
+def test_a_formatted_directory_opens_again(tmp_path: Path, opening: Opener) -> None:
     made = opening("a", "b")
     before = files_of(tmp_path)
     same = [(d.path, d.directory_id, d.cluster_id) for d in made]
@@ -129,14 +129,14 @@ def test_what_was_formatted_opens_again(tmp_path: Path, opening: Opener) -> None
     assert files_of(tmp_path) == before
 
 
-def test_a_new_disk_joins_the_directories_that_are_there(opening: Opener) -> None:
+def test_a_new_disk_joins_the_existing_directories(opening: Opener) -> None:
     first = opening("a")
     cluster_id = first[0].cluster_id
     opening.close()
     assert [directory.cluster_id for directory in opening("a", "b")] == [cluster_id, cluster_id]
 
 
-def test_a_directory_half_formatted_is_formatted_again(tmp_path: Path, opening: Opener) -> None:
+def test_a_half_formatted_directory_is_formatted_again(tmp_path: Path, opening: Opener) -> None:
     opening("a")
     opening.close()
     (tmp_path / "a/meta.properties").unlink()
@@ -184,7 +184,7 @@ def lose_meta_after_first_records(path: Path) -> None:
     ],
     ids=["version", "node", "cluster", "no cluster", "directory id", "partitions", "metadata log"],
 )
-def test_another_ones_directory_is_refused_and_untouched(
+def test_a_directory_of_another_node_is_refused_and_unchanged(
     tmp_path: Path,
     opening: Opener,
     change: Callable[[Path], None],
@@ -218,7 +218,7 @@ def test_a_copied_directory_is_refused(tmp_path: Path, opening: Opener) -> None:
         opening("a", "b")
 
 
-def test_the_metadata_log_is_not_begun_beside_an_old_one(tmp_path: Path, opening: Opener) -> None:
+def test_the_metadata_log_is_not_started_beside_an_old_one(tmp_path: Path, opening: Opener) -> None:
     opening("a")
     opening.close()
     with pytest.raises(ConfigError, match="the metadata log belongs there"):
@@ -226,7 +226,7 @@ def test_the_metadata_log_is_not_begun_beside_an_old_one(tmp_path: Path, opening
     assert list(files_of(tmp_path / "new")) == [".lock"]
 
 
-def test_a_directory_in_use_is_refused_and_the_locks_are_let_go(tmp_path: Path, opening: Opener) -> None:
+def test_a_directory_in_use_is_refused_and_the_locks_are_released(tmp_path: Path, opening: Opener) -> None:
     holding = (
         "import fcntl, sys\n"
         "lock = open(sys.argv[1], 'w')\n"
@@ -245,7 +245,7 @@ def test_a_directory_in_use_is_refused_and_the_locks_are_let_go(tmp_path: Path, 
     assert len(opening("a", "b")) == 2
 
 
-def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, opening: Opener) -> None:
+def test_an_unwritable_directory_is_refused(tmp_path: Path, opening: Opener) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot write to .*choose a writable one with log.dirs"):
         opening("file/a")
@@ -264,8 +264,8 @@ def test_ids_are_random_unreserved_uuids(world: RealWorld) -> None:
             decode_id(text)
 
 
-def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
-    """A checkout, a home: formatting it would strew a broker's files over it."""
+def test_a_directory_with_other_content_is_refused(tmp_path: Path) -> None:
+    """Formatting a checkout or a home directory would scatter a broker's files over it."""
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(ConfigError, match=r"not empty \(README.md\).*choose an empty"):
         open_directories(RealWorld(), [str(tmp_path)], 1, Format({"metadata.version": 30}, None))

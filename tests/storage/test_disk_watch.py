@@ -1,4 +1,4 @@
-"""When a disk counts as one that does not answer, and when it is only busy."""
+"""When a disk counts as hanging, and when it is only busy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IN_LINE = 100
 
 
 class Told:
-    """What a watch over both disks has told, and when."""
+    """The hangs and recoveries that a watch over both disks has reported, with their times."""
 
     def __init__(self, world: TwoDisks) -> None:
         self.changes: list[tuple[float, list[str]]] = []
@@ -29,9 +29,9 @@ class Told:
         self.changes.append((self._world.loop.time(), list(self.watch.hung)))
 
 
-def test_who_waits_in_line_is_no_sign_of_a_disk_that_hangs() -> None:
-    """As long as they end, whatever takes how long in all; the first that does not end is noticed, whoever ends behind
-    it."""
+def test_waiting_in_line_is_not_a_sign_of_a_hanging_disk() -> None:
+    """As long as operations end, the total time does not matter; the first one that does not end is noticed, even if
+    later ones end."""
     device = Device("/d")
     assert device.silent_ms(0) == 0
     works = [device.begin(0) for _ in range(IN_LINE)]
@@ -46,7 +46,7 @@ def test_who_waits_in_line_is_no_sign_of_a_disk_that_hangs() -> None:
     assert device.silent_ms(2_000_000) == 0
 
 
-def test_a_hang_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hang_and_its_end_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     world = TwoDisks()
     world.appended(b"before")
     told = Told(world)
@@ -67,8 +67,8 @@ def test_a_hang_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture)
     assert [record.levelname for record in caplog.records if "answer" in record.message] == ["CRITICAL", "WARNING"]
 
 
-def test_a_process_that_stood_still_does_not_take_its_disk_for_hung() -> None:
-    """The write has ended meanwhile, but the watch's timer is heard of first: one look is not enough."""
+def test_a_suspended_process_does_not_report_its_disk() -> None:
+    """The write has ended in the meantime, but the watch's timer fires first: one check is not enough."""
     world = TwoDisks()
     told, device = Told(world), world.slow.log.files.device
     for _ in range(2):
@@ -87,8 +87,8 @@ def test_a_process_that_stood_still_does_not_take_its_disk_for_hung() -> None:
 
 
 @pytest.mark.parametrize("is_chore", [False, True])
-def test_a_sync_counts_where_somebody_waits_for_it(is_chore: bool) -> None:
-    """A full segment is synced in the background, and may take what it takes."""
+def test_a_sync_counts_only_if_something_waits_for_it(is_chore: bool) -> None:
+    """A full segment is synced in the background, and may take its time."""
     world = TwoDisks()
     world.appended(b"before")
     world.storage.sync_s = (STALL_S, STALL_S)
@@ -107,8 +107,8 @@ def test_a_sync_counts_where_somebody_waits_for_it(is_chore: bool) -> None:
     world.loop.run_until_complete(play())
 
 
-def test_what_fails_has_been_answered() -> None:
-    """An error of a write or a sync ends the silence as well as its success does, and so does giving up the wait."""
+def test_an_error_counts_as_an_answer() -> None:
+    """An error of a write or a sync ends the silence just as a success does, and so does cancelling the wait."""
     world = TwoDisks(LogSettings())
     world.appended(b"before")
 
@@ -133,7 +133,7 @@ def test_what_fails_has_been_answered() -> None:
     world.loop.run_until_complete(play())
 
 
-def test_a_directory_that_is_offline_is_not_waited_for() -> None:
+def test_an_offline_directory_is_not_watched() -> None:
     world, changes, offline = TwoDisks(), list[list[str]](), set[str]()
     watch = DiskWatch(
         world,  # type: ignore[arg-type]
@@ -152,8 +152,8 @@ def test_a_directory_that_is_offline_is_not_waited_for() -> None:
     assert (changes, watch.hung) == ([["/slow"], []], {})
 
 
-def test_a_disk_that_hangs_at_the_sync_of_names_is_noticed() -> None:
-    """The segment is on disk, and the directory that names it never is: whoever waits, waits for the disk."""
+def test_a_disk_that_hangs_while_a_directory_is_synced_is_noticed() -> None:
+    """The segment is on disk, but the directory with its name never is: every waiter waits for the disk."""
     world = TwoDisks(LogSettings(fsync_always=True))
     told = Told(world)
     log = world.slow.log

@@ -1,4 +1,4 @@
-"""Leader epochs answer as a list of every offset's epoch would."""
+"""Leader epochs give the same answers as a list with the epoch of every offset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ some = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChe
 
 
 def filled(path: Path, of: list[tuple[int, int]]) -> tuple[LeaderEpochs, list[int]]:
-    """Epochs of runs (epochs further, offsets), and the epoch of every offset."""
+    """Epochs built from runs (number of epochs further, number of offsets), and the epoch of every offset."""
     (path / "leader-epoch-checkpoint").unlink(missing_ok=True)
     epochs = LeaderEpochs(WORLD.disk, str(path))
     by_offset: list[int] = []
@@ -51,7 +51,7 @@ def test_epochs_are_those_of_the_offsets(tmp_path: Path, of: list[tuple[int, int
 
 
 def test_without_an_epoch_there_is_no_file(tmp_path: Path) -> None:
-    """Nothing is known of any epoch, and cutting changes nothing."""
+    """No epoch is known, and truncation changes nothing."""
     epochs, _ = filled(tmp_path, [])
     epochs.cut_end(0)
     epochs.cut_start(0)
@@ -59,7 +59,7 @@ def test_without_an_epoch_there_is_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_epoch_between_two_ended_where_the_next_began(tmp_path: Path) -> None:
+def test_a_missing_epoch_ended_where_the_next_one_began(tmp_path: Path) -> None:
     epochs, _ = filled(tmp_path, [(2, 5), (3, 5)])
     assert epochs.entries == [(1, 0), (4, 5)]
     assert epochs.end_of(0, 10) == (0, 0)
@@ -70,7 +70,7 @@ def test_an_epoch_between_two_ended_where_the_next_began(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("content", ["1\n0\n", "0\n2\n0 0\n", "0\n1\n0 x\n", "0\n1\n0 0", "\xff"])
-def test_a_file_that_is_not_one_is_damage(tmp_path: Path, content: str) -> None:
+def test_an_invalid_file_is_damage(tmp_path: Path, content: str) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_bytes(content.encode("latin-1"))
     with pytest.raises(Damage, match="leader-epoch-checkpoint"):
         LeaderEpochs(WORLD.disk, str(tmp_path)).load()

@@ -1,4 +1,4 @@
-"""A log on its way to another directory: whenever the broker dies, exactly one whole replica opens afterwards."""
+"""A log that moves to another directory: whenever the broker dies, exactly one complete replica opens afterwards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def opened(storage: Storage) -> tuple[VirtualWorld, LogDirectories]:
 
 
 def with_a_log() -> tuple[Storage, VirtualWorld, LogDirectories, Log]:
-    """In /d/a; a part of it is on disk for sure."""
+    """A log in /d/a; a part of it is certainly on disk."""
     storage = Storage()
     made = VirtualWorld(storage)
     for path in ("/d/a", "/d/b"):
@@ -66,7 +66,8 @@ def append(log: Log, *offsets: int) -> None:
 
 
 def move(world: VirtualWorld, log_dirs: LogDirectories, log: Log, synced: list[int]) -> None:
-    """Copy and change over, as `replication.node.replica_moves` does, and write on. `synced`: what is on disk."""
+    """Copy and switch over, as `replication.node.replica_moves` does, and continue to write. `synced`: what is on
+    disk."""
     source, target = log_dirs.online
     future = open_future(world, target, log, SETTINGS)
     copy(log, future)
@@ -84,14 +85,14 @@ def move(world: VirtualWorld, log_dirs: LogDirectories, log: Log, synced: list[i
 
 
 def whole(log: Log) -> int:
-    """How many records it has, each what it should be."""
+    """The number of records, each of which must be correct."""
     found = [(each.base_offset, next(iter(read_records(each))).value) for each in batches_of(log)]
     assert found == [(offset, next(iter(read_records(batch(offset, OLD)))).value) for offset in range(log.end)]
     return log.end
 
 
 @pytest.mark.parametrize("is_power", [False, True], ids=["kill", "power"])
-def test_one_whole_replica_opens_whenever_the_broker_dies(is_power: bool) -> None:
+def test_one_complete_replica_opens_whenever_the_broker_dies(is_power: bool) -> None:
     places: Counter[str] = Counter()
     finished = False
     fuse = 0
@@ -119,7 +120,7 @@ def test_one_whole_replica_opens_whenever_the_broker_dies(is_power: bool) -> Non
     assert min(places.values()) > 4, places
 
 
-def test_what_was_about_to_take_a_place_takes_it_once() -> None:
+def test_an_interrupted_replacement_is_completed_once() -> None:
     storage, world, log_dirs, _ = with_a_log()
     world.loop.run_until_complete(log_dirs.close())
     disk = VirtualWorld(storage).disk
@@ -139,7 +140,7 @@ def test_what_was_about_to_take_a_place_takes_it_once() -> None:
     )
 
 
-def test_a_log_that_has_moved_is_the_same_to_whoever_has_it() -> None:
+def test_a_moved_log_is_the_same_object() -> None:
     storage, world, log_dirs, log = with_a_log()
     producers, generation = log.producers, log.files.generation
     move(world, log_dirs, log, [])

@@ -1,4 +1,4 @@
-"""What was renamed away stays until its time has come, goes then, and is in nobody's way."""
+"""Renamed files stay until their time has come, are then unlinked, and prevent nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOUR_MS = 3_600_000
 
 
 class SetClock(RealWorld):
-    """A World whose steady clock stands until it is set."""
+    """A World whose steady clock stands still until it is set."""
 
     now_ms = 1000
 
@@ -33,7 +33,7 @@ class SetClock(RealWorld):
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(0, 50))
-def test_due_is_due_and_the_earliest_first(times: list[int], now_ms: int) -> None:
+def test_due_files_are_unlinked_earliest_first(times: list[int], now_ms: int) -> None:
     garbage = Garbage(WORLD)
     for number, due_ms in enumerate(times):
         garbage.add(due_ms, f"{due_ms} {number}")
@@ -44,7 +44,7 @@ def test_due_is_due_and_the_earliest_first(times: list[int], now_ms: int) -> Non
     assert len(garbage) == 0
 
 
-def test_what_comes_later_but_is_due_sooner_does_not_wait(tmp_path: Path) -> None:
+def test_a_later_file_that_is_due_sooner_does_not_wait(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = SetClock(1)
         garbage = Garbage(world)
@@ -66,7 +66,9 @@ def test_what_comes_later_but_is_due_sooner_does_not_wait(tmp_path: Path) -> Non
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
-def test_what_cannot_be_unlinked_keeps_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_cannot_be_unlinked_does_not_stop_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     full = tmp_path / f"a-0.{'0' * 32}-delete"
     (full / "a directory").mkdir(parents=True)
     (tmp_path / "b.deleted").touch()
@@ -77,7 +79,9 @@ def test_what_cannot_be_unlinked_keeps_nothing_else(tmp_path: Path, caplog: pyte
     assert str(full) in said
 
 
-def test_a_broker_unlinks_when_it_is_due_and_not_at_its_checkpoints(with_broker: WithBroker, tmp_path: Path) -> None:
+def test_a_broker_unlinks_files_when_they_are_due_and_not_at_checkpoints(
+    with_broker: WithBroker, tmp_path: Path
+) -> None:
     """The checkpoint comes an hour later; the test itself gives up sooner."""
 
     def left(pattern: str) -> list[Path]:

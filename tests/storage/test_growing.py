@@ -1,4 +1,5 @@
-"""A read that waits for the disk while the log grows brings what was asked for, and finds the next offset after it."""
+"""A read that waits for the disk while the log grows returns the requested records, and finds the next offset after
+them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.storage.workshop import History
 
 
 class SlowDisk:
-    """A disk that takes its time: others come first."""
+    """A slow disk: other work runs first."""
 
     def __init__(self, disk: Any, chance: Random) -> None:
         self._disk = disk

@@ -1,4 +1,4 @@
-"""An index finds what a walk over its entries finds."""
+"""An index finds the same positions as a scan of its entries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def filled(
 
 @given(steps, st.integers(BASE - 2, BASE + 320))
 @settings(deadline=None, max_examples=30)
-def test_positions_are_those_of_a_walk(of: list[tuple[int, int, int]], offset: int) -> None:
+def test_positions_equal_those_of_a_scan(of: list[tuple[int, int, int]], offset: int) -> None:
     index, _, batches, _ = filled(of)
     assert [index.entry(at) for at in range(len(index))] == batches
     assert index.position_for(offset) == max([position for last, position in batches if last <= offset], default=0)
@@ -54,7 +54,7 @@ def test_no_earlier_record_has_the_time(of: list[tuple[int, int, int]], timestam
 
 @given(steps, st.integers(0, 60))
 @settings(deadline=None, max_examples=30)
-def test_a_cut_index_is_one_that_never_had_more(of: list[tuple[int, int, int]], kept: int) -> None:
+def test_a_truncated_index_equals_one_that_never_had_more(of: list[tuple[int, int, int]], kept: int) -> None:
     index, times, batches, _ = filled(of)
     if kept < len(batches):
         index.cut(batches[kept][1])
@@ -64,7 +64,7 @@ def test_a_cut_index_is_one_that_never_had_more(of: list[tuple[int, int, int]], 
         assert times.entries == shorter_times.entries
 
 
-def test_entries_are_kafkas_bytes() -> None:
+def test_entries_have_kafkas_bytes() -> None:
     offsets, times = OffsetIndex(BASE), TimeIndex(BASE)
     offsets.add(BASE + 3, 4097)
     times.add(1_700_000_000_000, BASE + 3)

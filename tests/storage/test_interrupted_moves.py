@@ -1,4 +1,4 @@
-"""A disk that fails at any operation of a move between log.dirs, or of a start after one, takes no record with it."""
+"""A disk that fails at any operation of a move between log.dirs, or of the next start, loses no record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAYS = (PATHS, pytest.param(PATHS[::-1], marks=pytest.mark.slow))
 
 
 def log_dirs_of(world: VirtualWorld, topic_id: bytes = ID) -> LogDirectories:
-    """Opened as a start does, up to the metadata, which has the partition here. Raises ConfigError."""
+    """Opened as by a start, up to the metadata, which places the partition here. Raises ConfigError."""
     directories = [Directory(path, path[-1].encode() * 16, "c", 1, 0) for path in PATHS]
     found = LogDirectories(world, CONFIG, directories, {})
     found.keep_only({KEY: topic_id})
@@ -50,7 +50,8 @@ def begun(source: str) -> tuple[Storage, FailingWorld, LogDirectories, Log]:
 
 
 def move(world: VirtualWorld, log_dirs: LogDirectories, log: Log, path: str) -> None:
-    """As `replication.node.replica_moves` does, once the metadata says so. Raises Damage, KafkaError."""
+    """Moves as `replication.node.replica_moves` does, once the metadata has the new directory. Raises Damage,
+    KafkaError."""
     source, target = log_dirs.of(log), log_dirs.by_path(path)
     assert source is not None
     assert target is not None
@@ -88,7 +89,7 @@ End = Callable[[VirtualWorld, LogDirectories], None]
 
 
 def play_start(world: VirtualWorld, assigned: bytes, end: End) -> int | None:
-    """Start, look, end; how many records are there, and None where they are refused."""
+    """Start, look, stop; returns the number of records, or None if they are refused."""
     found = None
     try:
         log_dirs = log_dirs_of(world)
@@ -104,7 +105,7 @@ def play_start(world: VirtualWorld, assigned: bytes, end: End) -> int | None:
 
 
 def check(storage: Storage, assigned: bytes, acked: int, target: str, why: object) -> None:
-    """All is well with the disks again: everything is there, and the move can be ended."""
+    """The disks work again: all records are there, and the move can be completed."""
     world = VirtualWorld(storage)
     log_dirs = log_dirs_of(world)
     log = log_dirs.open_log("t", ID, 0, SETTINGS, assigned)
@@ -155,7 +156,7 @@ def test_a_disk_that_fails_in_a_move(way: tuple[str, str], how: str, end: End) -
 
 
 def interrupted(source: str, target: str) -> Storage:
-    """Between the two renames."""
+    """A move that was interrupted between the two renames."""
     storage, world, log_dirs, log = begun(source)
     found = log_dirs.by_path(target)
     assert found is not None

@@ -1,4 +1,4 @@
-"""A log is what was appended to it, whatever happened in between."""
+"""A log has exactly the batches that were appended to it, whatever happened in between."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make(path: Path, **changed: object) -> Log:
 
 @given(seeds)
 @some
-def test_a_log_holds_what_was_flushed_and_not_cut(tmp_path: Path, seed: int) -> None:
+def test_a_log_holds_flushed_batches_that_were_not_truncated(tmp_path: Path, seed: int) -> None:
     history = History.of(tmp_path, seed)
     for _ in range(history.random.randrange(20, 80)):
         happened = history.step()
@@ -42,7 +42,7 @@ def test_a_log_holds_what_was_flushed_and_not_cut(tmp_path: Path, seed: int) -> 
 
 @given(seeds)
 @some
-def test_a_read_is_what_a_walk_finds(tmp_path: Path, seed: int) -> None:
+def test_a_read_equals_a_scan(tmp_path: Path, seed: int) -> None:
     history = History.of(tmp_path, seed)
     for _ in range(40):
         history.step()
@@ -56,7 +56,7 @@ def test_a_read_is_what_a_walk_finds(tmp_path: Path, seed: int) -> None:
         min_one = random.random() < 0.7
         cold = bytes(asyncio.run(log.read_cold(offset, max_bytes, upper=upper, min_one=min_one)))
         found = log.read(offset, max_bytes, upper=upper, min_one=min_one)
-        assert found is not None, "what was just read is in the page cache"
+        assert found is not None, "recently read bytes are in the page cache"
         if found:
             batches = split(bytes(found))
             assert [bytes(b.view) for b in batches] == [bytes(b.view) for b in expected[: len(batches)]]
@@ -65,7 +65,7 @@ def test_a_read_is_what_a_walk_finds(tmp_path: Path, seed: int) -> None:
         assert cold == found
 
 
-def test_a_read_from_where_a_segment_begins_needs_no_index(tmp_path: Path) -> None:
+def test_a_read_from_the_start_of_a_segment_needs_no_index(tmp_path: Path) -> None:
     log = make(tmp_path, segment_bytes=1000)
     for _ in range(40):
         log.append([plain(size=100)], 0, 1000)
@@ -82,7 +82,7 @@ def test_a_read_from_where_a_segment_begins_needs_no_index(tmp_path: Path) -> No
 
 @given(seeds)
 @some
-def test_times_are_found_as_a_walk_finds_them(tmp_path: Path, seed: int) -> None:
+def test_searches_by_time_equal_a_scan(tmp_path: Path, seed: int) -> None:
     history = History.of(tmp_path, seed)
     for _ in range(40):
         history.step()
@@ -126,7 +126,7 @@ def test_reads_outside_the_log_are_refused(tmp_path: Path) -> None:
     assert log.read(3, 100, upper=3, min_one=True) == b""
 
 
-def test_what_is_queued_cannot_be_read(tmp_path: Path) -> None:
+def test_queued_batches_cannot_be_read(tmp_path: Path) -> None:
     log = make(tmp_path)
     log.append([plain()], 0, 1000)
     assert log.end == 1
@@ -167,7 +167,7 @@ def test_a_failed_write_takes_the_log_offline(tmp_path: Path) -> None:
     assert log.written_end == 1
 
 
-def test_a_clean_stop_leaves_what_kafka_leaves(tmp_path: Path) -> None:
+def test_a_clean_shutdown_leaves_the_same_files_as_kafka(tmp_path: Path) -> None:
     log = make(tmp_path)
     log.append([plain()], 3, 1000)
     log.close()
@@ -184,7 +184,7 @@ def test_a_clean_stop_leaves_what_kafka_leaves(tmp_path: Path) -> None:
 
 
 class Short(RealDisk):
-    """A disk whose process has no file descriptor left, while `short`."""
+    """A disk whose process has no file descriptor left, while `short` is set."""
 
     short = False
 
@@ -194,7 +194,7 @@ class Short(RealDisk):
         return super().open(path, create=create)
 
 
-def test_without_descriptors_nothing_happens_and_the_log_goes_on(tmp_path: Path) -> None:
+def test_without_descriptors_nothing_changes_and_the_log_continues(tmp_path: Path) -> None:
     disk, world = Short(), RealWorld(seed=0)
     world.disk = disk
     log = Log.open(world, str(tmp_path / "t-0"), "t", 0, SMALL, clean=True, lazy=True, topic_id=bytes(range(16)))

@@ -1,4 +1,4 @@
-"""A log directory is what Kafka would have left, after a clean stop and after any other."""
+"""A log directory has the same files as with Kafka, after a clean shutdown and after any other."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def names(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir())
 
 
-def test_a_clean_stop_is_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_clean_shutdown_is_trusted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         directory = opened(tmp_path)
         assert not directory.clean
@@ -73,7 +73,7 @@ def test_a_clean_stop_is_believed(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert caplog.records == []
 
 
-def test_files_come_with_the_first_record(tmp_path: Path) -> None:
+def test_files_are_created_with_the_first_record(tmp_path: Path) -> None:
     log = opened(tmp_path).open_log("a", bytes.fromhex("f6ea83001e5146baa3b781e2f3d2b248"), 0, SMALL)
     assert names(tmp_path) == [], "a partition that never had a record has no files"
     log.append([plain()], 0, 1000)
@@ -104,7 +104,7 @@ def test_a_checkpoint_moves_the_recovery_point_over_full_segments(tmp_path: Path
     run(scenario)
 
 
-def test_a_stop_before_anything_was_opened_does_not_vouch_for_what_a_crash_left(tmp_path: Path) -> None:
+def test_a_stop_before_anything_was_opened_does_not_vouch_for_a_crashed_log(tmp_path: Path) -> None:
     async def scenario() -> None:
         filled(opened(tmp_path), "a")  # and the process is killed
         with max((tmp_path / "a-0").glob("*.log")).open("ab") as log:
@@ -121,7 +121,7 @@ def test_a_stop_before_anything_was_opened_does_not_vouch_for_what_a_crash_left(
     run(scenario)
 
 
-def test_a_stop_without_a_registration_keeps_the_word_of_the_stop_before(tmp_path: Path) -> None:
+def test_a_stop_without_a_registration_keeps_the_saved_broker_epoch(tmp_path: Path) -> None:
     async def scenario() -> None:
         directory = opened(tmp_path)
         filled(directory, "a")
@@ -154,7 +154,7 @@ def test_a_damaged_partition_is_offline_and_the_rest_serves(tmp_path: Path) -> N
     run(scenario)
 
 
-def test_a_deleted_partition_leaves_nothing(tmp_path: Path) -> None:
+def test_a_deleted_partition_leaves_nothing_behind(tmp_path: Path) -> None:
     async def scenario() -> None:
         directory = opened(tmp_path)
         log = filled(directory, "a")
@@ -169,7 +169,7 @@ def test_a_deleted_partition_leaves_nothing(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_what_a_deletion_left_is_removed_by_the_next_start(tmp_path: Path) -> None:
+def test_leftovers_of_a_deletion_are_removed_by_the_next_start(tmp_path: Path) -> None:
     async def scenario() -> None:
         filled(opened(tmp_path), "a")
         (tmp_path / "a-0").rename(tmp_path / f"a-0.{'0' * 32}-delete")
@@ -184,7 +184,7 @@ def test_what_a_deletion_left_is_removed_by_the_next_start(tmp_path: Path) -> No
     run(scenario)
 
 
-def test_a_topic_made_again_does_not_inherit(tmp_path: Path) -> None:
+def test_a_recreated_topic_does_not_inherit(tmp_path: Path) -> None:
     async def scenario() -> None:
         directory = opened(tmp_path)
         filled(directory, "a")
@@ -196,8 +196,8 @@ def test_a_topic_made_again_does_not_inherit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["at once", "after a crash", "after two", "during a checkpoint"])
-def test_what_a_deleted_topic_left_in_checkpoints_does_not_speak_for_a_new_one(tmp_path: Path, when: str) -> None:
-    """Not its start, nor how much was synced or committed."""
+def test_checkpoints_of_a_deleted_topic_do_not_apply_to_a_new_one(tmp_path: Path, when: str) -> None:
+    """Neither its start offset nor its recovery point or high watermark."""
 
     async def scenario() -> None:
         directory = opened(tmp_path)
@@ -228,8 +228,8 @@ def test_what_a_deleted_topic_left_in_checkpoints_does_not_speak_for_a_new_one(t
     run(scenario)
 
 
-def test_what_the_metadata_does_not_have_here_is_set_aside(tmp_path: Path) -> None:
-    """A topic that is gone, one that was made again, and a replica that was moved away."""
+def test_partitions_that_the_metadata_does_not_place_here_are_set_aside(tmp_path: Path) -> None:
+    """A deleted topic, a recreated one, and a replica that was moved away."""
     first = opened(tmp_path)
     for topic in IDS:
         filled(first, topic)

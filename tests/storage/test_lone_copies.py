@@ -1,4 +1,4 @@
-"""Future replicas, and what replicas were before they moved, where the current ones are nowhere: nothing is deleted."""
+"""Future replicas and old halves of moves whose current replica does not exist anywhere: nothing is deleted."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tests.storage.test_interrupted_moves import (
 
 RECORDS = 8
 LOST = b"l" * 16
-"""A directory that is no more."""
+"""A directory that no longer exists."""
 HALF = f"t-0.{7:032x}"
 
 
 def in_b(storage: Storage) -> list[str]:
-    """How the names of the partition's directories end there."""
+    """The suffixes of the partition's directories there."""
     return ["-" + name.rpartition("-")[2] for name in VirtualWorld(storage).disk.list("/d/b") if name[:2] == "t-"]
 
 
 def left(*, copied: int, is_half: bool = False) -> Storage:
-    """A disk with a copy of so many records in /d/b; what it was copied from is gone, or in `-delete` (`is_half`)."""
+    """A disk with a copy of this many records in /d/b; the original is gone, or in `-delete` (`is_half`)."""
     storage, world, log_dirs, log = begun("/d/a")
     found = log_dirs.by_path("/d/b")
     assert found is not None
@@ -52,7 +52,7 @@ def left(*, copied: int, is_half: bool = False) -> Storage:
     return storage
 
 
-def test_a_lone_copy_is_nottruncate_like_an_empty_log() -> None:
+def test_a_lone_copy_is_not_truncated_like_an_empty_log() -> None:
     storage = left(copied=RECORDS)
     world = VirtualWorld(storage)
     for _ in range(2):
@@ -68,23 +68,23 @@ def test_a_lone_copy_is_nottruncate_like_an_empty_log() -> None:
 
 
 def test_a_lone_copy_without_records_is_no_loss() -> None:
-    """What never had a record has no files: its move has files all the same."""
+    """A log that never had a record has no files, but its future replica has."""
     storage = left(copied=0)
     log = log_dirs_of(VirtualWorld(storage)).open_log("t", ID, 0, SETTINGS, B)
     append(log, 0)
     assert log.directory == "/d/b/t-0"
     log_dirs = log_dirs_of(VirtualWorld(left(copied=0)))
     assert log_dirs.open_log("t", ID, 0, SETTINGS, A).directory == "/d/a/t-0"
-    assert log_dirs.future_of(KEY) is log_dirs.by_path("/d/b"), "it goes on to there"
+    assert log_dirs.future_of(KEY) is log_dirs.by_path("/d/b"), "the move continues to there"
 
 
-def test_a_copy_of_a_deleted_topic_is_in_nobodys_way() -> None:
+def test_a_copy_of_a_deleted_topic_does_not_prevent_a_new_one() -> None:
     log_dirs = log_dirs_of(VirtualWorld(left(copied=RECORDS)), b"new".ljust(16))
     assert log_dirs.open_log("t", b"new".ljust(16), 0, SETTINGS, B).directory == "/d/b/t-0"
 
 
 @pytest.mark.parametrize("assigned", [LOST, UNASSIGNED], ids=["lost", "new"])
-def test_a_copy_of_what_is_lost_becomes_a_stray(assigned: bytes) -> None:
+def test_a_copy_of_a_lost_replica_becomes_a_stray(assigned: bytes) -> None:
     storage = left(copied=RECORDS)
     world = VirtualWorld(storage)
     log_dirs = log_dirs_of(world)
@@ -95,7 +95,7 @@ def test_a_copy_of_what_is_lost_becomes_a_stray(assigned: bytes) -> None:
     assert in_b(storage) == ["-stray"]
 
 
-def test_a_copy_waits_for_a_directory_that_is_out_of_reach() -> None:
+def test_a_copy_waits_for_an_unreachable_directory() -> None:
     storage = left(copied=RECORDS)
     world = VirtualWorld(storage)
     log_dirs = LogDirectories(world, CONFIG, [Directory("/d/b", B, "c", 1, 0)], {"/d/a": "it is away"})
@@ -106,7 +106,7 @@ def test_a_copy_waits_for_a_directory_that_is_out_of_reach() -> None:
     assert in_b(storage) == ["-future"]
 
 
-def test_what_a_replica_was_before_it_moved_outlives_a_loss_of_where_it_is() -> None:
+def test_the_old_half_of_a_move_outlives_the_loss_of_the_new_one() -> None:
     storage = left(copied=RECORDS, is_half=True)
     for name in VirtualWorld(storage).disk.list("/d/b"):
         storage.folder("/d/b").put((name, None))
@@ -119,7 +119,7 @@ def test_what_a_replica_was_before_it_moved_outlives_a_loss_of_where_it_is() -> 
 
 
 def test_both_halves_stay_while_there_are_two() -> None:
-    """A log of the name was made meanwhile, of another topic."""
+    """In the meantime, a log with the same name was created for another topic."""
     storage, world, log_dirs, _ = begun("/d/a")
     stop(world, log_dirs)
     world.disk.mkdir(f"/d/a/{HALF}-delete")
@@ -134,8 +134,8 @@ def test_both_halves_stay_while_there_are_two() -> None:
 
 
 @pytest.mark.parametrize("target", ["/d/a", "/d/b"])
-def test_a_move_that_cannot_be_ended_takes_its_directory_offline(target: str) -> None:
-    """Or refuses the start, where the metadata log is."""
+def test_a_move_that_cannot_be_completed_takes_its_directory_offline(target: str) -> None:
+    """Or refuses the start, if the metadata log is there."""
     source = next(path for path in PATHS if path != target)
     storage = interrupted(source, target)
     storage.bad_files = f"{target}/t-0", "", 5
@@ -155,7 +155,7 @@ def test_a_move_that_cannot_be_ended_takes_its_directory_offline(target: str) ->
     assert whole(log_dirs_of(VirtualWorld(storage)).open_log("t", ID, 0, SETTINGS, target[-1].encode() * 16)) == RECORDS
 
 
-def test_what_was_deleted_goes_once_the_metadata_is_known_and_all_is_in_reach() -> None:
+def test_deleted_partitions_are_unlinked_once_the_metadata_is_known_and_all_directories_are_online() -> None:
     storage = left(copied=RECORDS, is_half=True)
     name = f"{HALF}-delete"
     world = VirtualWorld(storage)
@@ -173,7 +173,7 @@ def test_what_was_deleted_goes_once_the_metadata_is_known_and_all_is_in_reach() 
 
 
 def test_a_copy_beside_the_current_replica_is_not_served() -> None:
-    """A move was called off, the renaming of the copy failed, and another move came to its end."""
+    """A move was cancelled, renaming the copy failed, and another move was completed."""
     storage, world, log_dirs, log = begun("/d/a")
     append(log, RECORDS)
     stop(world, log_dirs)
@@ -183,7 +183,7 @@ def test_a_copy_beside_the_current_replica_is_not_served() -> None:
     assert whole(found.open_log("t", ID, 0, SETTINGS, A)) == RECORDS + 1
 
 
-def test_a_copy_that_cannot_be_given_up_is_taken_up_again() -> None:
+def test_a_copy_that_cannot_be_deleted_is_used_again() -> None:
     storage, world, log_dirs, log = begun("/d/a")
     target = log_dirs.by_path("/d/b")
     assert target is not None
@@ -198,12 +198,12 @@ def test_a_copy_that_cannot_be_given_up_is_taken_up_again() -> None:
 
 
 @pytest.mark.parametrize("fault", ["offline", "fails at the stop"])
-def test_a_stop_is_clean_only_where_all_logs_were_closed(fault: str) -> None:
+def test_a_stop_is_clean_only_if_all_logs_were_closed(fault: str) -> None:
     storage, world, log_dirs, log = begun("/d/a")
     other = log_dirs.open_log("u", b"u" * 16, 0, SETTINGS, A)
     append(other, 0)
     if fault == "offline":
-        log.fail(OSError(24, "no descriptor for it"))  # its directory serves on
+        log.fail(OSError(24, "no descriptor for it"))  # its directory is still served
     else:
         storage.bad_files = "/d/a/u-0/", "", 5
     stop(world, log_dirs)
@@ -212,7 +212,7 @@ def test_a_stop_is_clean_only_where_all_logs_were_closed(fault: str) -> None:
     assert found == {"/d/a": False, "/d/b": True}
 
 
-def test_the_broker_epoch_of_a_clean_stop_counts_where_all_directories_have_it() -> None:
+def test_the_broker_epoch_of_a_clean_shutdown_counts_if_all_directories_have_it() -> None:
     storage, world, log_dirs, _ = begun("/d/a")
     log_dirs.register(7)
     stop(world, log_dirs)

@@ -1,4 +1,4 @@
-"""However few bytes a batch has on disk: what its records are in memory does not hold the loop while it is cleaned."""
+"""However small a batch is on disk, its decompressed records do not block the loop during cleaning."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from kpybroker.wire.records.record_removal import delete_horizon_ms
 from tests.storage.compacting import COMPACT, LIMITS, append, batches_of, clean, opened, records_of, table
 
 UNPACKS = {"read", "decompress", "decompress_into", "decompress_raw"}
-"""What makes plain bytes, PIECE_BYTES at a time."""
+"""Functions that decompress, PIECE_BYTES at a time."""
 LONG_WORK = UNPACKS | {"digest", "compress", "compress_raw"}
 LARGE = replace(COMPACT, segment_bytes=1 << 20, max_message_bytes=1 << 30)
 
 
 def filled(path: Path, *batches: bytearray, settings: LogSettings = LARGE) -> Log:
-    """Each batch is appended and is not the last of the log."""
+    """Each batch is appended, and is not the last one in the log."""
     log = opened(path, settings)
     append(log, *batches)
     log.roll()
@@ -39,7 +39,7 @@ def filled(path: Path, *batches: bytearray, settings: LogSettings = LARGE) -> Lo
 
 
 def calls_on_the_loop(log: Log) -> list[Counter[str]]:
-    """Clean it; what the loop's thread has called of LONG_WORK, for each turn of the others."""
+    """Clean the log; returns the calls of LONG_WORK on the loop's thread, for each turn of other work."""
     turns = [Counter[str]()]
 
     def note(_frame: FrameType, event: str, argument: Any) -> None:
@@ -64,7 +64,7 @@ def calls_on_the_loop(log: Log) -> list[Counter[str]]:
 
 
 @pytest.mark.parametrize(("codec", "size"), [(Codec.ZSTD, 8 << 20), (Codec.GZIP, 8 << 20), (Codec.LZ4, 3 << 20)])
-def test_of_a_batch_that_is_large_when_unpacked_the_loop_makes_a_piece(codec: Codec, size: int, tmp_path: Path) -> None:
+def test_the_loop_decompresses_one_piece_of_a_large_batch(codec: Codec, size: int, tmp_path: Path) -> None:
     batches = [encode_batch([(b"k%d" % (number % 2), bytes(size))], codec=codec) for number in range(4)]
     assert all(len(batch) < 16 << 10 for batch in batches)
     log = filled(tmp_path, *batches)
@@ -74,17 +74,17 @@ def test_of_a_batch_that_is_large_when_unpacked_the_loop_makes_a_piece(codec: Co
     assert [record.offset for record in records_of(log)] == [2, 3, 4]
 
 
-def test_between_two_turns_a_bounded_number_of_bytes_is_unpacked(tmp_path: Path) -> None:
+def test_a_bounded_number_of_bytes_is_decompressed_between_two_turns(tmp_path: Path) -> None:
     batches = [encode_batch([(b"k%d" % number, bytes(60_000))], codec=Codec.ZSTD) for number in range(100)]
     turns = calls_on_the_loop(filled(tmp_path, *batches))
-    pieces_a_batch = 2  # the second finds the end
+    pieces_a_batch = 2  # the second call finds the end
     assert max(turn["read"] for turn in turns) <= pieces_a_batch * (STEP_BYTES // 60_000 + 2)
     assert sum(turn["read"] for turn in turns) == 2 * pieces_a_batch * len(batches)
 
 
 @pytest.mark.parametrize("tombstone", [False, True])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_what_is_large_is_not_hashed_or_packed_on_the_loop(codec: Codec, tombstone: bool, tmp_path: Path) -> None:
+def test_large_records_are_not_hashed_or_compressed_on_the_loop(codec: Codec, tombstone: bool, tmp_path: Path) -> None:
     rows = [(b"gone", b"v"), (b"k" * (2 << 20), b"w" * 5), (b"t", None if tombstone else b"x")]
     log = filled(tmp_path, encode_batch([(b"first", b"y")]), encode_batch(rows, codec=codec), encode_batch(rows[:1]))
     turns = calls_on_the_loop(log)
@@ -104,7 +104,7 @@ def some_rows(number: int) -> list[Record]:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_large_batches_are_cleaned_as_small_ones_are(codec: Codec, tmp_path: Path) -> None:
+def test_large_batches_are_cleaned_like_small_ones(codec: Codec, tmp_path: Path) -> None:
     log = filled(tmp_path, *(encode_batch(some_rows(number), codec=codec) for number in range(4)))
     before = table(records_of(log))
     times = {record.offset: record.timestamp for record in records_of(log)}

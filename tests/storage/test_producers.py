@@ -1,4 +1,4 @@
-"""An idempotent producer's batches are taken once and in order; a snapshot keeps what that needs."""
+"""An idempotent producer's batches are accepted once and in order; a snapshot has the state that this needs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def code_of(states: ProducerStates, of: Batch) -> ErrorCode:
     return refusal.value.code
 
 
-def test_the_last_five_batches_are_known_again() -> None:
+def test_the_last_five_batches_are_recognised() -> None:
     states = ProducerStates()
     for number in range(8):
         assert states.check(batch(number * 2, 2)) is None
@@ -102,16 +102,16 @@ def filled(limit: int = LIMIT) -> ProducerStates:
     return states
 
 
-def test_a_newcomer_takes_the_place_of_an_idle_one() -> None:
+def test_a_newcomer_replaces_an_idle_producer() -> None:
     states = filled()
     for number in range(LIMIT, 10 * LIMIT):
         states.update(batch(0, offset=2 * number, producer=number))
-        assert states.check(batch(number - LIMIT + 1, producer=3)) is None, "who goes on is known"
+        assert states.check(batch(number - LIMIT + 1, producer=3)) is None, "an active producer is known"
         states.update(batch(number - LIMIT + 1, offset=2 * number + 1, producer=3))
         assert len(states) == LIMIT
         assert states.get(number) is not None
     assert code_of(states, batch(1, producer=3)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert states.check(batch(7, producer=4)) is None, "who was forgotten begins anywhere"
+    assert states.check(batch(7, producer=4)) is None, "a forgotten producer may begin with any sequence"
 
 
 def test_an_open_transaction_is_never_forgotten() -> None:
@@ -132,7 +132,7 @@ def test_a_snapshot_with_more_than_the_limit_keeps_the_newest(limit: int) -> Non
     assert sorted(known.producer_id for known in states) == list(range(LIMIT - limit, LIMIT))
 
 
-def test_a_snapshot_is_kafkas_bytes() -> None:
+def test_a_snapshot_has_kafkas_bytes() -> None:
     states = ProducerStates()
     states.load_snapshot(FROM_KAFKA, 2, 0, 1000)
     assert [(one.producer_id, one.last_sequence, one.batches[0].last_offset) for one in states] == [
@@ -169,7 +169,7 @@ def test_a_changed_snapshot_is_damage(at: int, change: int) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("rolled_at", range(6))
-def test_what_was_in_flight_at_a_stop_is_known_again(tmp_path: Path, rolled_at: int, clean: bool) -> None:
+def test_batches_in_flight_at_a_stop_are_recognised(tmp_path: Path, rolled_at: int, clean: bool) -> None:
     settings = replace(SMALL, segment_bytes=1 << 20)
     log = Log.open(WORLD, str(tmp_path / "t-0"), "t", 0, settings, clean=True)
     now_ms = WORLD.wall_ms()

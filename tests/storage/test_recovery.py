@@ -1,4 +1,4 @@
-"""Opening a directory: what a clean stop left is believed, everything else is checked."""
+"""Opening a directory: after a clean shutdown the files are trusted, otherwise everything is checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def directory(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])
-def test_what_can_be_made_anew_may_be_missing(tmp_path: Path, suffix: str) -> None:
+def test_files_that_can_be_rebuilt_may_be_missing(tmp_path: Path, suffix: str) -> None:
     log = filled(tmp_path)
     content, epochs = everything(log), log.epochs.entries
     log.close()
@@ -42,7 +42,7 @@ def test_what_can_be_made_anew_may_be_missing(tmp_path: Path, suffix: str) -> No
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])
-def test_what_can_be_made_anew_may_be_torn(tmp_path: Path, suffix: str) -> None:
+def test_files_that_can_be_rebuilt_may_be_torn(tmp_path: Path, suffix: str) -> None:
     log = filled(tmp_path)
     content, epochs = everything(log), log.epochs.entries
     log.close()
@@ -55,17 +55,17 @@ def test_what_can_be_made_anew_may_be_torn(tmp_path: Path, suffix: str) -> None:
     assert again.offset_for_timestamp(1030) == (30, 1030, 1)
 
 
-def test_a_tail_that_a_clean_stop_cannot_leave_is_damage(tmp_path: Path) -> None:
+def test_a_tail_that_a_clean_shutdown_cannot_leave_is_damage(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.close()
     with Path(log.segments.active.path + ".log").open("ab") as file:
         file.write(b"x" * 100)
-    with pytest.raises(Damage, match="after a clean stop"):
+    with pytest.raises(Damage, match="after a clean shutdown"):
         reopened(log, clean=True)
     assert reopened(log, clean=False).end == 60
 
 
-def test_a_preallocated_tail_is_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_preallocated_tail_is_truncated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = filled(tmp_path)
     content = everything(log)
     active = Path(log.segments.active.path + ".log")
@@ -77,7 +77,7 @@ def test_a_preallocated_tail_is_cut(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert everything(again) == content
     assert active.stat().st_size == size
     (line,) = caplog.messages
-    assert "cut at offset 60" in line
+    assert "truncated at offset 60" in line
     assert "50000 bytes and 0 later segments are dropped" in line
 
 
@@ -113,7 +113,7 @@ def test_batches_before_the_recovery_point_are_not_read_again(tmp_path: Path) ->
     assert reopened(log, clean=False, recovery_point=0).end == log.segments[1].base_offset - 1
 
 
-def test_what_recovery_finds_is_not_yet_synced(tmp_path: Path) -> None:
+def test_recovered_batches_are_not_synced_yet(tmp_path: Path) -> None:
     log = filled(tmp_path)
     again = reopened(log, clean=False)
     assert (again.synced_end, again.written_end) == (0, 60)
@@ -122,7 +122,7 @@ def test_what_recovery_finds_is_not_yet_synced(tmp_path: Path) -> None:
 
 
 def spoil(log: Log, number: int, at: int = -1) -> Path:
-    """Turn a bit of a segment: in its last batch, or at a position."""
+    """Flip a bit in a segment: in its last batch, or at a position."""
     path = Path(log.segments[number].path + ".log")
     content = bytearray(path.read_bytes())
     content[at] ^= 1
@@ -134,7 +134,7 @@ def files(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in directory(path).glob("*.log")}
 
 
-def test_what_was_on_the_disk_is_not_cut_off(tmp_path: Path) -> None:
+def test_batches_that_were_on_disk_are_not_truncated(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.drop_files()
     path, last = spoil(log, 1), log.segments[2].base_offset - 1
@@ -147,7 +147,7 @@ def test_what_was_on_the_disk_is_not_cut_off(tmp_path: Path) -> None:
     assert Log.open(WORLD, log.directory, "t", 0, SMALL, clean=False, synced_end=last).end == last
 
 
-def test_an_index_that_is_made_anew_does_not_cut_off_what_follows_damage(tmp_path: Path) -> None:
+def test_a_rebuilt_index_does_not_truncate_batches_after_damage(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.close()
     spoil(log, 1)
@@ -158,8 +158,8 @@ def test_an_index_that_is_made_anew_does_not_cut_off_what_follows_damage(tmp_pat
     assert files(tmp_path) == before
 
 
-def test_a_gap_in_what_was_on_the_disk_is_a_gap(tmp_path: Path) -> None:
-    """`kpybroker storage repair` leaves one where it takes damaged batches out."""
+def test_a_gap_in_synced_batches_is_accepted(tmp_path: Path) -> None:
+    """`kpybroker storage repair` leaves one where it removes damaged batches."""
     log = filled(tmp_path)
     log.drop_files()
     first = log.segments.first
@@ -171,9 +171,7 @@ def test_a_gap_in_what_was_on_the_disk_is_a_gap(tmp_path: Path) -> None:
     assert everything(again).count(b"v" * 100) == 59
 
 
-def test_a_read_that_meets_what_is_no_batch_takes_the_log_offline(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_read_that_finds_no_batch_takes_the_log_offline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = filled(tmp_path)
     log.close()
     position, base, _, _ = list(log.segments[1].walk())[1]
@@ -187,16 +185,16 @@ def test_a_read_that_meets_what_is_no_batch_takes_the_log_offline(
         assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert again.offline is not None
     assert f"{path}: the bytes at position {position}, where the batch with offset {base}" in again.offline
-    assert [line for line in caplog.messages if "are no batch" in line] == [f"log is offline: {again.offline}"]
+    assert [line for line in caplog.messages if "are not a batch" in line] == [f"log is offline: {again.offline}"]
 
 
-def test_a_read_off_the_loop_meets_it_too(tmp_path: Path) -> None:
+def test_a_read_off_the_loop_finds_it_too(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.close()
     position, base, _, _ = list(log.segments[1].walk())[1]
     spoil(log, 1, position + 8)
     again = reopened(log, clean=True)
-    with pytest.raises(KafkaError, match="are no batch"):
+    with pytest.raises(KafkaError, match="are not a batch"):
         asyncio.run(again.read_cold(base, 1000, upper=60, min_one=True))
     assert again.offline is not None
 
@@ -208,7 +206,7 @@ def read(log: Log, offset: int, *, is_cold: bool) -> object:
 
 
 def zeroed(log: Log, number: int, batch: int) -> tuple[Path, int, int]:
-    """A part of a segment is zeros, as a loss of power leaves it: its file, the position, the offset there."""
+    """A part of a segment is zeros, as after a power loss: returns its file, the position, and the offset there."""
     path = Path(log.segments[number].path + ".log")
     position, base, _, size = list(log.segments[number].walk())[batch]
     content = bytearray(path.read_bytes())
@@ -220,25 +218,25 @@ def zeroed(log: Log, number: int, batch: int) -> tuple[Path, int, int]:
 @pytest.mark.parametrize("number", [0, 1, -1])
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("is_cold", [True, False])
-def test_zeros_inside_a_segment_are_not_handed_out(tmp_path: Path, number: int, is_clean: bool, is_cold: bool) -> None:
+def test_zeros_inside_a_segment_are_not_returned(tmp_path: Path, number: int, is_clean: bool, is_cold: bool) -> None:
     log = filled(tmp_path)
     log.close()
     path, position, offset = zeroed(log, number, 1)
     if not is_clean and number < 0:
         again = Log.open(WORLD, log.directory, "t", 0, SMALL, clean=False, recovery_point=0)
-        assert again.end == offset, "recovery has read it and cut it"
+        assert again.end == offset, "recovery has read it and truncated it"
         return
     again = Log.open(WORLD, log.directory, "t", 0, SMALL, clean=is_clean, recovery_point=60, synced_end=60)
     first = again.segments[number].base_offset
     again.segments[number].index()
-    with pytest.raises(KafkaError, match="are no batch") as refusal:
+    with pytest.raises(KafkaError, match="are not a batch") as refusal:
         read(again, first, is_cold=is_cold)
     assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert f"{path}: the bytes at position {position}, where the batch with offset {offset}" in str(again.offline)
 
 
 @pytest.mark.parametrize("max_bytes", [1, 700, 1 << 20])
-def test_what_was_there_before_is_looked_at_once(tmp_path: Path, max_bytes: int) -> None:
+def test_old_batches_are_checked_once(tmp_path: Path, max_bytes: int) -> None:
     log = filled(tmp_path)
     content = everything(log)
     log.close()
@@ -251,7 +249,7 @@ def test_what_was_there_before_is_looked_at_once(tmp_path: Path, max_bytes: int)
     assert {segment.unsure_bytes for segment in again.segments} == {0}
 
 
-def test_what_was_looked_at_from_the_middle_on_is_one_stretch(tmp_path: Path) -> None:
+def test_checked_ranges_are_merged(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.close()
     segment = reopened(log, clean=True).segments[1]
@@ -266,7 +264,7 @@ def test_what_was_looked_at_from_the_middle_on_is_one_stretch(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_segment_that_was_emptied_is_damage(tmp_path: Path, is_clean: bool) -> None:
+def test_an_emptied_segment_is_damage(tmp_path: Path, is_clean: bool) -> None:
     log = filled(tmp_path)
     log.close()
     path, base = Path(log.segments[1].path + ".log"), log.segments[1].base_offset
@@ -275,10 +273,10 @@ def test_a_segment_that_was_emptied_is_damage(tmp_path: Path, is_clean: bool) ->
         Log.open(WORLD, log.directory, "t", 0, SMALL, clean=is_clean, recovery_point=60, synced_end=60)
     for settings, cleaned_end in ((SMALL, 60), (replace(SMALL, cleanup_policy=frozenset({"compact"})), 0)):
         again = Log.open(WORLD, log.directory, "t", 0, settings, clean=is_clean, cleaned_end=cleaned_end, synced_end=60)
-        assert again.end == 60, "cleaning may have left it so"
+        assert again.end == 60, "cleaning may have left it like this"
 
 
-def test_a_crash_may_leave_a_segment_empty_where_nothing_was_on_the_disk(tmp_path: Path) -> None:
+def test_a_crash_may_empty_a_segment_that_was_not_synced(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.drop_files()
     base = log.segments[1].base_offset
@@ -287,7 +285,7 @@ def test_a_crash_may_leave_a_segment_empty_where_nothing_was_on_the_disk(tmp_pat
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_an_end_below_what_was_on_the_disk_is_damage(tmp_path: Path, is_clean: bool) -> None:
+def test_an_end_below_the_synced_end_is_damage(tmp_path: Path, is_clean: bool) -> None:
     log = filled(tmp_path)
     log.close()
     active = log.segments.active

@@ -1,4 +1,4 @@
-"""Long batches are opened in slices, whatever is in them, and what they may hold is bounded."""
+"""Long batches are opened in slices, whatever they contain, and their content is bounded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = LogSettings()
 
 
 def with_headers(count: int) -> bytes:
-    """One record with so many headers of two bytes."""
+    """One record with this many headers of two bytes each."""
     head, body, out = bytearray(b"\0\0\0\1\1"), bytearray(b"\0\1") * count, bytearray()
     put_varint(head, count)
     put_varint(out, len(head) + len(body))
@@ -32,13 +32,13 @@ def with_headers(count: int) -> bytes:
 
 
 def in_one_block(plain: bytes) -> bytes:
-    """Snappy in Xerial framing, as no client cuts it."""
+    """Snappy in Xerial framing, in one block, as no client writes it."""
     block = bytes(cramjam.snappy.compress_raw(plain))
     return b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_one_record_of_many_headers_takes_many_slices(codec: Codec) -> None:
+def test_one_record_with_many_headers_takes_many_slices(codec: Codec) -> None:
     plain = with_headers(HEADERS)
     body = in_one_block(plain) if codec == Codec.SNAPPY else compress(codec, plain)
     steps = list(opening(with_body(batch_of([Record(0, NOW, b"k", b"v")]), codec, body, NOW), SETTINGS, NOW))
@@ -46,8 +46,8 @@ def test_one_record_of_many_headers_takes_many_slices(codec: Codec) -> None:
     assert not any(steps), "nothing comes out in one go"
 
 
-def test_a_large_frame_of_lz4_is_opened_on_the_loop_piece_by_piece() -> None:
-    """No buffer for all of it, and no thread that holds the interpreter while it is made."""
+def test_a_large_lz4_frame_is_opened_on_the_loop_piece_by_piece() -> None:
+    """Without a buffer for all of it, and without a thread that holds the interpreter's lock meanwhile."""
     batch = batch_of([Record(0, NOW, b"k", bytes(16 << 20))], codec=Codec.LZ4)
     steps = list(opening(batch, SETTINGS, NOW))
     assert len(steps) >= (16 << 20) // PIECE_BYTES

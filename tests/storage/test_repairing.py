@@ -1,4 +1,4 @@
-"""Damage is found and named; a repair leaves nothing to find, and every batch that was not touched can be read."""
+"""Damage is found and named; after a repair there are no findings, and every undamaged batch can be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLEAN = Marks(clean=True, recovery_points={}, starts={}, cleaned={})
 
 
 def lived(path: Path, seed: int, steps: int = 60) -> History:
-    """A log with a past, stopped cleanly."""
+    """A log with a history, after a clean shutdown."""
     history = History.of(path, seed)
     for _ in range(steps):
         history.step()
@@ -46,7 +46,7 @@ def repaired(history: History, found: Checked) -> int:
 
 
 def reread(history: History, *, clean: bool, end: int = 0) -> Log:
-    """As the next start finds it; what is below `end` had been on the disk."""
+    """The log as the next start finds it; everything below `end` had been on the disk."""
     log = history.log
     return Log.open(
         WORLD, log.directory, "t", 0, SMALL, clean=clean, recovery_point=end, log_start=log.start, synced_end=end
@@ -54,7 +54,7 @@ def reread(history: History, *, clean: bool, end: int = 0) -> Log:
 
 
 def damage(random: Random, content: bytes) -> bytes:
-    """Flip a bit, cut bytes out, put bytes in."""
+    """Flip a bit, remove bytes, or insert bytes."""
     at = random.randrange(len(content) + 1)
     kind = random.choice(("flip", "flip", "cut", "insert"))
     if kind == "flip" and at < len(content):
@@ -66,12 +66,12 @@ def damage(random: Random, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_log_that_nobody_harmed_is_as_it_should_be(seed: int, tmp_path: Path) -> None:
+def test_an_undamaged_log_has_no_findings(seed: int, tmp_path: Path) -> None:
     assert checked(lived(tmp_path, seed)).findings == []
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_what_was_not_touched_can_be_read_after_a_repair(seed: int, tmp_path: Path) -> None:
+def test_undamaged_batches_can_be_read_after_a_repair(seed: int, tmp_path: Path) -> None:
     history, random = lived(tmp_path, seed), Random(seed)
     before = readable(reread(history, clean=True))
     files = sorted(file for file in Path(history.log.directory).iterdir() if file.stat().st_size)
@@ -90,7 +90,9 @@ def test_what_was_not_touched_can_be_read_after_a_repair(seed: int, tmp_path: Pa
         assert log.end == end
         after = readable(log)
         assert untouched <= {content(batch) for batch in after}
-        assert {batch[17:] for batch in after} <= {batch[17:] for batch in before}, "what the CRC covers is as it was"
+        assert {batch[17:] for batch in after} <= {batch[17:] for batch in before}, (
+            "the bytes under the CRC are unchanged"
+        )
         log.drop_files()
 
 
@@ -107,7 +109,7 @@ def readable(log: Log) -> list[bytes]:
 
 
 def content(batch: bytes) -> bytes:
-    """All but the leader epoch, which is put right as far as others tell."""
+    """The batch without its leader epoch, which is repaired as far as the neighbours show it."""
     return batch[:12] + batch[16:]
 
 
@@ -116,7 +118,7 @@ def first_log(history: History) -> tuple[Path, list[Batch]]:
     return file, split(file.read_bytes())
 
 
-def test_a_finding_says_which_file_which_position_and_which_offset(tmp_path: Path) -> None:
+def test_a_finding_has_its_file_position_and_offset(tmp_path: Path) -> None:
     history = lived(tmp_path, 3)
     file, batches = first_log(history)
     at = batches[0].size_bytes
@@ -131,7 +133,7 @@ def test_a_finding_says_which_file_which_position_and_which_offset(tmp_path: Pat
 @pytest.mark.parametrize(
     ("at", "said"), [(7, "it should be"), (11, "wrong length"), (15, "leader epoch"), (16, "magic")]
 )
-def test_what_the_crc_does_not_cover_is_put_right(at: int, said: str, tmp_path: Path) -> None:
+def test_header_fields_outside_the_crc_are_repaired(at: int, said: str, tmp_path: Path) -> None:
     history = lived(tmp_path, 3)
     file, batches = first_log(history)
     whole = file.read_bytes()

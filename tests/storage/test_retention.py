@@ -1,4 +1,4 @@
-"""What is given up is the oldest, whole segments, and never what is not committed."""
+"""Retention deletes the oldest segments, whole ones, and never uncommitted records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def files(path: Path, suffix: str) -> list[str]:
     return sorted(file.name for file in (path / "t-0").glob(f"*{suffix}"))
 
 
-def test_segments_whose_newest_record_is_too_old_go(tmp_path: Path) -> None:
+def test_segments_whose_newest_record_is_too_old_are_deleted(tmp_path: Path) -> None:
     log = filled(tmp_path, retention_ms=300)
     newest = {segment.base_offset: segment.largest_timestamp() for segment in log.segments}
     assert log.apply_retention(1700) > 0
@@ -32,7 +32,7 @@ def test_segments_whose_newest_record_is_too_old_go(tmp_path: Path) -> None:
     assert len(everything(log)) == log.size_bytes
 
 
-def test_all_segments_may_go(tmp_path: Path) -> None:
+def test_all_segments_may_be_deleted(tmp_path: Path) -> None:
     log = filled(tmp_path, retention_ms=0)
     log.apply_retention(100_000)
     assert (log.start, log.end, log.size_bytes) == (60, 60, 0)
@@ -47,7 +47,7 @@ def test_the_size_stays_just_above_the_limit(tmp_path: Path) -> None:
     assert 4000 <= log.size_bytes < 4000 + SMALL.segment_bytes
 
 
-def test_what_is_not_committed_stays(tmp_path: Path) -> None:
+def test_uncommitted_records_stay(tmp_path: Path) -> None:
     log = filled(tmp_path, retention_ms=0)
     log.high_watermark = log.last_stable = log.segments[1].base_offset + 1
     assert log.apply_retention(100_000) == 1
@@ -80,8 +80,8 @@ def test_an_empty_log_keeps_its_segment(tmp_path: Path) -> None:
     assert len(log.segments) == 1
 
 
-def test_offsets_go_on_after_a_crash_when_all_segments_went(tmp_path: Path) -> None:
-    """No record is left to say where the log ends: the empty segment's name must."""
+def test_offsets_continue_after_a_crash_when_all_segments_were_deleted(tmp_path: Path) -> None:
+    """No record is left to show where the log ends: the name of the empty segment must."""
     log = filled(tmp_path, retention_ms=0)
     assert log.apply_retention(100_000) > 0
     log.drop_files()

@@ -1,4 +1,4 @@
-"""Long work on the loop: everybody has a turn, and there is a bound to how much begins, or waits."""
+"""Long work on the loop: everything else gets its turns, and the number of running and of waiting works is bounded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def counting(name: str, slices: int, told: list[str]) -> Work[str]:
     return name
 
 
-def test_works_take_turns_and_only_so_many_at_once() -> None:
+def test_works_take_turns_and_only_a_few_run_at_once() -> None:
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
         names = [str(number) for number in range(SHORT_AT_ONCE + 2)]
@@ -56,7 +56,7 @@ def test_works_take_turns_and_only_so_many_at_once() -> None:
     running(scenario)
 
 
-def test_there_is_one_slice_in_a_turn_of_the_loop() -> None:
+def test_one_slice_runs_in_a_turn_of_the_loop() -> None:
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
         works = [asyncio.ensure_future(sliced.run(partial(counting, str(number), 20, told))) for number in range(4)]
@@ -69,7 +69,7 @@ def test_there_is_one_slice_in_a_turn_of_the_loop() -> None:
     running(scenario)
 
 
-def test_no_more_wait_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_waiting_works_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kpybroker.storage.log.slices.WAITING_LIMIT", 2)
 
     async def scenario(sliced: SlicedWork) -> None:
@@ -85,7 +85,7 @@ def test_no_more_wait_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     running(scenario)
 
 
-def test_what_is_cancelled_gives_its_place_to_another() -> None:
+def test_a_cancelled_work_gives_its_place_to_another() -> None:
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
         works = [asyncio.ensure_future(sliced.run(partial(counting, "x", 10**9, told))) for _ in range(AT_ONCE)]
@@ -113,7 +113,7 @@ def off_loop(step: Callable[[], Any]) -> Work[Any]:
     return found
 
 
-def test_a_step_off_the_loop_is_answered_or_raises_in_its_work() -> None:
+def test_the_result_or_error_of_a_step_off_the_loop_gets_to_its_work() -> None:
     def refuse() -> None:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
 
@@ -146,8 +146,8 @@ def test_a_short_work_waits_for_a_bounded_number_of_slices_of_long_ones(slices: 
 
 
 @pytest.mark.parametrize("slices", [SHORT_SLICES, MIDDLING_SLICES - 1])
-def test_a_middling_work_does_not_wait_for_those_without_an_end(slices: int) -> None:
-    """Batches of some megabytes: those that take more leave their places to them."""
+def test_a_middling_work_does_not_wait_for_endless_ones(slices: int) -> None:
+    """Batches of some megabytes: works that take longer give up their places."""
 
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
@@ -156,7 +156,9 @@ def test_a_middling_work_does_not_wait_for_those_without_an_end(slices: int) -> 
             await asyncio.sleep(0)
         begun = len(told)
         assert await sliced.run(partial(counting, "middling", slices, told)) == "middling"
-        assert len(told) - begun <= AT_ONCE * (slices + SHORT_SLICES), "it shares with those that have places"
+        assert len(told) - begun <= AT_ONCE * (slices + SHORT_SLICES), (
+            "it shares the turns with the works that have places"
+        )
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
@@ -165,7 +167,7 @@ def test_a_middling_work_does_not_wait_for_those_without_an_end(slices: int) -> 
 
 
 @pytest.mark.parametrize("slices", [SHORT_SLICES, SHORT_SLICES + 1, MIDDLING_SLICES, MIDDLING_SLICES + 1])
-def test_a_work_begins_anew_in_a_longer_place(slices: int) -> None:
+def test_a_work_starts_again_in_a_longer_place(slices: int) -> None:
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
         assert await sliced.run(partial(counting, "x", slices - 1, told)) == "x"
@@ -182,7 +184,7 @@ def resting(name: str, batches: int, told: list[str]) -> Work[str]:
     return name
 
 
-def test_a_long_work_leaves_its_place_between_two_batches() -> None:
+def test_a_long_work_gives_up_its_place_between_two_batches() -> None:
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
         works = [asyncio.ensure_future(sliced.run(partial(resting, "x", 10**9, told))) for _ in range(AT_ONCE)]
@@ -196,8 +198,8 @@ def test_a_long_work_leaves_its_place_between_two_batches() -> None:
     running(scenario)
 
 
-def test_what_waits_holds_nothing_open() -> None:
-    """Decompressors are bounded by the places: a work that has begun, and finds no place, is closed and begins anew."""
+def test_waiting_works_hold_nothing_open() -> None:
+    """Places limit the number of decompressors: a work that has begun but finds no place is closed and starts again."""
 
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
@@ -228,7 +230,7 @@ def test_what_waits_holds_nothing_open() -> None:
     running(scenario)
 
 
-def test_no_work_waits_longer_than_its_request() -> None:
+def test_no_work_waits_longer_than_its_timeout() -> None:
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
         works = [asyncio.ensure_future(sliced.run(partial(counting, "x", 10**9, told))) for _ in range(AT_ONCE)]
@@ -245,8 +247,8 @@ def test_no_work_waits_longer_than_its_request() -> None:
     running(scenario)
 
 
-def test_a_work_that_is_cancelled_in_the_turn_of_its_refusal_leaves_no_place() -> None:
-    """It had none: otherwise there would be one more with each."""
+def test_a_work_that_is_cancelled_in_the_turn_of_its_refusal_frees_no_place() -> None:
+    """It had none: otherwise each such work would add one."""
 
     async def scenario() -> None:
         places, loop = Places(2), asyncio.get_running_loop()

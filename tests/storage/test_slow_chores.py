@@ -1,4 +1,4 @@
-"""What else goes on at a slow device: reports of what threads have written, and chores that write."""
+"""Other work on a slow device: reports of writes by threads, and chores that write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.storage.workshop import plain
 
 @pytest.mark.parametrize("change", ["roll", "truncate", "flush"])
 @pytest.mark.parametrize("is_synced", [False, True])
-def test_what_a_thread_writes_is_reported_also_where_somebody_waited_for_it(change: str, is_synced: bool) -> None:
+def test_writes_by_threads_are_reported_even_if_something_waited_for_them(change: str, is_synced: bool) -> None:
     """Nothing is appended afterwards: the report alone moves the high watermark and answers the Produces."""
     world = TwoDisks(LogSettings(fsync_always=is_synced))
     world.stall()
@@ -45,7 +45,7 @@ def test_what_a_thread_writes_is_reported_also_where_somebody_waited_for_it(chan
     world.loop.run_until_complete(play())
 
 
-def test_the_failure_of_a_write_is_reported_also_where_somebody_waited_for_it() -> None:
+def test_a_failed_write_is_reported_even_if_something_waited_for_it() -> None:
     world = TwoDisks()
     world.stall()
 
@@ -61,8 +61,9 @@ def test_the_failure_of_a_write_is_reported_also_where_somebody_waited_for_it() 
     world.loop.run_until_complete(play())
 
 
-def test_an_index_grows_on_a_slow_device_so_far_and_no_further() -> None:
-    """The roll is several writes by the loop: put off until the index is so much larger than segment.index.bytes."""
+def test_an_index_grows_on_a_slow_device_up_to_a_limit() -> None:
+    """A roll is several writes by the loop: it is postponed until the index exceeds segment.index.bytes by that
+    much."""
     settings = LogSettings(index_interval_bytes=0, segment_index_bytes=3 * TimeIndex.entry_bytes)
     entries_max = (settings.segment_index_bytes + GROWN_INDEX_BYTES - 1) // TimeIndex.entry_bytes
     world = TwoDisks(settings)
@@ -84,7 +85,7 @@ def test_an_index_grows_on_a_slow_device_so_far_and_no_further() -> None:
                     break
             assert slow.segments.active is active
             slow.flush(wait=False)
-        assert not world.owner.halted, "the loop was not held"
+        assert not world.owner.halted, "the loop was not blocked"
         assert (active.index().saved_bytes, active.times().saved_bytes) == saved, "entries stay in memory"
         await slow.until_written()
         slow.append(batch(b"one more"), 0, NOW_MS)
@@ -93,8 +94,9 @@ def test_an_index_grows_on_a_slow_device_so_far_and_no_further() -> None:
     world.loop.run_until_complete(play())
 
 
-def test_a_start_offset_is_written_by_a_thread_where_the_device_is_slow(tmp_path: Path) -> None:
-    """Neither the loop nor a start of another directory waits; who deleted records does, and the newest start wins."""
+def test_a_start_offset_is_written_by_a_thread_if_the_device_is_slow(tmp_path: Path) -> None:
+    """Neither the loop nor another directory waits; the DeleteRecords request does, and the newest start offset is
+    stored."""
     world = RealWorld(1)
     disk = world.disk = HeldDisk(tmp_path / "slow")
     names = "slow", "quick"

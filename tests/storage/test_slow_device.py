@@ -1,4 +1,4 @@
-"""A device whose writes wait holds up only what needs it; what a thread still writes counts nowhere as written."""
+"""A slow device delays only what needs it; data that a thread is still writing does not count as written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.storage.two_disks import STALL_S, HeldDisk, TwoDisks
 from tests.storage.workshop import SMALL, plain
 
 
-def test_only_what_is_on_the_slow_device_waits() -> None:
+def test_only_partitions_on_the_slow_device_wait() -> None:
     world = TwoDisks()
     world.appended(b"before")
     world.stall()
@@ -49,7 +49,7 @@ def test_only_what_is_on_the_slow_device_waits() -> None:
         assert (first.settled, second.settled, slow.end, slow.written_end, slow.high_watermark) == (0, 0, 3, 1, 1)
         served = slow.read(0, 1 << 20, upper=slow.end, min_one=True)
         assert served is not None
-        assert len(split(bytes(served))) == 1, "what a thread still writes is not served"
+        assert len(split(bytes(served))) == 1, "data that a thread is still writing is not served"
         began_s = world.loop.time()
         await slow.until_written()
         assert world.loop.time() - began_s >= STALL_S - 1
@@ -61,11 +61,11 @@ def test_only_what_is_on_the_slow_device_waits() -> None:
         bytes(one.view) for one in split(world.content(world.quick))
     ]
     assert world.slow.log.files.device.queued_bytes == 0
-    assert not world.owner.halted, "the loop was not held"
+    assert not world.owner.halted, "the loop was not blocked"
 
 
-def test_what_must_be_written_first_waits_for_the_thread() -> None:
-    """Rolling, cutting and closing find everything in the file, in order, whatever a thread was still writing."""
+def test_operations_that_need_the_file_wait_for_the_thread() -> None:
+    """Rolling, truncating and closing find all batches in the file, in order, even if a thread was still writing."""
     for change in ("roll", "truncate", "close", "flush"):
         world = TwoDisks()
         world.stall()
@@ -86,7 +86,7 @@ def test_what_must_be_written_first_waits_for_the_thread() -> None:
                 slow.flush()
             assert slow.behind is None
             assert slow.written_end == slow.end == (2 if change == "truncate" else 5)
-            await asyncio.sleep(2 * STALL_S)  # nothing comes late
+            await asyncio.sleep(2 * STALL_S)  # nothing arrives late
             assert slow.written_end == slow.end
             assert slow.files.device.queued_bytes == 0
 
@@ -96,7 +96,7 @@ def test_what_must_be_written_first_waits_for_the_thread() -> None:
         assert [one.base_offset for one in split(content)] == list(range(2 if change == "truncate" else 5))
 
 
-def test_a_write_that_fails_late_is_told_to_who_waits() -> None:
+def test_a_write_that_fails_late_is_reported_to_its_waiters() -> None:
     world = TwoDisks()
     world.appended(b"before")
     world.stall()
@@ -121,7 +121,7 @@ def test_a_write_that_fails_late_is_told_to_who_waits() -> None:
     assert world.quick.log.high_watermark == 4
 
 
-def test_so_much_may_wait_for_a_slow_device_and_no_more() -> None:
+def test_the_bytes_that_wait_for_a_slow_device_are_limited() -> None:
     world = TwoDisks()
     world.stall()
 
@@ -148,7 +148,7 @@ def test_so_much_may_wait_for_a_slow_device_and_no_more() -> None:
     world.loop.run_until_complete(play())
 
 
-def test_a_log_that_is_deleted_meanwhile_is_not_written_on() -> None:
+def test_a_deleted_log_is_not_written_any_more() -> None:
     world = TwoDisks()
     world.stall()
 
@@ -170,7 +170,7 @@ def test_a_log_that_is_deleted_meanwhile_is_not_written_on() -> None:
     world.loop.run_until_complete(play())
 
 
-def test_a_device_is_quick_again_after_a_while_and_later_after_each_relapse() -> None:
+def test_a_device_counts_as_quick_after_a_while_and_later_after_each_relapse() -> None:
     device, now_s, waited = Device("/d"), 1000.0, QUICK_AFTER_S
     device.took(SLOW_WRITE_S / 2, now_s)
     assert not device.is_slow
@@ -186,7 +186,7 @@ def test_a_device_is_quick_again_after_a_while_and_later_after_each_relapse() ->
     now_s += 3 * QUICK_AFTER_MAX_S
     device.took(SLOW_WRITE_S, now_s)
     device.took(0.0, now_s + QUICK_AFTER_S)
-    assert not device.is_slow, "long ago is forgotten"
+    assert not device.is_slow, "old relapses do not count"
 
 
 def test_a_large_write_may_take_as_long_as_copying_its_bytes_does() -> None:
@@ -199,7 +199,7 @@ def test_a_large_write_may_take_as_long_as_copying_its_bytes_does() -> None:
 
 
 def test_threads_of_a_slow_device_are_not_those_of_another(tmp_path: Path) -> None:
-    """As many writes as there are threads wait; what another device's threads do goes on, and so does the loop."""
+    """As many writes as there are threads wait; threads of another device continue, and so does the loop."""
     world = RealWorld(1)
     disk = world.disk = HeldDisk(tmp_path / "slow")
     for name in ("slow", "quick"):
@@ -249,7 +249,7 @@ class TimedDisk(RealDisk):
         return super()._write(handle, buffers, offset)
 
 
-def test_a_slow_write_is_noticed_and_so_are_quick_ones(tmp_path: Path) -> None:
+def test_slow_and_quick_writes_are_noticed(tmp_path: Path) -> None:
     world = RealWorld(1)
     disk = world.disk = TimedDisk()
     disk.separate(str(tmp_path))
@@ -269,7 +269,7 @@ def test_a_slow_write_is_noticed_and_so_are_quick_ones(tmp_path: Path) -> None:
         assert not await writes_behind(), "nobody knew"
         assert await writes_behind()
         disk.write_s = 0.0
-        assert await writes_behind(), "it may have been chance"
+        assert await writes_behind(), "one slow write may be chance"
         disk.time_s += QUICK_AFTER_S
         assert await writes_behind()
         assert not await writes_behind()
@@ -279,8 +279,8 @@ def test_a_slow_write_is_noticed_and_so_are_quick_ones(tmp_path: Path) -> None:
     world.close()
 
 
-def test_how_slow_a_write_was_is_judged_by_its_size(tmp_path: Path) -> None:
-    """On the loop and on a thread: the copying of a large one takes longer than SLOW_WRITE_S, with a quick device."""
+def test_the_slowness_of_a_write_depends_on_its_size(tmp_path: Path) -> None:
+    """On the loop and on a thread: copying a large one takes longer than SLOW_WRITE_S even on a quick device."""
     disk = TimedDisk()
     disk.separate(str(tmp_path))
     device = disk.device(str(tmp_path))
@@ -296,15 +296,15 @@ def test_how_slow_a_write_was_is_judged_by_its_size(tmp_path: Path) -> None:
     disk.shutdown()
 
 
-def test_a_checkpoint_writes_start_offsets_that_have_changed_and_no_others() -> None:
-    """On the loop: that DeleteRecords writes them too."""
+def test_a_checkpoint_writes_only_changed_start_offsets() -> None:
+    """On the loop, since DeleteRecords writes them too."""
     world = VirtualWorld(Storage())
     world.disk.mkdir("/data")
     directory = LogDirectory(world, "/data", parse_config({}))  # type: ignore[arg-type]
     log = directory.open_log("t", bytes(16), 0, LogSettings())
 
     def written() -> File:
-        """A file that is written anew is another one."""
+        """Identifies a version of a file: a rewritten file is another one."""
         world.loop.run_until_complete(directory.checkpoint())
         return world.storage.file(f"/data/{LOG_STARTS}")
 
@@ -322,7 +322,7 @@ def test_a_checkpoint_writes_start_offsets_that_have_changed_and_no_others() -> 
 
 
 def test_the_loop_writes_little_at_once_and_a_thread_the_rest() -> None:
-    """However quick the device is: to copy many bytes into the page cache takes long."""
+    """However quick the device is, copying many bytes into the page cache takes long."""
     world = TwoDisks()
     log = world.slow.log
     world.slow.configure(replace(log.settings, max_message_bytes=1 << 30))
@@ -339,19 +339,19 @@ def test_the_loop_writes_little_at_once_and_a_thread_the_rest() -> None:
         assert (log.behind, log.written_end, log.files.device.queued_bytes) == (None, 2, 0)
         log.append(batch(much), 0, NOW_MS)
         log.flush()
-        assert (log.behind, log.written_end) == (None, 3), "who must have it written waits for it"
+        assert (log.behind, log.written_end) == (None, 3), "a caller that needs it written waits for it"
         log.files.device.queued_bytes += QUEUED_BYTES_MAX
         log.append(batch(much), 0, NOW_MS)
         log.flush(wait=False)
-        assert (log.behind, log.written_end) == (None, 4), "no more is kept for threads than may be"
+        assert (log.behind, log.written_end) == (None, 4), "the bytes kept for threads are within the limit"
         log.files.device.queued_bytes -= QUEUED_BYTES_MAX
 
     world.loop.run_until_complete(play())
     assert len(split(world.content(world.slow))) == 4
 
 
-def test_a_log_that_a_thread_writes_takes_no_more_than_may_wait() -> None:
-    """Also where its device is quick."""
+def test_the_bytes_that_a_thread_has_to_write_are_limited() -> None:
+    """Even if the device is quick."""
     world = TwoDisks()
     partition = world.slow
     partition.configure(replace(partition.log.settings, max_message_bytes=1 << 30))
@@ -371,7 +371,7 @@ def test_a_log_that_a_thread_writes_takes_no_more_than_may_wait() -> None:
 
 
 class NotingDisk:
-    """Forwards to a SimDisk, and keeps what threads are given to write."""
+    """Forwards to a SimDisk, and records the writes of threads."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -385,8 +385,8 @@ class NotingDisk:
         return self._disk.write_soon(handle, data, offset)
 
 
-def test_one_write_of_a_thread_is_bounded_however_much_one_flush_leaves_to_it() -> None:
-    """A disk that is given up while it works must have been given no more than it can write in time."""
+def test_one_write_of_a_thread_is_bounded_however_large_the_flush() -> None:
+    """A disk that is given up while it works must not have more writes than it can complete in time."""
     world = TwoDisks()
     world.appended(b"before")
     world.stall()
@@ -405,8 +405,8 @@ def test_one_write_of_a_thread_is_bounded_however_much_one_flush_leaves_to_it() 
     assert world.slow.log.written_end == world.slow.log.end == 26
 
 
-def test_a_write_that_ends_says_how_far_the_log_is_written() -> None:
-    """Of one flush a thread writes several pieces: each ends where its last batch does."""
+def test_each_completed_write_advances_the_written_end() -> None:
+    """A thread writes a flush in several pieces, each of which ends with a batch."""
     world = TwoDisks()
     world.appended(b"before")
     world.stall()

@@ -1,4 +1,4 @@
-"""A crash or an error at any step of a cleaning leaves a log that says the same, and no file that nobody knows."""
+"""After a crash or an error at any step of a cleaning, the log has the same meaning, and no unknown file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LATER_MS = 1_000_000
 
 
 def written(storage: Storage) -> None:
-    """A log of some segments, in groups: keys that return, a tombstone, an aborted transaction; all of it synced."""
+    """A log with some segments in groups: recurring keys, a tombstone, an aborted transaction; all of it is synced."""
     world = VirtualWorld(storage)
     log = Log.open(world, WHERE, "t", 0, COMPACT, clean=True)
     more = {"producer_id": 7, "producer_epoch": 0, "transactional": 1}
@@ -43,7 +43,7 @@ def written(storage: Storage) -> None:
         log.roll()
         append(log, keyed(("a", "aborted"), base_sequence=turn, **more), marker(7, commits=False))
         log.roll()
-        append(log, keyed(("gone", "the last segment of its group, and all of it goes")))
+        append(log, keyed(("gone", "the last segment of its group, which is removed completely")))
         log.roll()
     append(log, keyed(("gone", None)))
     log.roll()
@@ -61,7 +61,7 @@ def found_on(storage: Storage, *, clean: bool, by: type[VirtualWorld] = VirtualW
 
 
 def whole() -> tuple[Storage, dict[bytes, bytes], list[bytes]]:
-    """A disk with the log; the table of its readers, and what one cleaning leaves of it."""
+    """A disk with the log; the table that its readers see, and what one cleaning leaves of it."""
     storage = Storage()
     written(storage)
     _, log = found_on(storage.copy(), clean=True)
@@ -73,7 +73,7 @@ def whole() -> tuple[Storage, dict[bytes, bytes], list[bytes]]:
 
 
 @pytest.mark.parametrize("loses_power", [False, True])
-def test_a_crash_at_any_step_leaves_what_readers_see(loses_power: bool) -> None:
+def test_a_crash_at_any_step_leaves_the_same_table(loses_power: bool) -> None:
     storage, told, cleaned = whole()
     assert told[b"a"] == b"last"
     assert b"gone" not in told
@@ -108,7 +108,7 @@ def test_a_crash_at_any_step_leaves_what_readers_see(loses_power: bool) -> None:
 
 
 @pytest.mark.parametrize("how", [HOW[0], *(pytest.param(how, marks=pytest.mark.slow) for how in HOW[1:])])
-def test_a_disk_that_fails_at_any_step_leaves_what_readers_see(how: str) -> None:
+def test_a_failing_disk_at_any_step_leaves_the_same_table(how: str) -> None:
     storage, told, _ = whole()
     failures = fails_at = 0
     is_over = False
@@ -161,15 +161,15 @@ def put(directory: Path, files: dict[str, bytes]) -> None:
 
 
 def first(files: dict[str, bytes], ending: str) -> dict[str, bytes]:
-    """The files of the segment at 0, as they are named in the middle of a swap."""
+    """The files of the segment at 0, with their names in the middle of a swap."""
     return {name + ending: content for name, content in files.items() if name.startswith("0" * 20)}
 
 
 @pytest.mark.parametrize(
     "state", ["cleaned", "kafka: log first", "ours: log last", "swap", "old half gone", "named, log last", "log first"]
 )
-def test_every_state_of_a_swap_is_ended(state: str, tmp_path: Path) -> None:
-    """As they are left by us, who rename a `.log` last, and by Apache Kafka, which renames it first."""
+def test_every_state_of_a_swap_is_completed(state: str, tmp_path: Path) -> None:
+    """A swap interrupted in kpybroker, which renames a `.log` last, or in Apache Kafka, which renames it first."""
     directory, old, new = states(tmp_path)
     fresh = first(new, "")
     without_old = {name: content for name, content in old.items() if name not in fresh and "00002." not in name}
@@ -209,8 +209,8 @@ def test_every_state_of_a_swap_is_ended(state: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_noted", [True, False])
-def test_a_log_that_was_compacted_once_has_no_gap_like_a_lost_tail(is_noted: bool, tmp_path: Path) -> None:
-    """Also where a crash came before it was written down how far it is clean."""
+def test_gaps_of_compaction_are_distinguished_from_a_lost_tail(is_noted: bool, tmp_path: Path) -> None:
+    """Even if a crash came before the cleaned offset was stored."""
     log = opened(tmp_path)
     for turn in range(12):
         append(log, keyed(("a", str(turn)), ("b", "b" * 100)))
@@ -229,7 +229,7 @@ def test_a_log_that_was_compacted_once_has_no_gap_like_a_lost_tail(is_noted: boo
 
 
 @pytest.mark.parametrize(("cleaned_end", "end"), [(6, 7), (3, 7), (2, 2), (0, 2)])
-def test_gaps_that_kafkas_cleaning_left_are_no_damage(cleaned_end: int, end: int, tmp_path: Path) -> None:
+def test_gaps_that_kafkas_cleaner_left_are_not_damage(cleaned_end: int, end: int, tmp_path: Path) -> None:
     log = opened(tmp_path)
     for turn in range(2):
         append(log, keyed(("a", str(turn)), ("b", "1")), keyed(("a", "1")))

@@ -1,4 +1,4 @@
-"""Group commit: callers share a sync, and nobody is told more than is true."""
+"""Group commit: callers share a sync, and no caller is told too much."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.storage.workshop import SMALL, plain
 
 
 class SlowDisk(RealDisk):
-    """A disk whose syncs of segments end when the test says so."""
+    """A disk whose syncs of segments end when the test decides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,9 +23,9 @@ class SlowDisk(RealDisk):
         self.synced: list[int] = []
         """The handles of files that are on disk."""
         self.directories: list[str] = []
-        """Whose names are on disk."""
+        """The directories whose names are on disk."""
         self.holds_names = False
-        """The sync of a directory does not end."""
+        """Whether the sync of a directory never ends."""
         self._segments: set[int] = set()
 
     def open(self, path: str, *, create: bool = False) -> int:
@@ -89,7 +89,7 @@ def test_callers_share_the_next_sync(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_segment_that_fills_up_while_an_earlier_one_is_synced_is_synced_before_anybody_is_told(
+def test_a_segment_that_fills_up_during_an_earlier_sync_is_synced_before_any_caller_returns(
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:
@@ -114,7 +114,7 @@ def test_a_segment_that_fills_up_while_an_earlier_one_is_synced_is_synced_before
     asyncio.run(scenario())
 
 
-def test_a_caller_who_leaves_does_not_take_the_others_along(tmp_path: Path) -> None:
+def test_a_cancelled_caller_does_not_affect_the_others(tmp_path: Path) -> None:
     async def scenario() -> None:
         log, disk = slow_log(tmp_path)
         write(log)
@@ -131,7 +131,7 @@ def test_a_caller_who_leaves_does_not_take_the_others_along(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_a_truncation_meanwhile_is_not_taken_for_synced(tmp_path: Path) -> None:
+def test_a_truncated_part_does_not_count_as_synced(tmp_path: Path) -> None:
     async def scenario() -> None:
         log, disk = slow_log(tmp_path)
         write(log, 3)
@@ -153,7 +153,7 @@ def test_a_truncation_meanwhile_is_not_taken_for_synced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [1, 0], ids=["some of it is left", "nothing is left"])
-def test_what_is_cut_off_meanwhile_is_not_waited_for(tmp_path: Path, left: int) -> None:
+def test_truncated_batches_are_not_waited_for(tmp_path: Path, left: int) -> None:
     async def scenario() -> None:
         log, disk = slow_log(tmp_path)
         write(log, 3)
@@ -165,7 +165,7 @@ def test_what_is_cut_off_meanwhile_is_not_waited_for(tmp_path: Path, left: int) 
             if not disk.syncs[-1].done():
                 disk.syncs[-1].set_result(None)
             await asyncio.sleep(0)
-        assert len(disk.syncs) == 1 + left, "one more for what is left, and none for what is not"
+        assert len(disk.syncs) == 1 + left, "one more for the remaining part, and none for the truncated one"
         await syncing
         assert log.synced_end == log.end == left
         disk.shutdown()
@@ -173,7 +173,7 @@ def test_what_is_cut_off_meanwhile_is_not_waited_for(tmp_path: Path, left: int) 
     asyncio.run(scenario())
 
 
-def test_a_stop_does_not_ask_for_what_was_cut_off_during_a_sync_that_was_broken_off(tmp_path: Path) -> None:
+def test_a_stop_does_not_wait_for_batches_truncated_during_a_cancelled_sync(tmp_path: Path) -> None:
     async def scenario() -> None:
         log, disk = slow_log(tmp_path)
         write(log, 60)
@@ -191,7 +191,7 @@ def test_a_stop_does_not_ask_for_what_was_cut_off_during_a_sync_that_was_broken_
     asyncio.run(scenario())
 
 
-def test_names_that_a_broken_off_sync_left_are_synced_by_the_next(tmp_path: Path) -> None:
+def test_names_that_a_cancelled_sync_left_are_synced_by_the_next_one(tmp_path: Path) -> None:
     async def scenario() -> None:
         log, disk = slow_log(tmp_path)
         disk.holds_names = True
@@ -248,7 +248,7 @@ def test_full_segments_are_synced_with_their_indexes(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_what_retention_deletes_meanwhile_needs_no_sync(tmp_path: Path) -> None:
+def test_segments_deleted_in_the_meantime_need_no_sync(tmp_path: Path) -> None:
     async def scenario() -> None:
         log, disk = slow_log(tmp_path)
         write(log, 60)

@@ -1,4 +1,4 @@
-"""A log with transactions: what is stable, what was aborted, and that neither a crash nor a truncation changes it."""
+"""A log with transactions: the last stable offset and the aborted transactions survive crashes and truncations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def aborted(log: Log) -> list[AbortedTransaction]:
     return [one for segment in log.segments for one in segment.aborted]
 
 
-def test_a_marker_is_kafkas_bytes() -> None:
+def test_a_marker_has_kafkas_bytes() -> None:
     (known,) = split(FROM_KAFKA)
     marker = read_marker(known)
     assert marker == Marker(0, 0, 0, commits=False)
@@ -67,7 +67,7 @@ def test_a_marker_is_kafkas_bytes() -> None:
     assert bytes(ours.view) == FROM_KAFKA
 
 
-def test_the_index_is_kafkas_bytes(tmp_path: Path) -> None:
+def test_the_index_has_kafkas_bytes(tmp_path: Path) -> None:
     index = TxnIndex(WORLD.disk, str(tmp_path / "0.txnindex"))
     index.add(AbortedTransaction(1, 2, 3, 4))
     index.save()
@@ -82,7 +82,7 @@ def test_the_index_is_kafkas_bytes(tmp_path: Path) -> None:
         list(index)
 
 
-def test_what_is_stable_ends_with_the_first_that_is_undecided(tmp_path: Path) -> None:
+def test_the_last_stable_offset_is_the_first_undecided_one(tmp_path: Path) -> None:
     log = opened(tmp_path)
     first, second = append(log, 1, 0), append(log, 2, 0)
     assert committed(log) == first
@@ -96,7 +96,7 @@ def test_what_is_stable_ends_with_the_first_that_is_undecided(tmp_path: Path) ->
     assert aborted(log) == [(2, second, 3, 4)]
 
 
-def test_outside_of_a_transaction_nothing_is_taken(tmp_path: Path) -> None:
+def test_transactional_records_outside_of_a_transaction_are_refused(tmp_path: Path) -> None:
     log = opened(tmp_path)
 
     def refused(wanted: ErrorCode, of: Batch, verified: object = None) -> None:
@@ -119,7 +119,7 @@ def test_outside_of_a_transaction_nothing_is_taken(tmp_path: Path) -> None:
     assert log.append([batch(1, 1)], 0, NOW_MS).base_offset == 2, "a duplicate has the offset of the first"
 
 
-def test_the_questions_under_way_are_limited() -> None:
+def test_the_number_of_pending_verifications_is_limited() -> None:
     verifications = Verifications()
     for producer in range(VERIFYING_LIMIT + 1):
         verifications.begin(producer, 0, 0, NOW_MS, bumps=False)
@@ -131,7 +131,7 @@ def test_the_questions_under_way_are_limited() -> None:
 
 @pytest.mark.parametrize("torn", [(), ("newest",), ("newest", "oldest")])
 def test_producer_state_never_begins_below_the_first_segment(tmp_path: Path, torn: tuple[str, ...]) -> None:
-    """Retention deletes a marker; a loss of power brings the snapshot from before it back, and tears the newer one."""
+    """Retention deletes a marker; a power loss restores the snapshot from before it, and tears the newer one."""
 
     def append_plain(to: Log, sequence: int) -> int:
         records = [Record(0, NOW_MS, None, b"v")]
@@ -165,11 +165,11 @@ def test_producer_state_never_begins_below_the_first_segment(tmp_path: Path, tor
     assert committed(again) == undecided
     assert end(again, 2, commits=True) == undecided + 1
     assert committed(again) == again.end
-    assert append_plain(again, 2) == undecided + 2, "what was between the snapshots is no gap"
+    assert append_plain(again, 2) == undecided + 2, "the batches between the snapshots are not a gap"
 
 
 class Story:
-    """What transactions a log holds, told in the plainest way."""
+    """The transactions in a log, in a simple model."""
 
     def __init__(self, log: Log, random: Random) -> None:
         self.log, self.random = log, random
@@ -239,7 +239,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_no_stop_crash_or_truncation_changes_what_was_decided(tmp_path: Path, seed: int) -> None:
+def test_no_stop_crash_or_truncation_changes_decided_transactions(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     story = Story(opened(tmp_path, segment_bytes=random.choice((400, 1000, 1 << 20))), random)
     for _ in range(120):
@@ -250,7 +250,7 @@ def test_no_stop_crash_or_truncation_changes_what_was_decided(tmp_path: Path, se
     story.check()
 
 
-def test_after_a_clean_stop_a_loss_of_power_takes_nothing_of_the_index() -> None:
+def test_after_a_clean_shutdown_a_power_loss_removes_nothing_from_the_index() -> None:
     for seed in range(20):
         machine = Simulation(setup_of(0)).machines[0]
         world = Process(machine, 1, machine.storage).world
@@ -268,8 +268,8 @@ def test_after_a_clean_stop_a_loss_of_power_takes_nothing_of_the_index() -> None
         assert aborted(again) == known
 
 
-def test_a_loss_of_power_takes_nothing_of_a_segment_that_ends_at_the_recovery_point(tmp_path: Path) -> None:
-    """Its records were synced while it was active; its index is, once the next sync has come."""
+def test_a_power_loss_removes_nothing_from_a_segment_that_ends_at_the_recovery_point(tmp_path: Path) -> None:
+    """Its records were synced while it was active; its index is synced with the next sync."""
     log = opened(tmp_path, segment_bytes=400)
     append(log, 1, 0)
     end(log, 1, commits=False)

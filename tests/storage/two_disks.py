@@ -1,4 +1,4 @@
-"""A node with two disks of which one can be slow; time is virtual."""
+"""A node with two disks, one of which can be slow; time is virtual."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class TwoDisks(VirtualWorld):
         return partition
 
     def stall(self) -> None:
-        """What is written below /slow has to wait, and that has been noticed."""
+        """Make writes below /slow wait, and let the node notice it."""
         self.storage.stalled_below, self.storage.stalled_until_s = "/slow", self.loop.time() + STALL_S
         self.disk.device("/slow/t-0").took(SLOW_WRITE_S, self.loop.time())
 
     def appended(self, *values: bytes) -> tuple[Waiting, Waiting]:
-        """Records to both; who waits for them, after the flush."""
+        """Append records to both; returns the waiters after the flush."""
         waiting = Waiting(), Waiting()
         for partition, waiter in zip((self.slow, self.quick), waiting, strict=True):
             partition.when_committed(partition.append(batch(*values), NOW_MS).last_offset + 1, waiter)

@@ -1,4 +1,4 @@
-"""Logs with a history: what was appended is remembered beside the log, in the plainest way there is."""
+"""Logs with a history: a simple list beside the log remembers what was appended."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def everything(log: Log, max_bytes: int = 700) -> bytes:
     while offset < log.written_end:
         found = log.read(offset, max_bytes, upper=log.written_end, min_one=True)
         if found is None:
-            log.segments.holding(offset).index()  # what a cold read would have brought into memory
+            log.segments.holding(offset).index()  # batches that a cold read would have brought into memory
             found = log.read(offset, max_bytes, upper=log.written_end, min_one=True)
         assert found, f"nothing at {offset} of {log!r}"
         batches = split(bytes(found))
@@ -58,7 +58,7 @@ def everything(log: Log, max_bytes: int = 700) -> bytes:
 
 
 WORLD = RealWorld(1)
-"""One for all: each has threads of its own."""
+"""One for all tests: each World has threads of its own."""
 _numbers = count()
 
 
@@ -85,7 +85,7 @@ class History:
         return cls(log, random)
 
     def visible(self) -> list[Batch]:
-        """Written batches that the start offset has not passed."""
+        """Written batches that are not below the start offset."""
         return [batch for batch in self.written if batch.next_offset > self.log.start]
 
     def append(self) -> None:
@@ -115,7 +115,7 @@ class History:
         self.settle()
 
     def settle(self) -> None:
-        """Take over what the log wrote: a roll writes too."""
+        """Note that the log has written its queue: a roll writes too."""
         while self.queued and self.queued[0].base_offset < self.log.written_end:
             self.written.append(self.queued.pop(0))
         self.log.high_watermark = self.log.last_stable = self.log.written_end
@@ -153,13 +153,13 @@ class History:
         self._take(reopened(self.log, clean=True))
 
     def kill(self) -> None:
-        """The process dies: what was queued is lost, what was written is in the page cache."""
+        """The process dies: queued batches are lost, written ones are in the page cache."""
         self.queued.clear()
         self._take(reopened(self.log, clean=False))
         self._number()
 
     def crash(self) -> None:
-        """The machine dies: the file is torn somewhere behind what was synced."""
+        """The machine dies: the file is torn somewhere after the synced part."""
         self.flush()
         unsynced = [batch for batch in self.written if batch.base_offset >= max(self.log.synced_end, self.log.start)]
         if not unsynced:
@@ -192,7 +192,7 @@ class History:
         self._number()
 
     def _number(self) -> None:
-        """Producers go on where the log stands."""
+        """Producers continue where the log ends."""
         self.sequences = {}
         for batch in self.written:
             if batch.producer_id >= 0:
@@ -219,7 +219,7 @@ class History:
         getattr(self, name)()
         return name
 
-    # the laws, in the plainest way
+    # the invariants, in the simple model
 
     def check_bytes(self) -> None:
         log = self.log

@@ -1,4 +1,4 @@
-"""What a broker has written: from a moment on, bounded, and read without disturbing it."""
+"""The output that a broker wrote since some moment: bounded, and read without disturbing it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from kpybroker.testing.output import SHOWN_BYTES, BrokerOutput
 
 
-def test_only_what_is_new_and_of_that_the_end(tmp_path: Path) -> None:
+def test_only_the_end_of_the_new_output_is_returned(tmp_path: Path) -> None:
     with tempfile.TemporaryFile() as stderr:
         output = BrokerOutput(stderr)
         assert (output.sizes(), output.since({})) == ({"stderr": 0}, "")

@@ -1,4 +1,4 @@
-"""The fixture: a broker for the session, free for those who do not use it, gone however the session ends."""
+"""The fixtures: a broker for the session that costs nothing if it is not used, and stops however the session ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kpybroker.testing.process import BrokerProcess, BrokerStartError
 WAIT_S = 60
 
 
-def test_names_are_new_each_time(kpybroker: BrokerProcess) -> None:
+def test_topic_names_are_unique(kpybroker: BrokerProcess) -> None:
     names = [kpybroker.topic("orders") for _ in range(100)]
     assert len(set(names)) == 100
     assert all(name.startswith("orders-") for name in names)
@@ -28,14 +28,14 @@ def test_names_are_new_each_time(kpybroker: BrokerProcess) -> None:
         kpybroker.topic("x" * 201)
 
 
-def test_a_name_is_one_that_kafka_takes(kpybroker: BrokerProcess) -> None:
+def test_a_topic_name_is_valid(kpybroker: BrokerProcess) -> None:
     """The name of a parametrized test is a natural prefix."""
     assert re.fullmatch(r"test_orders-new-2x-[a-z0-9-]+", kpybroker.topic("test_orders[new 2x]"))
     for prefix in ("", ".", "..", "a/b", "zażółć", "a\nb", "\0"):
         assert re.fullmatch(r"[a-zA-Z0-9._-]{3,249}", kpybroker.topic(prefix))
 
 
-def test_a_session_that_does_not_use_it_does_not_pay() -> None:
+def test_a_session_without_brokers_imports_nothing_else() -> None:
     code = "import sys, kpybroker.testing.plugin as p; print([m for m in sys.modules if m.startswith('kpybroker')])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.split("\n")[0] == "['kpybroker', 'kpybroker.testing', 'kpybroker.testing.plugin']"
@@ -49,8 +49,8 @@ def test_a_session_that_does_not_use_it_does_not_pay() -> None:
         ("num.partitions=x", "Invalid value x for configuration num.partitions: Not a number of type INT"),
     ],
 )
-def test_a_broker_that_cannot_start_says_why(setting: str, told: str, brokers: int) -> None:
-    """In words for somebody who wrote Python, not a command line."""
+def test_a_broker_that_cannot_start_reports_why(setting: str, told: str, brokers: int) -> None:
+    """In terms of the Python call, not of the command line."""
     with pytest.raises(BrokerStartError) as raised, BrokerProcess.started(setting, brokers=brokers):
         pass
     assert str(raised.value) == f"kpybroker ended with code 2: {told}"
@@ -65,13 +65,13 @@ def test_a_broker_that_cannot_start_says_why(setting: str, told: str, brokers: i
         ("log.dirs=/data", ValueError, "the broker has a temporary directory"),
     ],
 )
-def test_what_is_not_a_setting_is_refused_before_a_start(setting: Any, kind: type[Exception], told: str) -> None:
+def test_invalid_settings_are_refused_before_a_start(setting: Any, kind: type[Exception], told: str) -> None:
     with pytest.raises(kind, match=told), BrokerProcess.started(setting):
         pass
 
 
 @pytest.mark.parametrize("brokers", [0, 51])
-def test_a_number_of_brokers_that_one_machine_does_not_take(brokers: int) -> None:
+def test_too_many_brokers_are_refused(brokers: int) -> None:
     with pytest.raises(ValueError, match="must be from 1 to 50"), BrokerProcess.started(brokers=brokers):
         pass
 
@@ -120,7 +120,7 @@ def send(broker, data):
         pytest.param("kpybroker_cluster", (), marks=pytest.mark.slow),
     ],
 )
-def test_a_failed_test_shows_what_the_broker_said_since_it_began(
+def test_a_failed_test_shows_the_brokers_output_since_its_start(
     fixture: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     ended = session(
@@ -151,7 +151,7 @@ def test_a_failed_test_shows_that_the_broker_has_ended(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("kpybroker-*"))
 
 
-def test_the_broker_dies_with_a_killed_session(tmp_path: Path) -> None:
+def test_the_broker_stops_with_a_killed_session(tmp_path: Path) -> None:
     """kill -9 on pytest itself, in the middle of a test."""
     ended = session(
         tmp_path,
@@ -165,7 +165,7 @@ def test_the_broker_dies_with_a_killed_session(tmp_path: Path) -> None:
     pid = int(ended.stdout.split("PID ")[1].split()[0])
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
-        watch = select.poll()  # select takes no handle above 1023
+        watch = select.poll()  # select accepts no descriptor above 1023
         watch.register(handle, select.POLLIN)
         assert watch.poll(WAIT_S * 1000), "the broker outlives its session"
         os.close(handle)

@@ -1,4 +1,4 @@
-"""A transaction machine on a stage: a log in memory, and a clock that the play moves."""
+"""A transaction machine for tests: a log in memory, and a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START_MS = 1_000_000
 
 
 class Stage:
-    """Decides, keeps what was written, applies it: what a Runner does, without waiting."""
+    """Decides, stores the records and applies them, as a Runner does, but without waiting."""
 
     def __init__(self, settings: TransactionSettings | None = None, level: int = 2) -> None:
         self.settings = settings or TransactionSettings()
@@ -38,7 +38,7 @@ class Stage:
         return Moment(self.now_ms, self.now_ms + self.ahead_ms)
 
     def ask(self, command: Any) -> dict[int, Any]:
-        """One step now; all answers it led to. The asker's ticket is `tickets`."""
+        """Run one step; returns all answers that it led to. The caller's ticket is in `tickets`."""
         self.tickets += 1
         ticket: Any = self.tickets
         try:
@@ -54,7 +54,7 @@ class Stage:
         return dict(outcome.answers)
 
     def answer(self, command: Any) -> Any:
-        """The answer, or the code of the refusal; a producer id is given where one is wanted."""
+        """The answer, or the code of the refusal; a producer id is provided if one is needed."""
         answers = self.ask(command)
         found = answers.get(self.tickets)
         if isinstance(found, ProducerIdWanted):
@@ -68,7 +68,7 @@ class Stage:
         return answer
 
     def settle(self) -> list[Transaction]:
-        """Do what the sender of markers does, as if every partition took its marker at once."""
+        """Do the work of the sender of markers, as if every partition accepted its marker at once."""
         endings = self.answer(AwaitEndings()) or []
         for ending in endings:
             self.ask(Complete(ending))
@@ -83,7 +83,7 @@ class Stage:
         self.now_ms = end_ms
 
     def replayed(self, log: list[Stored] | None = None) -> TransactionMachine:
-        """Another machine with the same log, or that one, as bytes alone tell it."""
+        """Another machine with the same log, or with the given one, built from its bytes alone."""
         machine = self.empty()
         for record in self.log if log is None else log:
             machine.apply(Stored(record.key, record.value, record.timestamp_ms, record.offset))
@@ -96,5 +96,5 @@ class Stage:
 
 
 def hard(machine: TransactionMachine) -> dict[str, Transaction]:
-    """What the records say, without what they have no place for."""
+    """The content of the records, without state that they do not contain."""
     return {name: replace(each, last_epoch=-1) for name, each in machine.transactions.items()}

@@ -1,4 +1,4 @@
-"""A transaction times out by the clock that only goes forward, whatever is done to the wall clock."""
+"""A transaction times out by the steady clock, however the wall clock is changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def state(stage: Stage) -> TransactionState:
 
 @jumps
 @pytest.mark.parametrize("is_set_before", [True, False])
-def test_an_abandoned_transaction_is_aborted_in_its_time(jump_ms: int, is_set_before: bool) -> None:
+def test_an_abandoned_transaction_is_aborted_after_its_timeout(jump_ms: int, is_set_before: bool) -> None:
     stage = Stage(SETTINGS)
     stage.ahead_ms = jump_ms if is_set_before else 0
     abandoned(stage)
@@ -38,7 +38,7 @@ def test_an_abandoned_transaction_is_aborted_in_its_time(jump_ms: int, is_set_be
     assert state(stage) is TransactionState.PREPARE_ABORT
 
 
-def test_more_partitions_do_not_make_it_younger() -> None:
+def test_adding_partitions_does_not_extend_the_timeout() -> None:
     stage = Stage(SETTINGS)
     who = stage.begin(timeout_ms=TIMEOUT_MS)
     for index in range(4):
@@ -50,7 +50,7 @@ def test_more_partitions_do_not_make_it_younger() -> None:
 
 @jumps
 def test_a_new_coordinator_waits_no_longer_than_the_timeout(jump_ms: int) -> None:
-    """It has wall time only, by which a transaction may have begun in the future, or long ago."""
+    """It knows wall time only, by which a transaction may have begun in the future, or long ago."""
     stage = Stage(SETTINGS)
     abandoned(stage)
     stage.wait(2_000)
@@ -65,7 +65,7 @@ def test_a_new_coordinator_waits_no_longer_than_the_timeout(jump_ms: int) -> Non
     assert state(stage) is TransactionState.PREPARE_ABORT
 
 
-def test_a_clock_that_is_set_after_the_replay_changes_nothing() -> None:
+def test_setting_a_clock_after_the_replay_changes_nothing() -> None:
     stage = Stage(SETTINGS)
     abandoned(stage)
     stage.restart()
@@ -77,7 +77,7 @@ def test_a_clock_that_is_set_after_the_replay_changes_nothing() -> None:
 
 
 @jumps
-def test_an_end_of_nothing_is_asked_to_come_again_for_a_moment_only(jump_ms: int) -> None:
+def test_an_early_end_without_records_is_retried_only_briefly(jump_ms: int) -> None:
     stage = Stage(SETTINGS)
     who = stage.begin()
     stage.ahead_ms = jump_ms
@@ -86,7 +86,7 @@ def test_an_end_of_nothing_is_asked_to_come_again_for_a_moment_only(jump_ms: int
     assert stage.answer(End("t", *who, True, V2)) is ErrorCode.INVALID_TXN_STATE
 
 
-def test_the_memory_of_that_moment_is_short() -> None:
+def test_the_memory_of_recent_ends_is_short() -> None:
     stage = Stage(SETTINGS)
     for number in range(300):
         stage.begin(f"t{number}")
@@ -94,7 +94,7 @@ def test_the_memory_of_that_moment_is_short() -> None:
         assert len(stage.machine.rested) <= OVERTAKEN_MS
 
 
-def test_clients_are_told_wall_time() -> None:
+def test_clients_get_wall_time() -> None:
     stage = Stage(SETTINGS)
     stage.ahead_ms = 600_000
     abandoned(stage)

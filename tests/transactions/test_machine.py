@@ -1,4 +1,4 @@
-"""Laws of the transaction machine: replay equals live, an outcome never changes, and a stale epoch gets nowhere."""
+"""Invariants of the transaction machine: replay equals live, an outcome never changes, and a stale epoch is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ generations = pytest.mark.parametrize("client", [V1, V2])
 
 
 def random_command(chance: Random, stage: Stage) -> Any:
-    """Anything, with ids and epochs that are right more often than not."""
+    """Any command, with ids and epochs that are usually right."""
     name = chance.choice(["t", "t", "u"])
     known = stage.machine.transactions.get(name)
     producer_id = (1 if known is None else known.producer_id) + chance.choice([0, 0, 0, 0, 0, 1])
@@ -119,8 +119,8 @@ EXTREME = st.one_of(
     st.sampled_from([1, 2]),
 )
 @settings(max_examples=50, deadline=None)
-def test_extremes_are_refused_or_done_and_nothing_else(steps: list[tuple[Any, int]], level: int) -> None:
-    """`Stage.ask` takes nothing but a KafkaError for a refusal."""
+def test_extreme_values_are_refused_or_accepted_without_a_bug(steps: list[tuple[Any, int]], level: int) -> None:
+    """`Stage.ask` accepts only a KafkaError as a refusal."""
     stage = Stage(TransactionSettings(transactional_id_expiration_ms=50_000), level=level)
     exhausted(stage)
     for command, then_ms in steps:
@@ -133,8 +133,8 @@ def test_extremes_are_refused_or_done_and_nothing_else(steps: list[tuple[Any, in
 
 @pytest.mark.parametrize("level", [1, 2])
 @generations
-def test_the_epoch_of_the_fencing_marker_is_nobodys(level: int, client: int) -> None:
-    """Whoever was shut out at the last epoch may have heard of the one above; the next epoch is of another id."""
+def test_the_epoch_of_the_fencing_marker_is_never_assigned(level: int, client: int) -> None:
+    """A producer that was fenced at the last epoch may know the one above; the next epoch has another id."""
     stage = Stage(level=level)
     producer_id, epoch = exhausted(stage)
     assert stage.answer(AddPartitions("t", producer_id, epoch, PLACES, client)) is None
@@ -153,8 +153,8 @@ def test_the_epoch_of_the_fencing_marker_is_nobodys(level: int, client: int) -> 
 
 @given(st.integers(0, 1 << 32))
 @settings(max_examples=60, deadline=None)
-def test_whatever_happened_it_can_go_on(seed: int) -> None:
-    """After any history, with a coordinator that comes in between: a producer begins, writes and commits."""
+def test_after_any_history_a_producer_can_continue(seed: int) -> None:
+    """With a coordinator that changes in between: a producer begins, writes and commits."""
     chance = Random(seed)
     stage = Stage()
     for _ in range(40):
@@ -176,7 +176,7 @@ def test_whatever_happened_it_can_go_on(seed: int) -> None:
 
 
 @generations
-def test_who_is_behind_is_shut_out_everywhere(client: int) -> None:
+def test_a_stale_producer_is_fenced_everywhere(client: int) -> None:
     stage = Stage()
     old = stage.begin()
     assert stage.answer(AddPartitions("t", *old, PLACES[:1], client)) is None
@@ -192,7 +192,7 @@ def test_who_is_behind_is_shut_out_everywhere(client: int) -> None:
     assert stage.answer(InitProducerId("t", 60_000, old)) is fenced
 
 
-def test_the_sender_hears_of_what_is_decided_and_of_what_was_decided_before_it_came() -> None:
+def test_the_sender_gets_decided_transactions_from_before_and_after_it_started() -> None:
     stage = Stage()
     stage.ask(AwaitEndings())
     sender = stage.tickets
@@ -210,7 +210,7 @@ def test_the_sender_hears_of_what_is_decided_and_of_what_was_decided_before_it_c
     assert stage.answer(Describe("t")).state is TransactionState.COMPLETE_COMMIT
 
 
-def test_a_log_that_refuses_changes_nothing_and_the_sender_may_ask_again() -> None:
+def test_after_a_refusal_of_the_log_nothing_has_changed_and_the_command_can_be_repeated() -> None:
     stage = Stage()
     who = stage.begin()
     stage.answer(AddPartitions("t", *who, PLACES, V1))
@@ -225,7 +225,7 @@ def test_a_log_that_refuses_changes_nothing_and_the_sender_may_ask_again() -> No
 
 
 @generations
-def test_while_it_ends_everybody_waits(client: int) -> None:
+def test_while_a_transaction_ends_other_commands_must_wait(client: int) -> None:
     stage = Stage()
     who = stage.begin()
     stage.answer(AddPartitions("t", *who, PLACES, client))
@@ -241,7 +241,7 @@ def test_while_it_ends_everybody_waits(client: int) -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_what_takes_too_long_is_aborted(level: int) -> None:
+def test_a_transaction_that_takes_too_long_is_aborted(level: int) -> None:
     stage = Stage(level=level)
     who = stage.begin("slow", 1000)
     stage.begin("idle", 1000)
@@ -256,7 +256,7 @@ def test_what_takes_too_long_is_aborted(level: int) -> None:
     assert stage.answer(AddPartitions("slow", *who, PLACES, V1)) is ErrorCode.PRODUCER_FENCED
 
 
-def test_ids_that_nobody_uses_are_forgotten_in_steps() -> None:
+def test_unused_ids_are_removed_in_steps() -> None:
     stage = Stage(TransactionSettings(transactional_id_expiration_ms=10_000))
     for number in range(250):
         stage.begin(f"t{number}")
@@ -286,18 +286,18 @@ def test_a_new_id_follows_the_last_epoch() -> None:
     assert (new != old, epoch) == (True, 0)
 
 
-def test_a_new_id_follows_the_last_epoch_of_one_that_goes_on() -> None:
+def test_a_continuing_producer_gets_a_new_id_after_the_last_epoch() -> None:
     stage = Stage()
     who = exhausted(stage)
     new = stage.answer(InitProducerId("t", 1000, who))
     assert (new[0] != who[0], new[1]) == (True, 0)
-    assert stage.answer(InitProducerId("t", 1000, who)) == new, "asked again: the answer was lost"
+    assert stage.answer(InitProducerId("t", 1000, who)) == new, "repeated: the first answer was lost"
     assert stage.answer(InitProducerId("t", 1000, new)) == (new[0], 1)
     assert stage.answer(InitProducerId("t", 1000, who)) is ErrorCode.PRODUCER_FENCED
 
 
-def test_an_end_that_overtakes_its_records_comes_again() -> None:
-    """As the Java client's may, within a millisecond of the end before."""
+def test_an_end_that_overtakes_its_records_is_retried() -> None:
+    """The Java client may do this within a millisecond of the previous end."""
     stage = Stage()
     who = stage.begin()
     for _ in range(2):  # after InitProducerId, and after another transaction
@@ -308,7 +308,7 @@ def test_an_end_that_overtakes_its_records_comes_again() -> None:
         stage.settle()
         who = following
     stage.wait(OVERTAKEN_MS)
-    assert stage.answer(End("t", *who, True, V2)) is ErrorCode.INVALID_TXN_STATE, "there is nothing to come"
+    assert stage.answer(End("t", *who, True, V2)) is ErrorCode.INVALID_TXN_STATE, "no records will follow"
 
 
 def test_an_end_at_the_last_epoch_brings_a_new_id() -> None:
@@ -325,7 +325,7 @@ def test_an_end_at_the_last_epoch_brings_a_new_id() -> None:
     assert stage.answer(End("t", *who, True, V2)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_who_is_shut_out_at_the_last_epoch_comes_back_with_a_new_id() -> None:
+def test_a_producer_fenced_at_the_last_epoch_returns_with_a_new_id() -> None:
     for expects in (True, False):
         stage = Stage()
         who = exhausted(stage)
@@ -357,5 +357,7 @@ def test_lists_filter() -> None:
     assert listed() == ["first", "second"]
     assert listed(states=frozenset({TransactionState.ONGOING})) == ["first"]
     assert listed(producer_ids=frozenset({first[0]})) == ["first"]
-    assert listed(running_ms=4999) == ["first", "second"], "what has not begun counts as running for ever, as in Kafka"
+    assert listed(running_ms=4999) == ["first", "second"], (
+        "a transaction that has not begun counts as running for ever, as in Kafka"
+    )
     assert listed(running_ms=5000) == ["second"]

@@ -1,4 +1,4 @@
-"""Records of `__transaction_state`: what is written is read again, and what cannot be read is damage."""
+"""Records of `__transaction_state`: written records are read back, and unreadable ones are damage."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ TRANSACTIONS = st.builds(
 
 
 def stored(record: Stored) -> Stored:
-    """As it comes back from the log: bytes alone."""
+    """A record as it comes from the log: only bytes."""
     return Stored(record.key, record.value, record.timestamp_ms, 0)
 
 
 @given(TRANSACTIONS)
-def test_what_is_written_is_read(transaction: Transaction) -> None:
+def test_written_records_are_read_back(transaction: Transaction) -> None:
     record = stored(record_of(transaction, 2))
     assert read_id(record) == transaction.transactional_id
     assert read(transaction.transactional_id, record) == transaction
 
 
-def test_the_old_version_has_no_place_for_what_came_later() -> None:
+def test_the_old_version_lacks_later_fields() -> None:
     transaction = Transaction("t", 7, 3, 1000, TransactionState.ONGOING, frozenset({("a", 1)}), 5, 6)
     record = stored(record_of(transaction, 0))
     assert record.value is not None
@@ -50,18 +50,18 @@ def test_the_old_version_has_no_place_for_what_came_later() -> None:
     assert read("t", record) == transaction
 
 
-def test_a_null_forgets() -> None:
+def test_a_null_value_deletes() -> None:
     record = stored(tombstone("t", 5))
     assert (read_id(record), read("t", record)) == ("t", None)
 
 
-def test_another_kind_of_record_is_passed_over() -> None:
+def test_another_kind_of_record_is_ignored() -> None:
     assert read_id(Stored(b"\0\7????", b"", 0, 0)) is None
     assert read_id(Stored(None, b"", 0, 0)) is None
 
 
 @pytest.mark.parametrize("value", [b"", b"\0\5abc", b"\0\1abc"])
-def test_what_cannot_be_read_is_damage(value: bytes) -> None:
+def test_an_unreadable_record_is_damage(value: bytes) -> None:
     with pytest.raises(Damage):
         read("t", Stored(b"", value, 0, 0))
 
@@ -74,7 +74,7 @@ def test_an_unknown_state_is_damage() -> None:
 
 
 @given(TRANSACTIONS, st.data())
-def test_what_passes_the_check_is_read(transaction: Transaction, data: st.DataObject) -> None:
+def test_records_that_pass_the_check_can_be_read(transaction: Transaction, data: st.DataObject) -> None:
     whole = record_of(transaction, 2)
     check_record(Stored(whole.key, whole.value))
     check_record(Stored(whole.key, None))

@@ -1,6 +1,6 @@
-"""The second opinion: a layout interpreted with construct, slow and obvious, to compare lowered code with.
+"""An independent implementation of layouts with construct, slow and simple, to compare the lowered code with.
 
-It turns the same tree into construct objects. Whatever bytes come, both must give the same value or both refuse.
+It turns the same tree into construct objects. For any bytes, both must give the same value or both refuse.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REFUSALS = (c.ConstructError, UnicodeDecodeError)
 
 
 def parse(cls: Any, version: int, data: bytes) -> Any:
-    """As kpybroker.wire.codec.message.parse."""
+    """Like kpybroker.wire.codec.message.parse."""
     stream = io.BytesIO(data)
     try:
         found = interpreted(pieces.layout(cls, version)).parse_stream(stream)
@@ -33,7 +33,7 @@ def parse(cls: Any, version: int, data: bytes) -> Any:
 
 
 def build(message: Any, version: int) -> bytes:
-    """As kpybroker.wire.codec.message.build."""
+    """Like kpybroker.wire.codec.message.build."""
     built: bytes = interpreted(pieces.layout(type(message), version)).build(message)
     return built
 
@@ -58,7 +58,7 @@ class Uvarint(c.Construct):
 
 
 class Counted(c.Construct):
-    """A length or count (-1 or, compact, 0 for null) and the body that it makes possible."""
+    """A length or count (-1 or, if compact, 0 for null) and the body whose size it determines."""
 
     def __init__(self, count: c.Construct, offset: int, nullable: bool, unit: int, body: Callable[[int], c.Construct]):
         super().__init__()
@@ -148,7 +148,7 @@ class Object(c.Construct):
 
 
 def _made(default: Any) -> Any:
-    """What a default stands for."""
+    """The value of a default."""
     namespace: dict[str, Any] = {}
     return eval(default_source(default, namespace), namespace)
 
@@ -167,7 +167,7 @@ FIXED = {
 
 
 def interpreted(piece: pieces.Piece) -> c.Construct:
-    """The construct of a piece."""
+    """The construct object of a piece."""
     if isinstance(piece, pieces.Fixed):
         return FIXED[piece.code]
     if isinstance(piece, pieces.Struct):

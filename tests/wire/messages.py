@@ -1,4 +1,4 @@
-"""Every message that is declared, by the name of Kafka's schema."""
+"""Every declared message, by the name of Kafka's schema."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STORED = {
     "share_state": r"\w+(Key|Value)",
     "streams_group": r"\w+(Key|Value)",
 }
-"""The rooms of wire/stored, and what the messages in them are called."""
+"""The modules of wire/stored, and the schemas of the messages in them."""
 
 
 def _stored() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Kafka's own message schemas, read from its jars, as the same plain trees that our layouts are turned into."""
+"""Kafka's own message schemas, read from its jars, as the same simple trees as our layouts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CODES = {
     "uuid": "16s",
 }
 RENAMED = {"RegisteredVoter": "Voter", "QuorumVoter": "Voter", "CurrentTaskIds": "TaskIds"}
-"""Structures of ours whose name Kafka gives to several. One of a response that shares its name with one of the request
-ends in Reply here."""
+"""Our names for structures whose name Kafka uses several times. If a response structure has the same name as one of the
+request, ours ends in Reply."""
 
 Schema = dict[str, Any]
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*')
@@ -34,7 +34,7 @@ _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*')
 
 @cache
 def schemas() -> dict[str, Schema]:
-    """All message schemas by name; the name of the file counts where it differs from the one inside."""
+    """All message schemas by name; if the name of the file differs from the one inside, the file's counts."""
     found = {}
     for jar in JARS:
         with ZipFile(jars() / f"kafka-{jar}-{KAFKA_VERSION}.jar") as archive:
@@ -88,7 +88,7 @@ class Reader:
 
 
 def described(piece: pieces.Piece) -> Any:
-    """A layout of ours as such a tree."""
+    """One of our layouts as such a tree."""
     if isinstance(piece, pieces.Fixed):
         return ("fixed", piece.code)
     if isinstance(piece, pieces.Text):
@@ -104,9 +104,9 @@ def described(piece: pieces.Piece) -> Any:
 
 
 def default_of(field: Schema, ours: type | None) -> Any:
-    """Kafka's default of a field; ours is the class of a structure, which stands for a new one.
+    """Kafka's default of a field; ours is the class of a structure, which stands for a new instance.
 
-    A default that is JSON's null, and not the word, counts for nothing with Kafka's generator.
+    A default of JSON's null, as opposed to the string "null", is ignored by Kafka's generator.
     """
     kind, default = field["type"], field.get("default", "")
     if default == "null":

@@ -1,4 +1,4 @@
-"""Batches: what is encoded is read again, and no bytes whatever do more than raise KafkaError."""
+"""Batches: encoded records are read back, and arbitrary bytes raise only KafkaError."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FROM_KAFKA = bytes.fromhex(
 
 @given(records, st.sampled_from(Codec), st.integers(0, 1 << 60))
 @some
-def test_what_is_encoded_is_read_again(of: list[Record], codec: Codec, base_offset: int) -> None:
+def test_encoded_records_are_read_back(of: list[Record], codec: Codec, base_offset: int) -> None:
     content = encode_batch(
         of, base_offset=base_offset, codec=codec, producer_id=9, producer_epoch=3, base_sequence=5, leader_epoch=2
     )
@@ -117,7 +117,7 @@ def test_tuples_take_the_batchs_time() -> None:
     assert list(read_records(batch)) == [Record(0, 7, b"k", None), Record(1, 7, None, b"v", (("h", b"1"),))]
 
 
-def test_a_count_that_promises_more_than_there_is() -> None:
+def test_a_record_count_above_the_number_of_records() -> None:
     (batch,) = split(encode_batch([(b"k", b"v")], timestamp_ms=7))
     batch.record_count = 2**31 - 1
     with pytest.raises(KafkaError, match="records end early"):

@@ -1,4 +1,4 @@
-"""A message that is built in turns has the same bytes as one that is built at once, wherever the turns fall."""
+"""A message that is built over several turns has the same bytes as one built at once, wherever the turns end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.wire.values import arbitrary
 
 
 def finished(work: Generator[None, None, list[Any]]) -> tuple[bytes, int]:
-    """What was built, and how many turns others had."""
+    """The built bytes, and the number of turns that other work had."""
     turns = 0
     while True:
         try:
@@ -41,7 +41,7 @@ def test_a_turn_after_each_element_changes_no_message(name: str, version: int, m
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, ELEMENTS_A_TURN, 2 * ELEMENTS_A_TURN + 1])
 @pytest.mark.parametrize("rows", range(ELEMENTS_A_TURN - 5, ELEMENTS_A_TURN + 2))
-def test_a_turn_may_fall_where_a_tagged_array_is(rows: int, nodes: int) -> None:
+def test_a_turn_may_end_inside_a_tagged_array(rows: int, nodes: int) -> None:
     fetched = fetch.Response(
         responses=[
             fetch.FetchableTopicResponse(partitions=[fetch.PartitionData(partition_index=n)]) for n in range(rows)

@@ -1,4 +1,5 @@
-"""What clients send is decompressed a piece at a time, and only what Java's consumer reads to its end is taken."""
+"""Compressed bytes of clients are decompressed a piece at a time, and only frames that Java's consumer reads to the end
+are accepted."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ from kpybroker.wire.records.decompressed import IN_PLACE_BYTES, PIECE_BYTES, Par
 LIMIT = 1 << 24
 TEXT = b"the same again and again, " * 5000
 LZ4_HEADER = bytes.fromhex("04224d18604082")
-"""Of independent blocks of at most 64 KB, without checksums."""
+"""A frame header: independent blocks of at most 64 KB, without checksums."""
 LZ4_LARGE_HEADER = bytes.fromhex("04224d18607073")
-"""The same, of at most 4 MB."""
+"""The same with blocks of at most 4 MB."""
 END = bytes(4)
 XERIAL = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
 MANY = 20_000
@@ -39,7 +40,7 @@ some = settings(max_examples=60, deadline=None)
 
 
 def as_client(codec: Codec, packed: bytes, limit_bytes: int = LIMIT) -> bytes:
-    """What a client's bytes become. Raises KafkaError."""
+    """What the broker reads from a client's compressed bytes. Raises KafkaError."""
     return b"".join(at_once(clients_pieces(codec, packed, limit_bytes)))
 
 
@@ -75,29 +76,29 @@ WHOLE = compress(Codec.ZSTD, TEXT)
 ENDS = zstd_frame(zstd_block(b"ab"), zstd_block(b"cd", last=True))
 CUT = {
     "not ended": zstd_frame(zstd_block(b"ab"), zstd_block(b"cd")),
-    "cut in its checksum": CHECKED[:-2],
+    "truncated in its checksum": CHECKED[:-2],
     "no checksum": CHECKED[:-4],
-    "a second frame that is not ended": WHOLE + zstd_frame(zstd_block(b"ab")),
-    "a second frame that has begun": WHOLE + WHOLE[:5],
-    "a skippable frame that is cut": WHOLE + struct.pack("<II", 0x184D2A5F, 4) + b"abc",
+    "a second frame without an end": WHOLE + zstd_frame(zstd_block(b"ab")),
+    "the beginning of a second frame": WHOLE + WHOLE[:5],
+    "a truncated skippable frame": WHOLE + struct.pack("<II", 0x184D2A5F, 4) + b"abc",
     "half a block header": ENDS[:-4],
 }
 
 
 @pytest.mark.parametrize("what", CUT)
-def test_zstd_that_is_not_ended_is_refused_from_a_client(what: str) -> None:
-    """The decompressor takes the end of its bytes for the end of the frame; Java's consumer does not."""
+def test_an_incomplete_zstd_frame_of_a_client_is_refused(what: str) -> None:
+    """The decompressor treats the end of its bytes as the end of the frame; Java's consumer does not."""
     assert refusal_of(lambda: as_client(Codec.ZSTD, CUT[what])) == ErrorCode.CORRUPT_MESSAGE
 
 
 @pytest.mark.parametrize("cut", range(len(ENDS)))
-def test_no_part_of_a_zstd_frame_is_one(cut: int) -> None:
+def test_no_prefix_of_a_zstd_frame_is_valid(cut: int) -> None:
     assert as_client(Codec.ZSTD, ENDS) == b"abcd"
     if cut:
         assert refusal_of(lambda: as_client(Codec.ZSTD, ENDS[:cut])) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_what_is_stored_is_read_as_far_as_it_goes() -> None:
+def test_stored_frames_are_read_as_far_as_possible() -> None:
     assert as_stored(Codec.ZSTD, CUT["not ended"]) == b"abcd"
     linked = bytes(cramjam.lz4.compress(TEXT))
     assert as_stored(Codec.LZ4, linked) == TEXT
@@ -106,8 +107,8 @@ def test_what_is_stored_is_read_as_far_as_it_goes() -> None:
 
 
 @pytest.mark.parametrize("before", [b"", plain_block(b"x"), packed_block(TEXT) * 100], ids=["first", "second", "late"])
-def test_an_lz4_block_of_no_bytes_is_refused_unless_it_is_the_last(before: bytes) -> None:
-    """Java's reader takes it for the end of the frame."""
+def test_an_empty_lz4_block_is_refused_unless_it_is_the_last(before: bytes) -> None:
+    """Java's reader treats it as the end of the frame."""
     header = LZ4_LARGE_HEADER if len(before) > 1000 else LZ4_HEADER
     bad = header + before + plain_block(b"") + plain_block(b"abc") + END
     assert refusal_of(lambda: as_client(Codec.LZ4, bad)) == ErrorCode.INVALID_RECORD
@@ -116,7 +117,7 @@ def test_an_lz4_block_of_no_bytes_is_refused_unless_it_is_the_last(before: bytes
 
 
 def lz4_frame(plain: bytes, size: int, *, blocks: bool, content: bool, says_size: bool) -> bytes:
-    """A frame of small blocks, with the checksums that are asked for."""
+    """A frame of small blocks, with the requested checksums."""
     flags = 0x60 | blocks << 4 | says_size << 3 | content << 2
     own = cramjam.lz4.Compressor(content_checksum=True, block_linked=False)
     own.compress(plain)
@@ -129,7 +130,7 @@ def lz4_frame(plain: bytes, size: int, *, blocks: bool, content: bool, says_size
 
 
 def xxh32(data: bytes) -> int:
-    """By the one library that knows it: the checksum that ends a frame."""
+    """The checksum at the end of a frame, computed by the one library that offers it."""
     own = cramjam.lz4.Compressor(content_checksum=True, block_linked=False)
     own.compress(data)
     return int(struct.unpack("<I", bytes(own.finish())[-4:])[0])
@@ -142,7 +143,7 @@ def xxh32(data: bytes) -> int:
 def test_lz4_block_by_block_is_what_the_library_reads(
     plain: bytes, blocks: bool, content: bool, says_size: bool, flipped: int | None
 ) -> None:
-    """One byte more or less of any field: both refuse it, or read the same."""
+    """With one byte changed in any field, both refuse it, or both read the same."""
     frame = bytearray(lz4_frame(plain * 3, 9, blocks=blocks, content=content, says_size=says_size))
     if flipped is not None:
         frame[flipped % len(frame)] ^= 1 << flipped % 7
@@ -175,7 +176,7 @@ def bombs() -> dict[str, tuple[Codec, bytes]]:
 
 
 @pytest.mark.parametrize("what", bombs())
-def test_no_piece_is_larger_than_one_may_be(what: str) -> None:
+def test_no_piece_is_larger_than_the_limit(what: str) -> None:
     codec, packed = bombs()[what]
     read = stored_pieces if "linked" in what else clients_pieces
     sizes, loads = [], 0
@@ -194,13 +195,13 @@ def test_no_piece_is_larger_than_one_may_be(what: str) -> None:
 
 
 def tiny() -> dict[str, tuple[Codec, bytes]]:
-    """MANY blocks, or members, of nearly nothing."""
+    """Data that consists of MANY nearly empty blocks or members."""
     letter = bytes(cramjam.snappy.compress_raw(b"x"))
     return {
         "gzip members": (Codec.GZIP, gzip.compress(b"") * MANY),
         "snappy blocks": (Codec.SNAPPY, XERIAL + (struct.pack(">i", len(letter)) + letter) * MANY),
         "LZ4 blocks": (Codec.LZ4, LZ4_HEADER + plain_block(b"x") * MANY + END),
-        "LZ4 blocks of no bytes": (Codec.LZ4, LZ4_HEADER + b"\1\0\0\0\0" * MANY + END),
+        "empty LZ4 blocks": (Codec.LZ4, LZ4_HEADER + b"\1\0\0\0\0" * MANY + END),
         "zstd blocks": (Codec.ZSTD, zstd_frame(zstd_block(b"x") * MANY, zstd_block(b"", last=True))),
         "zstd frames": (Codec.ZSTD, compress(Codec.ZSTD, b"") * MANY),
         "zstd frames to skip": (Codec.ZSTD, struct.pack("<II", 0x184D2A50, 0) * MANY),
@@ -208,15 +209,15 @@ def tiny() -> dict[str, tuple[Codec, bytes]]:
 
 
 @pytest.mark.parametrize("what", tiny())
-def test_however_small_the_parts_there_are_turns_between_them(what: str) -> None:
-    """The walk over records leaves the loop to others once for each piece, also for one of no bytes."""
+def test_the_loop_gets_turns_between_any_number_of_small_parts(what: str) -> None:
+    """The scan of records yields to the loop once for each piece, also for an empty one."""
     codec, packed = tiny()[what]
     found = list(clients_pieces(codec, packed, LIMIT))
     assert len(found) >= MANY // 2500
     assert not any(callable(each) for each in found)
 
 
-def test_what_follows_a_gzip_member_is_not_copied_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_after_a_gzip_member_are_not_copied_for_each_member(monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[int] = []
     real = zlib.decompressobj
 
@@ -250,6 +251,6 @@ def test_what_follows_a_gzip_member_is_not_copied_for_each(monkeypatch: pytest.M
     assert sum(handed) <= len(large) * (1 + PIECE_BYTES // 1000)
 
 
-def test_snappy_makes_no_room_for_what_cannot_be_there() -> None:
+def test_snappy_allocates_nothing_for_impossible_sizes() -> None:
     claims = b"\x80\x80\x80\x32" + b"\0" * 20
     assert refusal_of(lambda: as_client(Codec.SNAPPY, claims)) == ErrorCode.CORRUPT_MESSAGE

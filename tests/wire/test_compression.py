@@ -1,4 +1,4 @@
-"""Codecs: Kafka's framings round trip, and no input makes more output than was allowed."""
+"""Codecs: Kafka's framings round trip, and no input decompresses to more than the limit."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ some = settings(max_examples=25, deadline=None)
 
 @given(codecs, st.binary(max_size=500), st.integers(0, 400))
 @some
-def test_what_is_compressed_is_found_again(codec: Codec, data: bytes, times: int) -> None:
+def test_decompression_inverts_compression(codec: Codec, data: bytes, times: int) -> None:
     plain = data * times
     assert decompress(codec, compress(codec, plain), len(plain)) == plain
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_more_than_the_limit_is_refused_before_it_is_made(codec: Codec) -> None:
+def test_output_above_the_limit_is_refused_before_it_is_allocated(codec: Codec) -> None:
     with pytest.raises(KafkaError) as refusal:
         decompress(codec, compress(codec, BOMB), LIMIT)
     assert refusal.value.code == ErrorCode.MESSAGE_TOO_LARGE
@@ -60,7 +60,7 @@ def test_the_default_of_lz4_is_the_fast_compressor_as_in_kafka() -> None:
 
 
 def as_client(codec: Codec, packed: bytes, limit_bytes: int = LIMIT) -> bytes:
-    """What a client's bytes become. Raises KafkaError."""
+    """What the broker reads from a client's compressed bytes. Raises KafkaError."""
     return b"".join(at_once(clients_pieces(codec, packed, limit_bytes)))
 
 
@@ -83,7 +83,7 @@ def test_other_framings_are_read(codec: Codec, packed: bytes) -> None:
     assert decompress(codec, packed, len(TEXT)) == TEXT
 
 
-def test_what_is_written_is_what_java_reads() -> None:
+def test_java_can_read_what_is_written() -> None:
     assert compress(Codec.SNAPPY, TEXT)[:16].hex() == "82534e41505059000000000100000001"
     lz4 = compress(Codec.LZ4, TEXT)
     assert lz4[:4].hex() == "04224d18"
@@ -107,15 +107,15 @@ def test_an_unknown_codec_is_refused() -> None:
         (compress(Codec.LZ4, TEXT)[:-1], ErrorCode.CORRUPT_MESSAGE),
         (b"", ErrorCode.CORRUPT_MESSAGE),
     ],
-    ids=["linked blocks", "two frames", "a byte behind", "cut off", "nothing"],
+    ids=["linked blocks", "two frames", "a trailing byte", "cut off", "nothing"],
 )
-def test_lz4_that_java_does_not_read_is_refused(frame: bytes, code: ErrorCode) -> None:
+def test_lz4_that_java_cannot_read_is_refused(frame: bytes, code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as refusal:
         as_client(Codec.LZ4, frame)
     assert refusal.value.code == code
 
 
-def test_one_lz4_frame_of_independent_blocks_is_taken_whatever_its_flags() -> None:
+def test_one_lz4_frame_of_independent_blocks_is_accepted_with_any_flags() -> None:
     as_client(Codec.LZ4, compress(Codec.LZ4, TEXT))
     frame = cramjam.lz4.Compressor(content_checksum=True, block_linked=False)
     frame.compress(TEXT)
@@ -125,7 +125,7 @@ def test_one_lz4_frame_of_independent_blocks_is_taken_whatever_its_flags() -> No
 @pytest.mark.parametrize("level", [None, 9, 1, 12])
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES])
 def test_lz4_is_compressed_in_pieces(level: int | None, size: int) -> None:
-    """The library keeps the interpreter's lock while it compresses a piece: other threads have their turn between."""
+    """The library holds the interpreter's lock while it compresses a piece: other threads run between two pieces."""
     plain, pieces_made = bytes(range(256)) * (size // 256) + b"x" * (size % 256), 0
 
     def note(_frame: FrameType, event: str, argument: Any) -> None:
@@ -141,4 +141,4 @@ def test_lz4_is_compressed_in_pieces(level: int | None, size: int) -> None:
     assert pieces_made == -(-size // PIECE_BYTES)
     whole = cramjam.lz4.Compressor(level=1 if level in (None, 9) else level, content_checksum=False, block_linked=False)
     whole.compress(plain)
-    assert packed == bytes(whole.finish()), "the frame that it makes of all of it in one go"
+    assert packed == bytes(whole.finish()), "the same frame as from one call"

@@ -1,4 +1,4 @@
-"""Frames: what is encoded is found again, and a header that cannot be read is refused."""
+"""Frames: encoded ones are parsed back, and unreadable headers are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def unframed(buffers: list[bytes | memoryview]) -> memoryview:
 
 @pytest.mark.parametrize(("api", "version"), NEAR_FLEXIBLE, ids=lambda each: getattr(each, "name", str(each)))
 @pytest.mark.parametrize("client_id", [None, "", "kpybroker-ä"])
-def test_request_is_found_again(api: Api, version: int, client_id: str | None) -> None:
+def test_a_request_is_parsed_back(api: Api, version: int, client_id: str | None) -> None:
     frame = unframed(encode_request(7, api, version, api.request(), client_id))
     header, pos = parse_request_header(frame)
     assert header == RequestHeader(api.key, version, 7, client_id)
@@ -44,7 +44,7 @@ def test_request_is_found_again(api: Api, version: int, client_id: str | None) -
 
 
 @pytest.mark.parametrize(("api", "version"), NEAR_FLEXIBLE, ids=lambda each: getattr(each, "name", str(each)))
-def test_response_is_found_again(api: Api, version: int) -> None:
+def test_a_response_is_parsed_back(api: Api, version: int) -> None:
     frame = unframed(encode_response(-7, api, version, api.response()))
     correlation_id, pos = parse_response_header(frame, api, version)
     assert correlation_id == -7

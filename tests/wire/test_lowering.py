@@ -1,4 +1,4 @@
-"""Lowered code means what the interpreted layout means, for every message in every version, whatever bytes come."""
+"""Lowered code gives the same results as the interpreted layout, for every message in every version and any bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WITH_RECORDS = {"ProduceRequest", "FetchResponse"}
 
 
 def outcome(of: Any, cls: Any, version: int, data: Any) -> Any:
-    """What a parser makes of bytes: the value, or that it refuses."""
+    """The result of a parser: the value, or the fact that it refuses."""
     try:
         return of(cls, version, data)
     except MalformedFrame:
@@ -64,7 +64,7 @@ def test_any_bytes_agree(which: tuple[str, int], data: bytes) -> None:
 
 @pytest.mark.parametrize(("name", "version"), [each for each in VERSIONS if each[0] in WITH_RECORDS], ids=str)
 def test_large_frames_agree(name: str, version: int) -> None:
-    """Above a size, what is not records is read from the view of the frame too."""
+    """Above a certain size, fields other than records are read from the view of the frame too."""
     random, cls, start = Random(f"{name} {version}"), MESSAGES[name], COPY_BYTES + 1
     for _ in range(3):
         data = build(arbitrary(layout(cls, version), random), version)

@@ -1,4 +1,4 @@
-"""Declared classes, their constructor, and what they say when they cannot be built."""
+"""Declared classes, their constructor, and the errors when they cannot be built."""
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,7 @@ def test_defaults_are_new_for_each_object() -> None:
         first.size = 1
 
 
-def test_what_a_version_lacks_is_dropped_and_comes_back_as_default() -> None:
+def test_fields_missing_in_a_version_are_dropped_and_parsed_as_default() -> None:
     basket = Basket(items=[Item(name="a", weight=1)], label="x", grade=9)
     assert parse(Basket, 2, build(basket, 2)) == basket
     assert parse(Basket, 1, build(basket, 1)) == Basket(items=[Item(name="a", weight=1)], label="x")
@@ -66,7 +66,7 @@ def test_an_unknown_tag_is_skipped() -> None:
         (Basket(items=None), 2, r"items: null"),
     ],
 )
-def test_what_cannot_be_built_is_named(basket: Basket, version: int, complaint: str) -> None:
+def test_the_error_names_the_field_that_cannot_be_built(basket: Basket, version: int, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         build(basket, version)
 
@@ -80,21 +80,21 @@ def test_longest_string_fits_both_encodings() -> None:
         parse(Basket, 2, longer)
 
 
-def test_counts_are_compared_with_the_bytes_left() -> None:
+def test_counts_are_compared_with_the_remaining_bytes() -> None:
     with pytest.raises(MalformedFrame, match="2147483647 elements"):
         parse(metadata.Response, 0, b"\x7f\xff\xff\xff" + bytes(20))
     with pytest.raises(MalformedFrame):
         parse(offset_delete.Request, 0, b"\x00\x01g\x00\x00\x00\x02" + bytes(4))
 
 
-def test_a_request_has_so_many_elements_in_all_its_lists_together() -> None:
+def test_the_elements_of_a_request_are_limited_over_all_its_lists() -> None:
     head, request = bytes(4), alter_partition_reassignments.Request
-    partition = bytes(4) + b"\0" + b"\0"  # its replicas are null, which gives nothing back
+    partition = bytes(4) + b"\0" + b"\0"  # its replicas are null, which frees nothing
     partitions = b"\1" + write_uvarint(ELEMENTS_MAX // 2 + 1) + partition * (ELEMENTS_MAX // 2) + b"\0"
     tags = b"\1\1" + b"\x64" + b"\7\0" * 100
     topics = {
         "as many as may be": write_uvarint(2) + partitions,
-        "too many of one list": write_uvarint(ELEMENTS_MAX + 2) + b"\1\1\0" * (ELEMENTS_MAX + 1),
+        "too many in one list": write_uvarint(ELEMENTS_MAX + 2) + b"\1\1\0" * (ELEMENTS_MAX + 1),
         "of two lists": write_uvarint(3) + partitions * 2,
         "of tagged fields": write_uvarint(ELEMENTS_MAX // 100 + 1) + tags * (ELEMENTS_MAX // 100),
     }
@@ -105,7 +105,7 @@ def test_a_request_has_so_many_elements_in_all_its_lists_together() -> None:
             pytest.fail(f"{name}: {len(parse(request, 0, head + frame).topics)}")
 
 
-def test_bytes_behind_a_request_are_ignored_and_behind_a_response_refused() -> None:
+def test_bytes_after_a_request_are_ignored_and_after_a_response_refused() -> None:
     data = build(metadata.Request(), 1)
     assert parse(metadata.Request, 1, data + b"more") == metadata.Request()
     assert parse_prefix(metadata.Response, 1, build(metadata.Response(), 1) + b"more")[1] == 12
@@ -175,7 +175,7 @@ def test_metadata_records_are_framed() -> None:
             unframe_record(broken)
 
 
-def test_coordinators_records_carry_kind_or_version() -> None:
+def test_coordinators_records_have_a_kind_or_a_version() -> None:
     key, value = group.GroupMetadataKey(group="g"), group.GroupMetadataValue(protocol_type="consumer", leader=None)
     assert prefixed.build_stored(key) == b"\x00\x02\x00\x01g"
     assert prefixed.parse_stored(group.GroupMetadataKey, prefixed.build_stored(key)) == key

@@ -1,4 +1,4 @@
-"""Records that are taken out are gone; those that stay are what they were, wherever their times count from."""
+"""Removing records from a batch leaves the other records unchanged, whatever the base timestamp."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def scanned(batch: Batch) -> tuple[bytes, list[Found]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_scan_sees_what_reading_sees(seed: int) -> None:
+def test_a_scan_finds_the_same_records_as_reading(seed: int) -> None:
     batch = some_batch(Random(seed), seed % 5)
     _, found = scanned(batch)
     seen = [
@@ -49,7 +49,7 @@ def test_a_scan_sees_what_reading_sees(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("horizon_ms", [None, 0, 1 << 41])
-def test_what_stays_is_what_it_was(seed: int, horizon_ms: int | None) -> None:
+def test_the_remaining_records_are_unchanged(seed: int, horizon_ms: int | None) -> None:
     random = Random(seed)
     batch = some_batch(random, seed % 5)
     plain, found = scanned(batch)
@@ -79,7 +79,7 @@ def test_an_empty_batch_keeps_its_header() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_bytes_that_are_no_records_are_refused_or_read(seed: int) -> None:
+def test_bytes_that_are_not_records_are_refused_or_read(seed: int) -> None:
     random = Random(seed)
     batch = some_batch(random, 0)
     plain = bytearray(batch.view[HEADER_BYTES:])

@@ -1,4 +1,4 @@
-"""The walk sees what reading the records sees, and refuses what it refuses."""
+"""The scan of records finds the same as reading them, and refuses the same."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def as_read(batch: Batch, earliest: int, latest: int) -> Walk:
 
 @given(records, st.integers(-10, 300), st.integers(-10, 300))
 @some
-def test_the_walk_sees_what_is_read(of: list[Record], earliest: int, latest: int) -> None:
+def test_the_scan_finds_the_same_as_reading(of: list[Record], earliest: int, latest: int) -> None:
     batch = batch_of(of)
     assert walked(batch, earliest, latest) == as_read(batch, earliest, latest)
 
@@ -77,7 +77,7 @@ def test_mutated_records_are_refused_by_both_or_by_none(of: list[Record], data: 
         expected = as_read(batch, -EVER, EVER)
     except KafkaError as error:
         if error.message == "header key is not UTF-8":
-            return  # the walk does not look at what lengths enclose
+            return  # the scan does not examine the bytes that lengths enclose
         with pytest.raises(KafkaError) as refusal:
             walked(batch)
         assert refusal.value.code == ErrorCode.INVALID_RECORD
@@ -87,7 +87,7 @@ def test_mutated_records_are_refused_by_both_or_by_none(of: list[Record], data: 
 
 @given(st.binary(max_size=40), st.integers(1, 4))
 @some
-def test_any_bytes_are_walked_over_or_refused(plain: bytes, count: int) -> None:
+def test_any_bytes_are_scanned_or_refused(plain: bytes, count: int) -> None:
     with contextlib.suppress(KafkaError):
         walk(plain, count, -EVER, EVER)
 
@@ -102,7 +102,7 @@ def test_the_count_is_the_number_of_records(count: int, text: str) -> None:
         walked(batch)
 
 
-def test_offsets_follow_one_another() -> None:
+def test_offsets_must_be_consecutive() -> None:
     body = b"".join(bytes(batch_of([Record(0, 0, b"k", b"v")]).view[HEADER_BYTES:]) for _ in range(2))
     with pytest.raises(KafkaError, match="record 1 is not at the offset that follows"):
         walk(body, 2, -EVER, EVER)
@@ -110,8 +110,8 @@ def test_offsets_follow_one_another() -> None:
 
 @given(records, st.integers(1, 40))
 @some
-def test_a_walk_in_pieces_sees_the_same(of: list[Record], size: int) -> None:
-    """Also where a record is larger than any piece."""
+def test_a_scan_in_pieces_finds_the_same(of: list[Record], size: int) -> None:
+    """Also if a record is larger than any piece."""
     batch = batch_of(of)
     body = bytes(batch.view[HEADER_BYTES:])
     found = Walk(-EVER, EVER)
@@ -127,7 +127,7 @@ large = st.sampled_from([70_000, 200_000])
     large, large, st.sampled_from([1000, 65_536, 100_000]), st.integers(0, 3000), st.none() | st.integers(0, 400_000)
 )
 @settings(max_examples=60, deadline=None)
-def test_large_records_are_walked_field_by_field(key: int, value: int, size: int, names: int, cut: int | None) -> None:
+def test_large_records_are_scanned_field_by_field(key: int, value: int, size: int, names: int, cut: int | None) -> None:
     of = [
         Record(0, 5, b"k", b"v"),
         Record(0, 9, bytes(key), bytes(value), (("name", b"x" * 30),) * names),
@@ -152,7 +152,7 @@ def test_large_records_are_walked_field_by_field(key: int, value: int, size: int
 
 
 def test_a_slice_is_bounded() -> None:
-    """By records where they are small, by pieces where they are large, by headers where they are many."""
+    """By records if they are small, by pieces if they are large, by headers if they are many."""
     small = batch_of([Record(0, 7, b"k", b"v")] * (10 * SLICE_RECORDS))
     found = Walk(-EVER, EVER)
     seen = [found.seen for _ in walk_through(found, (bytes(small.view[HEADER_BYTES:]),), 10 * SLICE_RECORDS)]
@@ -180,7 +180,7 @@ def test_a_record_is_found_by_its_time(of: list[Record], since: int, wanted: int
 
 @given(records.filter(lambda of: len(of) == 1), st.data())
 @some
-def test_the_short_way_takes_nothing_that_the_walk_refuses(of: list[Record], data: Any) -> None:
+def test_the_shortcut_accepts_nothing_that_the_scan_refuses(of: list[Record], data: Any) -> None:
     view = batch_of(of).view
     body = view[HEADER_BYTES:]
     for _ in range(data.draw(st.integers(0, 2))):
@@ -190,6 +190,6 @@ def test_the_short_way_takes_nothing_that_the_walk_refuses(of: list[Record], dat
 
 
 @pytest.mark.parametrize("value", [None, b"", b"v" * 5, b"v" * 63, b"v" * 64, b"v" * 9000, b"v" * 1_100_000])
-def test_the_short_way_knows_what_most_small_batches_are(value: bytes | None) -> None:
+def test_the_shortcut_recognises_typical_small_batches(value: bytes | None) -> None:
     for key in (None, b"", b"k" * 63):
         assert is_sole_record(batch_of([Record(0, 1_700_000_000_000, key, value)]).view, HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""A request that repeats the one before is read as the parser reads it, and so is one that only seems to."""
+"""A request that repeats an earlier one is parsed correctly, and so is one that only seems to."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ mutations = st.none() | st.tuples(st.integers(0, 400), st.integers(0, 255))
 
 
 def read(parse: Any, frame: bytes, version: int = VERSION) -> Any:
-    """What a parser makes of it, as bytes again, for a request that is handed out twice is the same object."""
+    """What a parser returns, as bytes again, since a request that is returned twice is the same object."""
     try:
         return build(parse(memoryview(frame), len(HEADER)), version)
     except MalformedFrame:
@@ -46,7 +46,7 @@ def read(parse: Any, frame: bytes, version: int = VERSION) -> Any:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(requests, mutations), max_size=6))
-def test_any_sequence_of_frames_is_read_as_the_parser_reads_it(frames: list[tuple[Request, Any]]) -> None:
+def test_any_sequence_of_frames_is_parsed_correctly(frames: list[tuple[Request, Any]]) -> None:
     repeating = RepeatingProduce(parser(Request, VERSION))
     for request, mutation in frames:
         frame = bytearray(HEADER + build(request, VERSION))
@@ -90,9 +90,7 @@ fetches = st.builds(
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([12, 13, 15, 17, 18]), st.lists(st.tuples(fetches, mutations), max_size=8))
-def test_any_sequence_of_fetches_is_read_as_the_parser_reads_it(
-    version: int, frames: list[tuple[fetch.Request, Any]]
-) -> None:
+def test_any_sequence_of_fetches_is_parsed_correctly(version: int, frames: list[tuple[fetch.Request, Any]]) -> None:
     repeating = RepeatingFetch(parser(fetch.Request, version), version)
     for request, mutation in frames:
         frame = bytearray(HEADER + build(request, version))
@@ -118,7 +116,7 @@ def test_a_repeated_fetch_is_not_parsed_again() -> None:
     assert len(parsed) == 1
 
 
-def test_only_a_frame_that_ends_in_no_tagged_fields_is_a_repetition() -> None:
+def test_only_a_frame_without_tagged_fields_at_its_end_is_a_repetition() -> None:
     plain = parser(Request, VERSION)
     repeating = RepeatingProduce(parser(Request, VERSION))
     frame = HEADER + build(a_request(["a"], 1, 1, b"x" * 200), VERSION)
@@ -130,7 +128,7 @@ def test_only_a_frame_that_ends_in_no_tagged_fields_is_a_repetition() -> None:
         assert read(repeating, bytes(changed)) is None
 
 
-def test_long_requests_are_not_learnt() -> None:
+def test_long_requests_are_not_cached() -> None:
     parsed = []
 
     def parse(frame: Any, at: int) -> Any:

@@ -1,4 +1,4 @@
-"""A form that is filled in says what the builder says."""
+"""A template that is filled in gives the same bytes as the builder."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,7 +71,7 @@ def test_fetched_records(
     assert b"".join(filled.buffers(correlation_id)) == b"".join(built)
 
 
-def test_a_topic_id_that_looks_like_a_mark_has_no_form() -> None:
+def test_a_topic_id_that_looks_like_a_mark_has_no_template() -> None:
     for at in range(9):
         topic_id = bytes(at) + response_templates.MARK_BYTES + bytes(8 - at)
         assert response_templates.fetch_form("t", topic_id, 0, 13, committed=False) is None

@@ -1,4 +1,4 @@
-"""Our declarations are Kafka's: every field, in every version, and every default."""
+"""Our declarations equal Kafka's: every field, in every version, and every default."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.wire.schemas import Reader, default_of, described, schemas, snake
 
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS, ids=lambda each: str(each))
-def test_layout_is_that_of_the_schema(name: str, version: int) -> None:
+def test_layout_equals_the_schema(name: str, version: int) -> None:
     kind, _, *ours = described(layout(MESSAGES[name], version))
     kafkas = Reader(schemas()[name], version).tree
     assert (kind, name, *ours) == kafkas
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_versions_and_keys_are_those_of_the_schema(name: str) -> None:
+def test_versions_and_keys_equal_the_schema(name: str) -> None:
     cls, schema = MESSAGES[name], schemas()[name]
     unstable = schema.get("latestVersionUnstable", False) or schemas().get(name.replace("Response", "Request"), {}).get(
         "latestVersionUnstable", False
@@ -40,7 +40,7 @@ def test_every_stored_record_is_declared() -> None:
 
 
 def parts_in(annotation: Any) -> list[Any]:
-    """The structures that an annotation names."""
+    """The structures in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, Structure):
         return [annotation]
     return [part for each in get_args(annotation) for part in parts_in(each)]
@@ -51,7 +51,7 @@ def assert_defaults(cls: Any, fields: list[Any], common: dict[str, Any], path: s
     for field in fields:
         name = snake(field["name"])
         if name not in declared:
-            continue  # of a version that is unstable; test_layout_is_that_of_the_schema misses nothing
+            continue  # in an unstable version; test_layout_equals_the_schema covers it
         annotation, said = declared[name]
         part = next(iter(parts_in(annotation)), None)
         assert said.default == default_of(field, part), f"{path}.{name}"
@@ -61,7 +61,7 @@ def assert_defaults(cls: Any, fields: list[Any], common: dict[str, Any], path: s
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_defaults_are_those_of_the_schema(name: str) -> None:
+def test_defaults_equal_the_schema(name: str) -> None:
     schema = schemas()[name]
     common = {each["name"]: each["fields"] for each in schema.get("commonStructs", [])}
     assert_defaults(MESSAGES[name], schema["fields"], common, name)

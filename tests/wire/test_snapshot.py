@@ -1,4 +1,5 @@
-"""Snapshot files: what is written is read, Kafka's own are written the same, and half of one is damage."""
+"""Snapshot files: written ones are read back, Kafka's own are written with the same bytes, and an incomplete one is
+damage."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def snapshot_of(count: int) -> bytes:
 
 
 @pytest.mark.parametrize("count", [0, 1, RECORDS_A_BATCH, 2 * RECORDS_A_BATCH + 1])
-def test_what_is_written_is_read(count: int) -> None:
+def test_written_snapshots_are_read_back(count: int) -> None:
     data = snapshot_of(count)
     records, control = decode_snapshot(data, "x")
     assert [record.name for record in records] == [f"t{number}" for number in range(count)]
@@ -36,7 +37,7 @@ def test_what_is_written_is_read(count: int) -> None:
     assert control[1][1].kraft_version == 1
 
 
-def test_offsets_run_through_the_file_and_a_batch_has_one_time() -> None:
+def test_offsets_count_through_the_file_and_a_batch_has_one_timestamp() -> None:
     data = memoryview(snapshot_of(RECORDS_A_BATCH + 5))
     at, offset = 0, 0
     while at < len(data):
@@ -50,12 +51,12 @@ def test_offsets_run_through_the_file_and_a_batch_has_one_time() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.data())
-def test_half_a_snapshot_or_a_changed_one_is_damage(data: st.DataObject) -> None:
+def test_an_incomplete_or_changed_snapshot_is_damage(data: st.DataObject) -> None:
     good = snapshot_of(3)
     at = data.draw(st.integers(0, len(good) - 1))
     with pytest.raises(Damage, match="the-file"):
         decode_snapshot(good[:at], "the-file")
-    batch_at, outside_the_crc = 0, range(12, 16)  # the leader epoch may change without anybody noticing
+    batch_at, outside_the_crc = 0, range(12, 16)  # the leader epoch may change undetected
     while True:
         size = header_at(good, batch_at)[1]
         if at < batch_at + size:

@@ -1,4 +1,4 @@
-"""The walk takes and refuses what a plain reading of the format takes and refuses, and finds the same."""
+"""The scan accepts and refuses the same bytes as a simple reader of the format, and finds the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ deltas = st.sampled_from([0, 0, 0, 1, -1, 63, 64, -64, -65, 8191, 8192, -8193, 1
 
 
 class Form(NamedTuple):
-    """What a record is made of: lengths, -1 for none; `odd` varints are a byte longer than they need be."""
+    """The parts of a record: lengths, -1 for none; `odd` varints are a byte longer than necessary."""
 
     delta: int
     key: int
@@ -71,7 +71,7 @@ class Facts(NamedTuple):
 
 
 def reference(plain: bytes, first: int, count: int, earliest: int, latest: int) -> Facts:
-    """One field behind the other. Raises ValueError, IndexError for bytes that are not `count` records."""
+    """A simple reader, field by field. Raises ValueError, IndexError for bytes that are not `count` records."""
     facts, at = Facts(-(1 << 63), [], []), 0
     for index in range(first, first + count):
         size, at = _number(plain, at)
@@ -114,7 +114,7 @@ def _number(plain: bytes, at: int, most: int = 5) -> tuple[int, int]:
 
 
 def mutated(plain: bytes, data: Any) -> bytes:
-    """A few bytes changed, put in or taken away, as a rule where fields are."""
+    """A few bytes changed, inserted or removed, usually in fields."""
     out = bytearray(plain)
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, min(len(out), 30) - 1) | st.integers(0, len(out) - 1)) if out else 0
@@ -142,7 +142,7 @@ def mutated(plain: bytes, data: Any) -> bytes:
 @example([Form(0, 7, 64)] * 3, 0, (-EVER, EVER), True, None, None)
 @example([Form(0, -1, 3, (), frozenset({"key"}))] * 3, 0, (-EVER, EVER), True, None, None)
 @some
-def test_the_walk_agrees_with_a_plain_reading(
+def test_the_scan_agrees_with_the_simple_reader(
     of: list[Form], first: int, bounds: tuple[int, int], needs_keys: bool, piece: int | None, data: Any
 ) -> None:
     plain = b"".join(encoded(form, first + number) for number, form in enumerate(of))
@@ -177,7 +177,8 @@ RECORDS = [Form(0, 3, 2), Form(0, -1, 70), Form(70, 66, -1), Form(-1, 2, 3, ((1,
 
 @pytest.mark.parametrize("first", FIRST_INDEXES[2:])
 def test_every_byte_of_a_length_and_of_a_number_matters(first: int) -> None:
-    """Each byte that is not of a key, a value or a header in turn has other values, those a bit away among them."""
+    """Each byte outside of keys, values and headers gets other values in turn, including those that differ in one
+    bit."""
     plain = b"".join(encoded(form, first + number) for number, form in enumerate(RECORDS))
     for at in (at for at, byte in enumerate(plain) if byte not in b"xh"):
         near = {plain[at] ^ 1 << bit for bit in range(8)} | {plain[at] + 1 & 0xFF, plain[at] - 1 & 0xFF, 1, 3}
@@ -194,7 +195,7 @@ def test_every_byte_of_a_length_and_of_a_number_matters(first: int) -> None:
             assert Facts(found.newest, found.without_key, found.out_of_time) == expected, (at, byte)
 
 
-def test_a_record_whose_last_header_is_cut_off_is_not_whole() -> None:
+def test_a_record_whose_last_header_is_truncated_is_incomplete() -> None:
     plain = encoded(Form(0, 1, 1, ((1, 60),)), 0)
     for size in range(len(plain)):
         assert not are_sound(plain[:size], 1, 0)
@@ -202,6 +203,6 @@ def test_a_record_whose_last_header_is_cut_off_is_not_whole() -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, -(1 << 31)])
-def test_a_count_that_cannot_be_is_not_sound(count: int) -> None:
+def test_an_impossible_record_count_is_refused(count: int) -> None:
     assert not are_sound(encoded(Form(0, 1, 1), 0), count, 0)
     assert not are_sound(b"", count, 0)

@@ -1,4 +1,4 @@
-"""Arbitrary messages of any layout, from a source of chance that hypothesis or a seed controls."""
+"""Arbitrary messages of any layout, from a source of randomness that hypothesis or a seed controls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = (0, 0, 1, 1, 2, 3)
 
 
 def arbitrary(piece: pieces.Piece, random: Random, nullable: bool = False) -> Any:
-    """A value of this piece; small, with a liking for edges."""
+    """A value of this piece; small, and often at an edge."""
     if not isinstance(piece, pieces.Fixed) and piece.nullable and random.randrange(3) == 0:
         return None
     if isinstance(piece, pieces.Fixed):
@@ -48,7 +48,7 @@ def _fixed(code: str, random: Random) -> Any:
 
 
 def mutated(data: bytes, random: Random) -> bytes:
-    """A frame that was cut, lengthened, or had bytes changed where lengths and counts like to stand."""
+    """A frame that was truncated, lengthened, or had bytes changed where lengths and counts usually are."""
     way = random.randrange(4)
     if way == 0 or not data:
         return data[: random.randrange(len(data) + 1)]

@@ -1,4 +1,4 @@
-"""Read buffers: what is given out fits, is nobody else's, and what is kept has a limit."""
+"""Read buffers: a buffer has the requested size, no two users share one, and the kept memory is limited."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ def test_no_two_users_share_memory(steps: list[tuple[bool, int]]) -> None:
             buffers.give_back(given_back)
 
 
-def test_what_is_kept_has_a_limit() -> None:
+def test_kept_memory_has_a_limit() -> None:
     buffers = ReadBuffers()
     for size in (1 << 20, 100_000):
         views = [buffers.take(size) for _ in range(2 * KEPT_BUFFERS)]

@@ -1,4 +1,4 @@
-"""The real World keeps what its interface promises."""
+"""The real World fulfils its interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_it_is_a_world() -> None:
     assert RealWorld(5).random.random() == RealWorld(5).random.random()
 
 
-def test_buffers_are_written_as_one(tmp_path: Path) -> None:
+def test_buffers_are_written_in_one_call(tmp_path: Path) -> None:
     disk = RealDisk()
     handle = disk.open(str(tmp_path / "f"), create=True)
     parts = [bytes([at % 251]) * (at % 7) for at in range(3000)]
@@ -39,7 +39,7 @@ def test_buffers_are_written_as_one(tmp_path: Path) -> None:
     disk.shutdown()
 
 
-def test_a_lock_is_taken_once(tmp_path: Path) -> None:
+def test_a_lock_is_exclusive(tmp_path: Path) -> None:
     disk = RealDisk()
     path = str(tmp_path / ".lock")
     handle = disk.lock(path)
@@ -110,10 +110,8 @@ def test_a_port_in_use_is_an_error() -> None:
     asyncio.run(scenario())
 
 
-def test_where_a_file_system_knows_no_full_sync_a_plain_one_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """F_FULLFSYNC of macOS has a number that this kernel does not know either."""
+def test_without_a_full_sync_a_plain_one_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS's F_FULLFSYNC has a number that this kernel does not know either."""
     monkeypatch.setattr(real, "FULL_SYNC", 51)
     synced: list[int] = []
     with (tmp_path / "f").open("wb") as file:
@@ -121,8 +119,8 @@ def test_where_a_file_system_knows_no_full_sync_a_plain_one_is_made(
         assert synced == [file.fileno()]
 
 
-def test_a_full_sync_that_fails_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel tells a lost write once: the fsync after it would find nothing wrong."""
+def test_a_failed_full_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel reports a lost write only once: the next fsync would find nothing wrong."""
 
     def lost(handle: int, command: int) -> int:
         raise OSError(errno.EIO, "lost")

@@ -22,7 +22,7 @@ Protocols = Sequence[tuple[str, bytes]]
 
 
 def named_once(protocols: Iterable[tuple[str, bytes]]) -> Protocols:
-    """A member's protocols in its order of preference; of two with the same name, the first one counts."""
+    """A member's protocols in its order of preference; if a name occurs twice, the first entry counts."""
     named: dict[str, bytes] = {}
     for name, metadata in protocols:
         named.setdefault(name, metadata)
@@ -80,11 +80,12 @@ class ClassicMember:
         self.session: Timer | None = None
 
     def set_client(self, client_id: str, client_host: str) -> None:
-        """Another client has become this static member."""
+        """Another client has taken over this static member."""
         self.client_id, self.client_host = client_id, client_host
 
     def set_timeouts(self, session_timeout_ms: int, rebalance_timeout_ms: int) -> None:
-        """-1: without a rebalance timeout, as from v0 of JoinGroup, the session timeout is both."""
+        """Set the timeouts. If the rebalance timeout is -1 (JoinGroup v0 has none), the session timeout is used for
+        both."""
         self.session_timeout_ms = session_timeout_ms
         self.rebalance_timeout_ms = rebalance_timeout_ms if rebalance_timeout_ms >= 0 else session_timeout_ms
 
@@ -199,7 +200,8 @@ class ClassicGroup:
         )
 
     def validate(self, member_id: str, instance_id: str | None) -> None:
-        """Raises FENCED_INSTANCE_ID if another member has the instance id, otherwise UNKNOWN_MEMBER_ID."""
+        """Raises FENCED_INSTANCE_ID if another member has the instance id, and UNKNOWN_MEMBER_ID if there is no such
+        member."""
         if instance_id is not None:
             owner = self.instances.get(instance_id)
             if owner is None:
@@ -210,12 +212,13 @@ class ClassicGroup:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "not a member of this group")
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer among those that all support; of equals, the one named first."""
+        """The protocol that most members prefer among those that all support; if votes are equal, the one that was
+        named first."""
         everybody = len(self.members)
         votes: dict[str, int] = {}
         for member in self.members.values():
             choice = next((name for name, _ in member.protocols if self.supported[name] == everybody), None)
-            assert choice is not None, "members without a common protocol are refused at the door"
+            assert choice is not None, "JoinGroup refuses members without a common protocol"
             votes[choice] = votes.get(choice, 0) + 1
         return max(votes, key=lambda name: votes[name])
 
@@ -235,11 +238,11 @@ class ClassicGroup:
 
     @property
     def may_expire(self) -> bool:
-        """The group has no members, and none on their way: without offsets it may be deleted."""
+        """Whether the group has no members and none are joining: it may be deleted once it has no offsets."""
         return self.state is GroupState.EMPTY and not self.pending_join
 
     def usage(self) -> Usage:
-        """The subscribed topics of a stable group; nothing while it is empty or only has offsets."""
+        """The subscribed topics of a stable group; none while it is empty or only has offsets."""
         if self.protocol_type is None:
             return Usage(frozenset(), None)
         if self.state is GroupState.EMPTY:
@@ -254,10 +257,10 @@ class ClassicGroup:
     def check_delete_offsets(self) -> None:
         """Raises NON_EMPTY_GROUP."""
         if self.state is not GroupState.EMPTY and self.protocol_type != CONSUMER:
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "what the members use cannot be known")
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "the topics that the members use are unknown")
 
     def check_commit(self, command: CommitOffsets) -> None:
-        """Raises the refusal of an OffsetCommit or TxnOffsetCommit.
+        """Raises KafkaError if an OffsetCommit or TxnOffsetCommit must be refused.
 
         A transaction may commit during a rebalance, and without member id and generation, which the first versions of
         TxnOffsetCommit do not have.
@@ -303,12 +306,12 @@ class ClassicGroup:
         self.enter(GroupState.STABLE, wall_ms)
 
     def begin_first_wait(self, ends_ms: int = 0) -> None:
-        """The first generation waits for more members, until `ends_ms` at the latest."""
+        """Make the first generation wait for more members, until `ends_ms` at the latest."""
         self.member_added = False
         self.first_wait_ends_ms = ends_ms
 
     def join_timer_for(self, fire: Callable[[Step], None]) -> Timer:
-        """The timer of the generation's joins, which calls `fire` next."""
+        """The timer of the generation's joins; its next call is `fire`."""
         if self.join_timer is None:
             self.join_timer = Timer(fire)
         self.join_timer.then(fire)

@@ -1,7 +1,7 @@
 """The classic groups of one partition of `__consumer_offsets`.
 
-Hard state is the last GroupMetadata value of each group. The groups are made from it when a coordinator begins. A group
-that only has offsets is a classic group too, as in Kafka.
+Hard state is the last GroupMetadata value of each group. The groups are built from it when a coordinator starts. A
+group that only has offsets is a classic group too, as in Kafka.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ClassicGroups(DefaultKind):
     def __init__(self, context: KindContext) -> None:
         self._kinds, self._settings = context.kinds, context.settings
         self.stored: dict[str, bytes] = {}
-        """Hard: group id -> its last GroupMetadata value."""
+        """Hard state: group id -> its last GroupMetadata value."""
         self.groups: dict[str, ClassicGroup] = {}
         self.rebalance = Rebalance(context.settings, context.timers, context.new_id)
         self._joining = JoinRequests(self.rebalance)
@@ -88,7 +88,7 @@ class ClassicGroups(DefaultKind):
         return group
 
     def add_without_members(self, group_id: str, wall_ms: int) -> ClassicGroup:
-        """A group that only has offsets."""
+        """Add a group that only has offsets."""
         group = self.groups[group_id] = ClassicGroup(group_id, wall_ms)
         return group
 
@@ -112,7 +112,7 @@ class ClassicGroups(DefaultKind):
     # -- the classic calls ----------------------------------------------------------------------------------------
 
     def refusal(self, request: join_group.Request) -> ErrorCode | None:
-        """Why a JoinGroup is refused whatever the group's state, or None."""
+        """Why a JoinGroup is refused in any state of the group, or None."""
         return self._joining.refusal(request)
 
     def new_member_id(self, command: Join) -> str:

@@ -1,9 +1,10 @@
-"""JoinGroup: who may come in, under which id, and whether the group needs a new generation for it.
+"""JoinGroup: who may join, under which member id, and whether the group needs a new generation.
 
 - v4+ (KIP-394): a dynamic member first gets an id with MEMBER_ID_REQUIRED and joins with it.
-- v5+ (KIP-345): a static member that comes again without an id takes the place of its earlier self, without a new
-  generation where the group is stable and its protocol stays; from v9 (KIP-814) it is then told if it leads.
-- A member that repeats its JoinGroup unchanged, or a follower of a stable group, is told the current generation again.
+- v5+ (KIP-345): a static member that rejoins without a member id replaces the member with its instance id. If the group
+  is stable and keeps its protocol, there is no new generation; from v9 (KIP-814), the response then says whether the
+  member is the leader.
+- If a member repeats its JoinGroup unchanged, or is a follower in a stable group, the answer is the current generation.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class JoinRequests:
         self._settings = rebalance.settings
 
     def refusal(self, request: join_group.Request) -> ErrorCode | None:
-        """Why a request is refused whatever the group's state, or None."""
+        """Why a request is refused in any state of the group, or None."""
         settings = self._settings
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
@@ -40,7 +41,7 @@ class JoinRequests:
         ):
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if sum(len(each.name) + len(each.metadata) + 8 for each in request.protocols) > settings.max_batch_bytes:
-            return ErrorCode.INVALID_REQUEST  # could never be part of a group record
+            return ErrorCode.INVALID_REQUEST  # such a member could never be part of a group record
         return None
 
     def join(self, group: ClassicGroup, command: Join, ticket: Any, step: Step) -> None:
@@ -113,7 +114,7 @@ class JoinRequests:
         request = command.request
         group.set_protocols(member, protocols)
         member.set_timeouts(request.session_timeout_ms, request.rebalance_timeout_ms)
-        # An earlier JoinGroup of the same member is one its client gave up: let it come again if it did not.
+        # the client gave up an earlier JoinGroup of the same member; if it did not, it joins again
         superseded = group.park_join(member, ticket)
         step.answer(superseded, refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         self._rebalance.prepare_or_complete(group, step)
@@ -170,5 +171,5 @@ class JoinRequests:
             leads = group.leader == member_id
             step.answer(ticket, current_generation(group, member, skip_assignment=leads))
         else:
-            # Told that its earlier self leads, it does not assign: the assignment it had stays.
+            # as the restarted leader is told that its old id leads, it does not assign: the old assignment stays
             step.answer(ticket, current_generation(group, member, leader=led_by))

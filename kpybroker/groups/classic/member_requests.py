@@ -87,5 +87,5 @@ def _sync_refusal(group: ClassicGroup, request: sync_group.Request) -> ErrorCode
 
 
 def _differ(said: str | None, group_has: str | None) -> bool:
-    """Clients before v5 do not send it; then there is nothing to compare."""
+    """Clients before v5 do not send the value; then there is nothing to compare."""
     return said is not None and group_has is not None and said != group_has

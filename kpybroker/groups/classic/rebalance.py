@@ -87,7 +87,7 @@ class Rebalance:
         if group.members.get(member.member_id) is not member:
             return
         if member.parked and not member.is_new:
-            return  # it waits for us; the session starts again with the answer
+            return  # the member waits for this coordinator; its session starts again with the answer
         self.remove_member(group, member, step)
         self.after_removal(group, step)
 
@@ -131,7 +131,7 @@ class Rebalance:
             self.pause(group, step)
 
     def pause(self, group: ClassicGroup, step: Step) -> None:
-        """Without an initial delay: wait a moment for other members of a first generation."""
+        """Without an initial delay, wait briefly for other members of a first generation."""
         if group.state is not GroupState.PREPARING_REBALANCE or group.previous_state is not GroupState.EMPTY:
             return
         pause_ms = self.settings.first_join_pause_ms
@@ -181,7 +181,7 @@ class Rebalance:
         for member in [each for each in group.members.values() if each.join_ticket is None and not each.instance_id]:
             group.remove(member.member_id)
         if not group.elect_joined_leader() and group.members:
-            # Only static members are left and none of them came: their sessions decide, until then we go on waiting.
+            # only static members are left, and none has joined: wait until their sessions expire
             self._wait(group, step, group.rebalance_timeout_ms, partial(self.complete_join, group))
             return
         group.next_generation(step.wall_ms)
@@ -201,7 +201,7 @@ class Rebalance:
     # -- assignments ----------------------------------------------------------------------------------------------
 
     def _sync_wait_over(self, group: ClassicGroup, step: Step) -> None:
-        """Remove members that joined and never sent SyncGroup, since they block the group."""
+        """Remove members that joined but never sent SyncGroup, since they block the group."""
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
             return
         for member in [each for each in group.members.values() if each.member_id in group.pending_sync]:
@@ -240,7 +240,7 @@ class Rebalance:
                 self.renew_session(group, member, step.now_ms)
 
     def keep(self, group: ClassicGroup, step: Step) -> bool:
-        """Write the group's record; False, without a record, if it does not fit into a batch."""
+        """Write the group's record. Returns False, without a record, if it does not fit into a batch."""
         record = group_record(group)
         if record_bytes(record) > self.settings.max_batch_bytes:
             return False

@@ -72,7 +72,7 @@ def version_of(data: bytes) -> int:
 def _version(data: bytes) -> int:
     version = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else -1
     if version < 0:
-        raise MalformedFrame("not what a consumer says")
+        raise MalformedFrame("not a consumer's subscription")
     return int(version)
 
 

@@ -1,8 +1,8 @@
-"""Server-side assignors of consumer groups (KIP-848): which member shall have which partitions.
+"""Server-side assignors of consumer groups (KIP-848): which member gets which partitions.
 
-`uniform` gives everybody who wants a topic about the same number of partitions, and moves as few of them as that takes.
-`range` gives each member one contiguous range of each topic, the same one in topics of equal size and subscribers, so
-that topics with the same key can be joined. Both are functions of what they are given: the same in, the same out.
+`uniform` gives all members that subscribe to a topic about the same number of partitions, with as few moves as
+possible. `range` gives each member one contiguous range of each topic, and the same range in topics with the same size
+and subscribers, so that such topics can be joined by key. Both are pure functions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Assignor = Callable[[Mapping[str, MemberSubscription], Mapping[bytes, int]], Gro
 
 
 def uniform(wishes: Mapping[str, MemberSubscription], partitions: Mapping[bytes, int]) -> GroupAssignment:
-    """Even numbers of partitions, with few moves."""
+    """Spread partitions evenly, with few moves."""
     members = sorted(wishes)
     held: list[set[TopicIdPartition]] = [set() for _ in members]
     taken: set[TopicIdPartition] = set()
@@ -80,7 +80,8 @@ def _divide(
     topics: list[bytes],
     partitions: Mapping[bytes, int],
 ) -> None:
-    """Among members with the same subscription: each keeps up to an even share, and gets what it lacks."""
+    """Divide partitions among members with the same subscription: each keeps up to an even share, and gets what it
+    lacks."""
     free = {(topic, partition) for topic in topics for partition in range(partitions[topic])}
     share, more = divmod(len(free), len(subscribers))
     for at in subscribers:
@@ -118,7 +119,7 @@ def _give_out(
 def _level(held: list[set[TopicIdPartition]], subscribers: tuple[int, ...], topics: frozenset[bytes]) -> int:
     """Move partitions of these topics from the member with the most to the one with the fewest, as long as that evens
     them out."""
-    # The last of a member's partitions go first, and of equals the last member gives: what stays is the beginning.
+    # a member gives its last partitions first, and the last of several equal members gives: the first ones stay
     spare = {at: sorted(place for place in held[at] if place[0] in topics) for at in subscribers}
     most = [(-len(held[at]), -at) for at in subscribers if spare[at]]
     least = [(len(held[at]), at) for at in subscribers]

@@ -33,7 +33,7 @@ class ClassicMembers:
     # -- JoinGroup ------------------------------------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, command: Join, member_id: str, step: Step) -> join_group.Response:
-        """`member_id` is for a member that has none yet. Answered at once: nobody waits for others."""
+        """`member_id` is used for a member that has none yet. Answers at once: no member waits for the others."""
         request = command.request
         said = self._check_join(group, request)
         known = self._known(group, request)
@@ -59,7 +59,7 @@ class ClassicMembers:
         if group.all_classic and known is not None:
             self._steps.on_all_classic(
                 group, step
-            )  # it was the last of the other protocol, and came back with this one
+            )  # it was the last member with the consumer protocol, and has returned with the classic one
         return join_group.Response(
             generation_id=member.current.epoch,
             protocol_type=CONSUMER,
@@ -79,7 +79,7 @@ class ClassicMembers:
         try:
             return read_subscription(bytes(request.protocols[0].metadata))
         except MalformedFrame as malformed:
-            # Kafka has no better word for it either.
+            # Kafka has no better error code either
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(malformed)) from None
 
     def _known(self, group: ConsumerGroup, request: join_group.Request) -> ConsumerMember | None:
@@ -105,7 +105,7 @@ class ClassicMembers:
         request = command.request
         before, names_before, regex_before = member.said(), set(member.names), member.regex
         member.subscribe(dict.fromkeys(said.topics), "")
-        # v0 has one timeout for both.
+        # v0 has one timeout for both
         timeout_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
         member.update(command.client_id, command.client_host, said.rack_id, timeout_ms, None)
         protocols = named_once((each.name, bytes(each.metadata)) for each in request.protocols)
@@ -126,7 +126,7 @@ class ClassicMembers:
     # -- SyncGroup ------------------------------------------------------------------------------------------------
 
     def sync(self, group: ConsumerGroup, request: sync_group.Request, step: Step) -> sync_group.Response:
-        """The member's assignment, as far as the partitions are free."""
+        """The member's assignment, without partitions that other members have not released yet."""
         member = self._member(group, request.member_id, request.group_instance_id)
         if request.generation_id != member.current.epoch:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -168,7 +168,7 @@ class ClassicMembers:
 
     @staticmethod
     def _may_get(group: ConsumerGroup, member: ConsumerMember) -> bool:
-        """Whether all partitions that the member waits for are free."""
+        """Whether all partitions that the member waits for have been released."""
         target = group.targets.get(member.member_id, NOTHING)
         return all(group.is_free(place, member) for place in target)
 
@@ -208,8 +208,8 @@ def _leaving(group: ConsumerGroup, identity: leave_group.MemberIdentity) -> Cons
 
 
 def _owned(member: ConsumerMember, said: Subscription, image: Image) -> frozenset[TopicIdPartition]:
-    """The partitions that a member owns. One that does not send them, or sends those of an earlier generation, has
-    revoked all."""
+    """The partitions that a member owns. A member that sends none, or those of an earlier generation, has revoked
+    all."""
     if said.generation not in (-1, member.current.epoch):
         return NOTHING
     return owned_places(said.owned, image)
@@ -224,8 +224,8 @@ def owned_places(topics: Mapping[str, Sequence[int]], image: Image) -> frozenset
 
 
 def given(member: ConsumerMember, subscription: bytes, image: Image) -> bytes:
-    """A classic member's assignment, in the version of its own subscription. That subscription may be malformed: of a
-    member's protocols, only one was parsed before."""
+    """A classic member's assignment, in the version of its own subscription. That subscription may be malformed: a
+    member has several protocols, and the subscription of only one of them was parsed earlier."""
     topics: dict[str, Any] = {}
     for topic_id, partitions in records.by_topic(member.current.assigned).items():
         topic = image.topic_by_id(topic_id)

@@ -29,9 +29,9 @@ class MemberState(IntEnum):
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
-    """It must revoke partitions, and has not confirmed that."""
+    """The member must revoke partitions, and has not confirmed that yet."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that other members have not revoked yet."""
+    """The member waits for partitions that other members have not revoked yet."""
 
 
 class CurrentAssignment(NamedTuple):
@@ -92,9 +92,9 @@ class ConsumerMember:
         self.current = current or CurrentAssignment()
         self.session: Timer | None = None
         self.rebalance: Timer | None = None
-        """Until when it must have revoked its partitions."""
+        """The deadline by which it must have revoked its partitions."""
         self.sync_wait: Timer | None = None
-        """Of a classic member: until when it must send SyncGroup."""
+        """For a classic member: the deadline of its SyncGroup."""
 
     def subscribe(self, names: Iterable[str] | None, regex: str | None) -> None:
         """Subscribe to topics; None leaves the names, or the regular expression, as they are."""
@@ -193,7 +193,7 @@ class ConsumerGroup:
         """The hash of the subscribed topics at the last bump of the epoch."""
         self.assignment_epoch = FIRST_EPOCH
         self.assigned_at_ms = 0
-        """By the wall clock, since it is stored."""
+        """By the wall clock, since the value is stored."""
         self.decided_at_ms: int | None = None
         """The same by the steady clock; None after a replay."""
         self.members: dict[str, ConsumerMember] = {}
@@ -233,7 +233,7 @@ class ConsumerGroup:
         return bool(self.members) and all(member.classic is not None for member in self.members.values())
 
     def wanted(self, member: ConsumerMember) -> frozenset[str]:
-        """The topics that a member subscribes to: by name, and the last result of its regular expression."""
+        """The topics that a member subscribes to: by name, and by the last result of its regular expression."""
         found = self.resolved.get(member.regex) if member.regex else None
         return frozenset(member.names) if found is None else found.topics.union(member.names)
 
@@ -271,7 +271,7 @@ class ConsumerGroup:
 
     @property
     def may_expire(self) -> bool:
-        """The group has no members."""
+        """Whether the group has no members."""
         return not self.members
 
     def usage(self) -> Usage:
@@ -325,7 +325,8 @@ class ConsumerGroup:
             raise self._stale(member, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Whether a member may read offsets; a request without a member id always may. Raises as `check_commit`."""
+        """Whether a member may read offsets; a request without a member id always may. Raises the same errors as
+        `check_commit`."""
         if member_id is None and epoch < 0:
             return
         member = self.member(member_id or "")
@@ -353,20 +354,20 @@ class ConsumerGroup:
         self.metadata_hash = metadata_hash
 
     def enter_epoch(self, epoch: int, metadata_hash: int) -> None:
-        """Be in a group epoch that was stored."""
+        """Enter a stored group epoch."""
         self.epoch, self.metadata_hash = epoch, metadata_hash
 
     def assigned(self, epoch: int, wall_ms: int, now_ms: int | None) -> None:
-        """The target assignment of this epoch was decided at this time, by the wall clock and the steady one."""
+        """The target assignment of this epoch was computed at this time, by the wall clock and the steady one."""
         self.assignment_epoch = epoch
         self.assigned_at_ms, self.decided_at_ms = wall_ms, now_ms
 
     def continue_from(self, generation: int) -> None:
-        """Go on from a generation of the classic protocol."""
+        """Continue from a generation of the classic protocol."""
         self.epoch = self.assignment_epoch = generation
 
     def decided(self, now_ms: int) -> None:
-        """Another coordinator decided the target assignment, at this time of the steady clock."""
+        """Another coordinator computed the target assignment, at this time of the steady clock."""
         self.decided_at_ms = now_ms
 
     def compared_with(self, image: Any) -> None:
@@ -374,7 +375,7 @@ class ConsumerGroup:
         self.seen = image
 
     def tried_on(self, topics: Any) -> None:
-        """The regular expressions were tried on these topics."""
+        """The regular expressions were evaluated on these topics."""
         self.tried = topics
 
     def resolving_timer(self, fire: Callable[[Step], None]) -> Timer:
@@ -384,7 +385,7 @@ class ConsumerGroup:
         return self.resolving
 
     def resolve(self, regex: str, resolved: ResolvedRegex, now_ms: int) -> None:
-        """A regular expression matches other topics than before."""
+        """A regular expression now matches other topics than before."""
         self.resolved[regex] = resolved
         self.resolved_at_ms = now_ms
 

@@ -1,6 +1,6 @@
 """The consumer groups (KIP-848) of one partition of `__consumer_offsets`.
 
-Hard state is the last value of each record. The groups are made from it when a coordinator begins, and then change
+Hard state is the last value of each record. The groups are built from it when a coordinator starts, and then change
 together with the records that they write.
 """
 
@@ -47,7 +47,7 @@ class ConsumerGroups(GroupKind):
         self._kinds, self._settings, self._image = context.kinds, context.settings, context.image
         self._classic: ClassicGroups = context.kinds[ClassicGroups.name]
         self.stored: dict[str, dict[bytes, bytes]] = {}
-        """Hard: group id -> key -> value."""
+        """Hard state: group id -> key -> value."""
         self.groups: dict[str, ConsumerGroup] = {}
         self._steps = Transitions(context.settings, context.timers, context.image, self._downgrade)
         self._migration = Migration(self._steps, self._classic, self)

@@ -54,7 +54,7 @@ class Heartbeats:
         return self._stay(group, command, step)
 
     def _group_to_join(self, command: ConsumerHeartbeat, step: Step) -> ConsumerGroup:
-        """The group is not created or migrated for a member that is refused; in an existing group, other errors come
+        """No group is created or converted for a member that is refused; in an existing group, other errors come
         first."""
         request = command.request
         try:
@@ -240,7 +240,8 @@ def _malformed(request: Request) -> str | None:
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: frozenset[TopicIdPartition] | None) -> None:
-    """A member may lag by one response that it has not received, if its partitions are part of its assignment."""
+    """A member may be one epoch behind if it missed the last response, provided that its partitions are part of its
+    assignment."""
     current = member.current
     if epoch == current.epoch:
         return
@@ -255,7 +256,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: frozenset[TopicIdPar
 
 
 def _is_full(request: Request) -> bool:
-    """Whether the request has all fields, as clients send it when they do not know what the broker knows."""
+    """Whether the request has all fields: clients send such a request when they do not know the broker's state."""
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
 

@@ -1,8 +1,8 @@
 """Migrates a live group from one protocol to the other (KIP-848, "Online migration").
 
-Upgrade: a member of the consumer protocol joins a classic group; the existing members stay, and go on with the classic
-protocol. Downgrade: the last member of the consumer protocol leaves; the others form a classic group, which rebalances.
-A group without members becomes what its next member uses.
+Upgrade: a member of the consumer protocol joins a classic group; the existing members stay, and continue with the
+classic protocol. Downgrade: the last member of the consumer protocol leaves; the others form a classic group, which
+rebalances. A group without members takes the protocol of its next member.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Migration:
     # -- up -------------------------------------------------------------------------------------------------------
 
     def upgraded(self, group_id: str, step: Step) -> ConsumerGroup | None:
-        """The classic group with this id, converted to a consumer group; None if there is none, or an empty one.
+        """The classic group with this id, converted to a consumer group; None if there is none, or if it is empty.
 
-        Raises GROUP_ID_NOT_FOUND if it must not be converted: clients then report that the group uses another protocol.
+        Raises GROUP_ID_NOT_FOUND if it cannot be converted: clients then report that the group uses another protocol.
         """
         classic = self._classic.get(group_id)
         if classic is None:
@@ -113,7 +113,7 @@ class Migration:
             step.write(records.current_record(group.group_id, member))
 
     def _retire(self, classic: ClassicGroup, step: Step) -> None:
-        """Delete the classic group; its waiting members must join again."""
+        """Delete the classic group; its waiting members have to join again."""
         for member in classic.members.values():
             step.answer(classic.take_join(member), refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
             step.answer(member.take_sync(), refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -128,7 +128,7 @@ class Migration:
     # -- down -----------------------------------------------------------------------------------------------------
 
     def downgrade(self, group: ConsumerGroup, step: Step) -> bool:
-        """Convert a group whose members all use the classic protocol; False if the settings forbid it."""
+        """Convert a group whose members all use the classic protocol. Returns False if the settings forbid it."""
         settings = self._steps.settings
         if not settings.may_downgrade or len(group.members) > settings.group_max_size:
             return False

@@ -51,7 +51,8 @@ def _next(
 
 
 def _without_unwanted(current: CurrentAssignment, wanted: Mapping[bytes, int]) -> CurrentAssignment:
-    """It has not confirmed the revocation yet; it must also revoke topics that it has unsubscribed from meanwhile."""
+    """The member has not confirmed the revocation yet; it must also revoke topics that it has unsubscribed from
+    since."""
     more = {place: since for place, since in current.assigned.items() if place[0] not in wanted}
     if not more:
         return current

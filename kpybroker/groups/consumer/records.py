@@ -155,7 +155,9 @@ def _read_member(group: ConsumerGroup, key: bytes, value: bytes) -> None:
     member.subscribe(told.subscribed_topic_names, told.subscribed_topic_regex or "")
     told_classic = told.classic_member_metadata
     if told_classic is not None and told_classic.supported_protocols:
-        member.use_classic(told_classic)  # one without a protocol is nobody's: earlier versions left the field out
+        member.use_classic(
+            told_classic
+        )  # a regular expression without a protocol belongs to no member: earlier versions omitted the field
     group.add(member)
 
 
@@ -184,7 +186,7 @@ def _read_current(group: ConsumerGroup, key: bytes, value: bytes) -> None:
 
 
 def _epochs(told: list[Any], epoch: int) -> dict[TopicIdPartition, int]:
-    """Partitions without epochs (before Kafka 4.3) get the member's epoch."""
+    """Partitions without epochs (from before Kafka 4.3) get the member's epoch."""
     return {
         (bytes(each.topic_id), partition): since
         for each in told

@@ -32,20 +32,20 @@ WITHOUT_RE2 = (
 )
 COMPILED_KEPT = 256
 _INNOCENT = re.compile(r"\\Q.*?(\\E|$)|\\[^CQ]", re.DOTALL)
-"""The parts of an expression that cannot contain the operator for one byte, which this RE2 has and Kafka's has not:
-quoted text and other escapes."""
+"""The parts of an expression that cannot contain the operator for a single byte, which this RE2 has and Kafka's RE2/J
+does not: quoted text and other escapes."""
 
 
 @lru_cache(maxsize=COMPILED_KEPT)
 def compiled(regex: str) -> Any:
     """The compiled expression. Raises INVALID_REGULAR_EXPRESSION."""
     try:
-        import re2  # only who subscribes by expression pays for loading it
+        import re2  # imported here, so that only groups with regular expressions pay for it
     except ImportError:
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, WITHOUT_RE2) from None
     why: object = f"it is longer than {LENGTH_MAX} characters"
     if _INNOCENT.sub("", regex).find("\\C") >= 0:
-        why = "\\C, a single byte, is not known here"
+        why = "\\C, a single byte, is not supported"
     elif len(regex) <= LENGTH_MAX:
         options = re2.Options()
         options.log_errors = False

@@ -177,7 +177,7 @@ class Transitions:
         if group.epoch <= group.assignment_epoch:
             return
         interval_ms = self._assignment_interval_ms(group.group_id)
-        if group.decided_at_ms is None:  # another coordinator decided, or none did
+        if group.decided_at_ms is None:  # another coordinator computed the assignment, or none has been computed
             passed_ms = min(max(step.wall_ms - group.assigned_at_ms, 0), interval_ms)
             group.decided(step.now_ms - passed_ms)
         assert group.decided_at_ms is not None
@@ -259,7 +259,7 @@ class Transitions:
         step.write(records.epoch_record(group))
 
     def leave_for_a_while(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
-        """A static member leaves and means to return (KIP-345): its partitions are kept until its session expires."""
+        """A static member leaves and intends to return (KIP-345): its partitions are kept until its session expires."""
         if member.rebalance is not None:
             member.rebalance.cancel()
         kept = dict.fromkeys(member.current.assigned, 0)

@@ -1,4 +1,4 @@
-"""What may be asked of the group machine of one `__consumer_offsets` partition. Errors are said at each command.
+"""The commands of the group machine of one `__consumer_offsets` partition, with their errors.
 
 An error that concerns the whole command is raised by `Runner.ask` as KafkaError; the four calls of the rebalance
 protocol answer with the API's own Response, whose error code may come with a member id.
@@ -142,7 +142,7 @@ class ErrandDone:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCommit:
-    """One offset to keep."""
+    """One offset to commit."""
 
     partition: int
     offset: int
@@ -154,9 +154,9 @@ class PartitionCommit:
 class CommitOffsets:
     """OffsetCommit and TxnOffsetCommit; answered with an ErrorCode for each partition, in order.
 
-    Whoever asks has verified the transaction. Raises: GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION where the client does not
-    know it), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, STALE_MEMBER_EPOCH,
-    UNSUPPORTED_VERSION.
+    The caller has already verified the transaction. Raises: GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION if the client does
+    not know that code), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
+    STALE_MEMBER_EPOCH, UNSUPPORTED_VERSION.
     """
 
     group_id: str
@@ -168,14 +168,15 @@ class CommitOffsets:
     """(name, id, commits)"""
     knows_group_id_not_found: bool
     transaction: tuple[int, int] | None = None
-    """(producer id, epoch): the offsets count once that has committed."""
+    """(producer id, epoch): the offsets take effect when that transaction commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """What a producer has committed within its transaction counts from here on, or never; answered with None.
+    """A transaction ends: the offsets that its producer committed in it take effect, or are dropped. Answered with
+    None.
 
-    Whoever asks has checked that the marker may be written.
+    The caller has already checked that the marker may be written.
     """
 
     marker: Marker
@@ -183,10 +184,11 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsets:
-    """OffsetFetch; answered with a list of (topic, [(partition, Committed or None)]); `topics` None: all of the group.
+    """OffsetFetch; answered with a list of (topic, [(partition, Committed or None)]). If `topics` is None, with all
+    offsets of the group.
 
-    With `require_stable` UNSTABLE_OFFSET_COMMIT stands for what an undecided transaction may change. An unknown group
-    has no offsets, which is no error. Raises, where a member asks (KIP-848): UNKNOWN_MEMBER_ID,
+    With `require_stable`, UNSTABLE_OFFSET_COMMIT replaces offsets that an open transaction may change. An unknown group
+    has no offsets, which is not an error. For a request by a member (KIP-848), raises: UNKNOWN_MEMBER_ID,
     STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.
     """
 
@@ -217,7 +219,7 @@ class DescribeGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListGroups:
-    """Answered with a list of list_groups.ListedGroup; empty filters let everything through, case does not matter."""
+    """Answered with a list of list_groups.ListedGroup. Empty filters match everything; filters ignore case."""
 
     states: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
@@ -225,7 +227,7 @@ class ListGroups:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """Forget a group and its offsets; answered with True while there is more to do.
+    """Delete a group and its offsets; answered with True while there is more to do.
 
     Raises: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
     """
@@ -235,13 +237,13 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class DropTopics:
-    """Forget all offsets of topics that were deleted; answered with True while there is more to do.
+    """Delete all offsets of deleted topics; answered with True while there is more to do.
 
-    Offsets of a topic made again under the same name stay: they carry its new id.
+    Offsets of a topic that was recreated under the same name stay: they have its new id.
     """
 
     topics: Mapping[str, bytes]
-    """name -> the id it had"""
+    """name -> the id that the topic had"""
 
 
 Command = (

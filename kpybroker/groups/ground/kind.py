@@ -1,7 +1,7 @@
-"""What a kind of group is to the machine: one folder for each group protocol, one object for its groups.
+"""The interface of a kind of group: one folder for each group protocol, one object for its groups.
 
-The machine knows offsets, time and the log. Everything else it asks of the kinds that `kinds.py` registers: which
-records they read, which commands they answer, and what may be done with a group of theirs.
+The machine handles offsets, time and the log. Everything else it delegates to the kinds that `kinds.py` registers:
+which records they read, which commands they handle, and what is allowed for their groups.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Usage(NamedTuple):
     """Which committed offsets of a group may expire (KIP-211)."""
 
     topics: frozenset[str] | None
-    """The topics in use, whose offsets stay; None if that is not known, and all of them stay."""
+    """The topics in use, whose offsets stay; None if they are unknown, in which case all offsets stay."""
     empty_since_ms: int | None
     """When the group became empty, by the wall clock: its offsets expire a retention time later. None: they expire a
     retention time after their commit."""
@@ -39,10 +39,10 @@ class Group(Protocol):
 
     @property
     def may_expire(self) -> bool:
-        """The group has no members, and none on their way: without offsets it may be deleted."""
+        """Whether the group has no members and none are joining: it may be deleted once it has no offsets."""
 
     def usage(self) -> Usage:
-        """What is in use."""
+        """The topics that the group uses."""
 
     def subscribes(self, topic: str) -> bool:
         """Whether any member may read the topic."""
@@ -72,11 +72,11 @@ class GroupKind(ABC):
     name: ClassVar[str]
     """The name of the kind, by which `GroupKinds` finds it."""
     record_kinds: ClassVar[Collection[int]]
-    """The kinds of record that these groups are kept in."""
+    """The kinds of record that store these groups."""
     stored: Mapping[str, Any]
-    """Hard: what the records keep of each group."""
+    """Hard state: what the records contain about each group."""
     groups: Mapping[str, Any]
-    """Soft: group id -> `Group`."""
+    """Soft state: group id -> `Group`."""
     classic_calls: ClassicCalls | None = None
     """Answers the classic calls for these groups; None: no group of this kind has classic members."""
     taken: ClassVar[ErrorCode] = ErrorCode.GROUP_ID_NOT_FOUND
@@ -94,11 +94,11 @@ class GroupKind(ABC):
 
     @abstractmethod
     def apply(self, kind: int, key: bytes, value: bytes | None) -> None:
-        """Take one record of `record_kinds` into the hard state. Raises MalformedFrame."""
+        """Apply one record of `record_kinds` to the hard state. Raises MalformedFrame."""
 
     @abstractmethod
     def wake(self, step: Step) -> None:
-        """A new coordinator begins: make the groups from the hard state, every session anew. Raises Damage."""
+        """A new coordinator starts: build the groups from the hard state, with new sessions. Raises Damage."""
 
     @abstractmethod
     def start_over(self, step: Step) -> None:
@@ -108,7 +108,7 @@ class GroupKind(ABC):
     # -- commands
 
     def decisions(self) -> Mapping[type, Decision]:
-        """How the commands are decided that are of this kind only."""
+        """The decisions on commands that only this kind has."""
         return {}
 
     def configure(self, settings: GroupSettings) -> None:
@@ -157,7 +157,7 @@ class KindContext(NamedTuple):
     """What the kinds of one machine are made from."""
 
     kinds: GroupKinds
-    """The kinds that were made before; the machine adds each one after it is made."""
+    """The kinds that were created before; the machine adds each one after it is created."""
     settings: GroupSettings
     timers: Timers
     new_id: Callable[[], str]
@@ -186,7 +186,7 @@ class GroupKinds:
         self._kinds: list[GroupKind] = []
 
     def add(self, kind: GroupKind) -> None:
-        """Register a kind; where two have a group of one id, the later kind counts."""
+        """Register a kind; if two kinds have a group with the same id, the later kind counts."""
         self._kinds.append(kind)
         if isinstance(kind, DefaultKind):
             self.default = kind
@@ -214,7 +214,7 @@ class GroupKinds:
         return kind, kind.groups[group_id]
 
     def classic_calls(self, group_id: str) -> ClassicCalls:
-        """Who answers JoinGroup, SyncGroup, Heartbeat and LeaveGroup for a group id."""
+        """The object that answers JoinGroup, SyncGroup, Heartbeat and LeaveGroup for a group id."""
         kind = self.of(group_id)
         return (kind and kind.classic_calls) or self.default.classic_calls
 
@@ -222,7 +222,7 @@ class GroupKinds:
         """A group without members gives way to one of another kind.
 
         Raises `for_kind.taken` if a group of another kind keeps the id; GROUP_MAX_SIZE_REACHED. Groups of every kind
-        count, those of protocols that are not served, too: each takes memory.
+        count, including those of unserved protocols: each takes memory.
         """
         for kind in self._kinds:
             if kind is not for_kind and group_id in kind.groups:

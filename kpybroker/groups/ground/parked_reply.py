@@ -1,4 +1,4 @@
-"""Replies that a group completes later, without a task for each."""
+"""Replies that a group completes later, without a task for each reply."""
 
 from __future__ import annotations
 

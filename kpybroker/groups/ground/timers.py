@@ -1,4 +1,4 @@
-"""Deadlines without a task for each: one heap, whose entries are examined only when they are due.
+"""Deadlines without a task for each one: a single heap, whose entries are examined only when they are due.
 
 Moving a deadline to a later time, as every heartbeat does, costs one assignment: the old entry in the heap comes up too
 early, and is pushed again.
@@ -43,11 +43,11 @@ class Timers:
         self._sweep_at = SWEEP_FROM
 
     def clear(self) -> None:
-        """Remove all timers; they must not be set again."""
+        """Remove all timers; they cannot be set again."""
         self._heap.clear()
 
     def set(self, timer: Timer, at_ms: int) -> None:
-        """Let `timer` fire at `at_ms`, in place of any earlier setting."""
+        """Let `timer` fire at `at_ms`, replacing any earlier setting."""
         timer.at_ms = at_ms
         if timer.queued_ms is None or at_ms < timer.queued_ms:
             self._push(timer, at_ms)

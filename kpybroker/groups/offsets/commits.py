@@ -42,7 +42,7 @@ def commit(command: CommitOffsets, settings: GroupSettings, step: Step) -> list[
             codes.append(ErrorCode.NONE)
     if step.size_bytes > settings.max_batch_bytes:
         del step.records[first:]
-        raise KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "more offsets than one batch may hold")
+        raise KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "more offsets than fit into one batch")
     return codes
 
 
@@ -62,7 +62,7 @@ def delete(
                 step.write(commit_record(group.group_id, (topic, partition), None))
     if step.size_bytes > settings.max_batch_bytes:
         del step.records[first:]
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "more offsets than one batch may hold")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "more offsets than fit into one batch")
     return kept
 
 

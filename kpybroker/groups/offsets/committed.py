@@ -14,8 +14,8 @@ class Committed(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int
-    """When it expires whatever the group does, for clients that send a retention time (OffsetCommit v2 to v4); -1 for
-    never."""
+    """When the offset expires even if the group is in use, for clients that send a retention time (OffsetCommit v2 to
+    v4); -1 for never."""
     topic_id: bytes
 
     def expired(self, unused_since_ms: int, wall_ms: int, retention_ms: int) -> bool:

@@ -25,7 +25,7 @@ OfProducer = dict[str, dict[TopicPartition, PendingOffset | None]]
 
 
 class PendingOffsets:
-    """By producer id."""
+    """Pending offsets by producer id."""
 
     __slots__ = ("_groups", "_open")
 
@@ -38,7 +38,7 @@ class PendingOffsets:
         return bool(self._open)
 
     def add(self, producer_id: int, group_id: str, place: TopicPartition, pending: PendingOffset) -> None:
-        """Add an offset; of one producer, the later one counts."""
+        """Add an offset; if a producer adds the same one twice, the later value counts."""
         self._open.setdefault(producer_id, {}).setdefault(group_id, {})[place] = pending
         self._groups.setdefault(group_id, {})[producer_id] = None
 

@@ -75,7 +75,11 @@ def read_commit(record: Stored) -> Commit:
         version, offset, leader_epoch, metadata, commit_timestamp_ms, mark, topic_id = _USUAL.unpack(value)
         if version == _COMMIT_VERSION and metadata == _NO_METADATA and mark == _TOPIC_ID_FOLLOWS:
             usual = (offset, leader_epoch, "", commit_timestamp_ms, -1, topic_id)
-            return group, place, tuple.__new__(Committed, usual)  # Committed(...) is a function in Python
+            return (
+                group,
+                place,
+                tuple.__new__(Committed, usual),
+            )  # Committed(...) would run a function written in Python
     new = parse(OffsetCommitValue, version_of(value, HIGHEST_VERSION), value, 2)
     committed = Committed(
         new.offset, new.leader_epoch, new.metadata, new.commit_timestamp, new.expire_timestamp, new.topic_id

@@ -63,14 +63,14 @@ def step(state: State, event: Event, now_ms: int, chance: Random) -> Stepped:
 
 
 def _start(state: State, event: Start, now_ms: int, chance: Random) -> Stepped:
-    """Resume from disk. A former leader does not go on leading: it may have reported more than its disk has."""
+    """Resume from disk. A former leader does not continue to lead: it may have acknowledged more than its disk has."""
     if state.leader_id != NOBODY:
         return _follow(state, state.epoch, state.leader_id, now_ms, chance)
     if not state.may_stand:
         return state, []
     if not state.others_needed:
         return _stand(state, now_ms, chance)
-    wait_ms = chance.randrange(state.timing.spread_ms)  # no election timeout: pre-votes disturb nobody
+    wait_ms = chance.randrange(state.timing.spread_ms)  # no election timeout, so pre-votes disturb no other node
     return state._replace(role=Role.UNATTACHED, deadline_ms=now_ms + wait_ms), []
 
 
@@ -80,7 +80,7 @@ def _tick(state: State, event: TimerTick, now_ms: int, chance: Random) -> Steppe
             return check_quorum(state, now_ms, chance)
         if not state.may_stand:
             # No Persist: the epoch and the vote are on disk, and after a restart this node may follow the same leader
-            # again. The disk itself may hang, and this node must go on meanwhile.
+            # again. The disk itself may hang, and this node must continue in the meantime.
             return _attach(state, state.epoch, now_ms, chance)[0], []
         if state.role is Role.PROSPECTIVE:
             return _give_up(state, now_ms, chance)
@@ -100,7 +100,7 @@ def _fetch_deadline_ms(state: State, now_ms: int, chance: Random) -> int:
 
 
 def _wonder(state: State, now_ms: int, chance: Random) -> Stepped:
-    """Start a pre-vote: ask whether an election could be won, before a new epoch disturbs the others."""
+    """Start a pre-vote: find out whether an election could be won, before a new epoch disturbs the others."""
     if not state.others_needed:
         return _stand(state, now_ms, chance)
     asking = state._replace(
@@ -114,7 +114,8 @@ def _wonder(state: State, now_ms: int, chance: Random) -> Stepped:
 
 
 def _stand(state: State, now_ms: int, chance: Random) -> Stepped:
-    """Start an election in a new epoch, if there is one left. If this node's own vote is a majority, lead at once."""
+    """Start an election in a new epoch, unless the epochs are used up. If this node's own vote is a majority, lead at
+    once."""
     if state.epoch >= EPOCH_MAX:
         return _give_up(state, now_ms, chance)
     epoch = state.epoch + 1
@@ -127,7 +128,7 @@ def _stand(state: State, now_ms: int, chance: Random) -> Stepped:
         retry_at_ms=now_ms + state.timing.retry_ms,
     )
     if not state.others_needed:
-        return lead(candidate, now_ms)  # the vote and its success are one write
+        return lead(candidate, now_ms)  # the vote and the election's result are one write
     return candidate, [Persist(candidate.voted), *_asks(candidate)]
 
 
@@ -229,7 +230,7 @@ def _follow(state: State, epoch: int, leader_id: int, now_ms: int, chance: Rando
 
 
 def _leader_told(state: State, event: LeaderTold, now_ms: int, chance: Random) -> Stepped:
-    """Accept a later epoch, or a leader of this one if none is known."""
+    """Accept a later epoch, or the leader of this epoch if none is known yet."""
     if event.epoch < state.epoch:
         return state, []
     if event.leader_id in (NOBODY, state.node_id):
@@ -290,7 +291,7 @@ def _hurry(state: State, at_ms: int) -> State:
 
 
 def _voters_changed(state: State, event: VotersChanged, now_ms: int, chance: Random) -> Stepped:
-    """The log's new voters count from now on, committed or not."""
+    """The log's new voters take effect now, committed or not."""
     if state.is_leader:
         return lead_others(state, event, now_ms, chance)
     answers = {voter: granted for voter, granted in state.answers.items() if voter in event.voters}

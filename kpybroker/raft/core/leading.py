@@ -1,4 +1,4 @@
-"""The leader's part of Raft's function: announce, count, check the quorum, resign (KIP-595, KIP-853).
+"""The leader's part of Raft's function: announce itself, count fetches, check the quorum, resign (KIP-595, KIP-853).
 
 Followers pull: the offset of a voter's Fetch is the end of its log on disk. The high watermark is what a majority has.
 """
@@ -54,7 +54,8 @@ def lead(state: State, now_ms: int) -> Stepped:
 
 
 def lead_others(state: State, event: VotersChanged, now_ms: int, chance: Random) -> Stepped:
-    """Lead with other voters; those that stay keep their progress. A leader that is no voter leads for now."""
+    """Lead with other voters; those that stay keep their progress. A leader that is not a voter continues to lead for
+    now."""
     assert state.synced is not None
     assert state.fetched_ms is not None
     changed = state._replace(

@@ -11,13 +11,13 @@ EPOCH_MAX: Final = 2**31 - 1
 """Epochs are int32: after this one, no election is possible."""
 
 LATE_MS: Final = 100
-"""If a timer fires this late, the node was suspended."""
+"""If a timer fires at least this late, the node was suspended."""
 READING_MS: Final = 10
 """How long a node that was suspended reads what other nodes have sent, before it considers them silent."""
 
 
 class Voted(NamedTuple):
-    """What must be on disk before anything else happens in an epoch: the contents of `quorum-state`."""
+    """The contents of `quorum-state`, which must be on disk before anything else happens in an epoch."""
 
     epoch: int = 0
     leader_id: int = NOBODY
@@ -69,7 +69,7 @@ class Role(Enum):
     PROSPECTIVE = "asks whether it would be elected (pre-vote)"
     CANDIDATE = "asks for votes"
     LEADER = "leads"
-    RESIGNED = "has led this epoch, and does not any more"
+    RESIGNED = "led this epoch and has resigned"
 
 
 class State(NamedTuple):

@@ -93,11 +93,11 @@ class VoterSet(NamedTuple):
         return any(voter.key == (node_id, directory_id) for voter in self.voters)
 
     def with_voter(self, voter: Voter) -> VoterSet:
-        """With a voter added, or replaced."""
+        """The set with a voter added, or replaced."""
         return VoterSet.of([*(other for other in self.voters if other.node_id != voter.node_id), voter])
 
     def without(self, node_id: int) -> VoterSet:
-        """With a voter removed."""
+        """The set with a voter removed."""
         return VoterSet(tuple(voter for voter in self.voters if voter.node_id != node_id))
 
     def __str__(self) -> str:

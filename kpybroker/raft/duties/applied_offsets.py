@@ -1,4 +1,5 @@
-"""How far the other nodes have applied the metadata, by their fetches (KIP-1166), and the requests that wait for them.
+"""How far the other nodes have applied the metadata, according to their fetches (KIP-1166), and the requests that wait
+for them.
 
 A request that creates a topic waits until every live broker has applied it. Kafka does not wait: there, a client that
 asks another broker next may be told that the topic does not exist.
@@ -38,14 +39,14 @@ class AppliedOffsets:
             self._settle()
 
     def forget_all(self) -> None:
-        """This node no longer leads: nothing waits any longer."""
+        """This node no longer leads: no request waits any longer."""
         self._applied.clear()
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
 
     async def wait(self, nodes: Callable[[], Iterable[int]], end: int, timeout_ms: int) -> None:
-        """Until all of `nodes()` have applied every record below `end`, or the time is over."""
+        """Wait until all of `nodes()` have applied every record below `end`, or the time is over."""
         if self._reached(nodes, end) or len(self._waiting) >= WAITERS_MAX:
             return
         loop = asyncio.get_running_loop()

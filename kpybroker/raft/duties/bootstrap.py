@@ -51,7 +51,7 @@ class FoundCluster(NamedTuple):
     leader_id: int
     epoch: int
     cluster_id: str | None
-    """None if it did not say."""
+    """None if the controller did not report it."""
 
 
 class BootstrapCheck:

@@ -33,7 +33,7 @@ class ElectionRpcs:
         asked = only_partition(driver, request)
         if not self._is_for_this_node(request.voter_id, asked.voter_directory_id):
             return self._voted(granted=False, error=ErrorCode.INVALID_VOTER_KEY)
-        newest_epoch = asked.replica_epoch - (0 if asked.pre_vote else 1)  # a candidate's own has no records yet
+        newest_epoch = asked.replica_epoch - (0 if asked.pre_vote else 1)  # a candidate's own epoch has no records yet
         if not 0 <= asked.last_offset_epoch <= newest_epoch or asked.last_offset < 0 or self._is_absurd(newest_epoch):
             return self._voted(granted=False, error=ErrorCode.INVALID_REQUEST)
         if asked.replica_epoch < driver.epoch:
@@ -49,7 +49,7 @@ class ElectionRpcs:
         return self._voted(granted=bool(granted))
 
     def begin_epoch(self, request: begin_quorum_epoch.Request) -> begin_quorum_epoch.Response:
-        """Follow the leader that sent this, unless this node knows better."""
+        """Follow the leader that sent this, unless this node knows a later one."""
         row = only_partition(self._driver, request)
         if not self._is_for_this_node(request.voter_id, row.voter_directory_id):
             refused: begin_quorum_epoch.Response = self._acknowledged(begin_quorum_epoch, ErrorCode.INVALID_VOTER_KEY)
@@ -62,7 +62,7 @@ class ElectionRpcs:
         return answer
 
     def end_epoch(self, request: end_quorum_epoch.Request) -> end_quorum_epoch.Response:
-        """The leader that sent this has resigned: hold an election."""
+        """The leader that sent this has resigned: start an election."""
         row = only_partition(self._driver, request)
         error = self._check_leader_of(row)
         if not error:

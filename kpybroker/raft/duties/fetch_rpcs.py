@@ -1,4 +1,4 @@
-"""Replication of the metadata log as its leader serves it: Fetch (KIP-595) and FetchSnapshot (KIP-630)."""
+"""Replication of the metadata log on its leader: Fetch (KIP-595) and FetchSnapshot (KIP-630)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class FetchRpcs:
         self._applied.note(replica_id, min(wanted.high_watermark, wanted.fetch_offset))
 
     def has_news(self, request: fetch.Request) -> bool:
-        """There are records for this fetch, or a higher high watermark than the replica knows (KIP-1166)."""
+        """Whether there are records for this fetch, or a higher high watermark than the replica knows (KIP-1166)."""
         wanted = request.topics[0].partitions[0]
         driver = self._driver
         return bool(wanted.fetch_offset < driver.log.written_end or wanted.high_watermark < driver.state.high_watermark)
@@ -134,7 +134,7 @@ class FetchRpcs:
         row.error_code = check_leader(driver, wanted.current_leader_epoch)
         if not row.error_code:
             if driver.voters.counts(request.replica_id, wanted.replica_directory_id):
-                driver.step(raft.ReplicaFetched(request.replica_id, 0))  # a sign of life; it reports no progress
+                driver.step(raft.ReplicaFetched(request.replica_id, 0))  # a sign of life, but not a report of progress
             try:
                 limit_bytes = min(request.max_bytes, driver.config.controller_quorum_fetch_snapshot_max_bytes)
                 row.size, found = await driver.metadata.snapshots.read(asked, wanted.position, limit_bytes)
@@ -155,7 +155,7 @@ class FetchRpcs:
         self._parked[look_again] = None
 
     def unpark(self, look_again: Callable[[], None]) -> None:
-        """Do not call it any more."""
+        """Stop calling it."""
         self._parked.pop(look_again, None)
 
     def wake_soon(self) -> None:

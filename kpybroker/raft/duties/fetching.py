@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 WAIT_MS = 500
 """How long a leader may hold a fetch without news (Kafka's value)."""
 TWIN_TIMEOUTS = 3
-"""After so many fetch timeouts the others have forgotten that this node led before it lost its directory."""
+"""After this many fetch timeouts, the other nodes have forgotten that this node led before it lost its directory."""
 REFUSALS = 2
-"""So many refused connections in a row mean that the leader's process has ended."""
+"""This many refused connections in a row mean that the leader's process has ended."""
 
 
 class FetchSource(NamedTuple):
@@ -95,7 +95,7 @@ class MetadataFetcher:
         return state.role in (Role.UNATTACHED, Role.RESIGNED) and not state.may_stand
 
     def _next_source(self) -> FetchSource | None:
-        """The leader, or for an observer without one any known node; None if there is nobody to fetch from."""
+        """The leader, or for an observer without one any known node; None if there is no node to fetch from."""
         if self._source is not None:
             return self._source
         state = self._driver.state
@@ -108,7 +108,7 @@ class MetadataFetcher:
         return None if anybody is None else FetchSource(raft.NOBODY, state.epoch, anybody)
 
     async def _run(self) -> None:
-        """Fetch until cancelled, or until this node cannot go on."""
+        """Fetch until cancelled, or until this node cannot continue."""
         while True:
             self._changed.clear()
             source = self._next_source()
@@ -140,12 +140,12 @@ class MetadataFetcher:
         driver = self._driver
         await driver.metadata.synced()
         if not self._matters(source):
-            self._hang_up()  # the leader changed during the dial: this connection would stay the source for ever
+            self._hang_up()  # the leader changed during the dial, so this connection would remain the source for ever
             return
         async with asyncio.timeout(self._timeout_s):
             peer = await self._connect(source)
             if not driver.metadata.is_safe:
-                return  # appended to during the dial: a fetch must not claim what is not on disk
+                return  # records were appended during the dial, and a fetch must not claim records that are not on disk
             request = driver.identity.fetch(
                 driver.epoch,
                 driver.metadata.tail,
@@ -172,13 +172,14 @@ class MetadataFetcher:
             await self._take(source, row)
 
     def _check_membership(self, source: FetchSource, response: Any) -> None:
-        """Refuse to start if this node can never follow this quorum: another cluster's, or a twin leads it."""
+        """Refuse to start if this node can never follow this quorum: the quorum belongs to another cluster, or a node
+        with the same id leads it."""
         driver = self._driver
         if response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             self._readiness.refuse(
-                f"the controllers at {source.address.host}:{source.address.port} are of another cluster, and this node "
-                f"is of {driver.identity.cluster_id}; correct the addresses of the controllers, or choose an empty "
-                "directory (log.dirs) and set kpybroker.cluster.id"
+                f"the controllers at {source.address.host}:{source.address.port} belong to another cluster: this node "
+                f"belongs to {driver.identity.cluster_id}; correct the addresses of the controllers, or choose an "
+                "empty directory (log.dirs) and set kpybroker.cluster.id"
             )
         leaders = [row.current_leader.leader_id for topic in response.responses for row in topic.partitions]
         if source.node_id != raft.NOBODY or driver.identity.node_id not in leaders:
@@ -188,8 +189,8 @@ class MetadataFetcher:
         since_ms = self._twin_since_ms = now_ms if self._twin_since_ms is None else self._twin_since_ms
         if now_ms - since_ms > TWIN_TIMEOUTS * self._config.controller_quorum_fetch_timeout_ms:
             self._readiness.refuse(
-                f"node {driver.identity.node_id} leads the metadata quorum, and this is another node of that id; give "
-                "every node a node.id of its own"
+                f"node {driver.identity.node_id} leads the metadata quorum, and this is another node with that id; "
+                "give every node a node.id of its own"
             )
 
     async def _connect(self, source: FetchSource) -> Peer:

@@ -31,7 +31,8 @@ class LeaderDuties:
 
     @property
     def is_active(self) -> bool:
-        """This node leads, and its Image has every record from before its epoch and this leader's first ones."""
+        """Whether this node leads and its Image has every record from before its epoch, and this leader's first
+        records."""
         return self._active_from is not None and self._driver.metadata.applied >= self._active_from
 
     def elected(self, lead: raft.Lead) -> None:
@@ -71,7 +72,7 @@ class LeaderDuties:
         self._active_from = driver.log.end
 
     def _give_up(self, reason: KafkaError | OSError) -> None:
-        """If file descriptors are short, resign: this node may be elected again. Raises any other reason."""
+        """If file descriptors are short, resign: this node may be elected again later. Raises any other reason."""
         code = reason.code if isinstance(reason, KafkaError) else ErrorCode.NONE
         if code != ErrorCode.KAFKA_STORAGE_ERROR and not is_short(reason):
             raise reason

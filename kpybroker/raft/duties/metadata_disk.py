@@ -1,4 +1,4 @@
-"""Watches the disk of the metadata log: a node whose disk hangs leaves the quorum to the others."""
+"""Watches the disk of the metadata log: a node whose disk hangs leaves the quorum to the other nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MetadataDisk:
         self._watch.stop()
 
     def forbids(self, event: raft.Event, effects: Sequence[raft.Effect]) -> bool:
-        """This step would write to a disk that hangs. Ticks are never forbidden: timeouts must still fire."""
+        """Whether this step would write to a disk that hangs. Ticks are never forbidden: timeouts must still fire."""
         return (
             bool(self._watch.hung)
             and type(event) is not raft.TimerTick

@@ -1,8 +1,8 @@
-"""When the Image is current. A broker takes its first Image then, not earlier.
+"""Determines when the Image is current. A broker adopts its first Image only then.
 
-The Image that a node reads from its own disk may belong to the leader's epoch and still lack records that the epoch
-committed later. The broker would take what such an Image lacks for deleted. So the Image counts as current only when it
-has all that the leader said, in this run, it had committed.
+The Image that a node reads from its own disk may belong to the leader's epoch and still lack records that were
+committed later in that epoch. The broker would treat partitions that such an Image lacks as deleted. So the Image
+counts as current only when it has everything that the leader has reported as committed since this node started.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kpybroker.raft.duties.voter_rpcs import VoterRpcs
 log = logging.getLogger(__name__)
 
 WARN_AFTER_MS = 5000
-"""A node that has waited this long for a leader logs a warning, and goes on waiting."""
+"""A node that has waited this long for a leader logs a warning, and continues to wait."""
 
 
 class Readiness:
@@ -31,7 +31,7 @@ class Readiness:
         self._callbacks: list[Callable[[], None]] = []
         self._refused: asyncio.Future[str] | None = None
         self._target = (-1, 0)
-        """An epoch, and the high watermark that its leader named first."""
+        """An epoch, and the first high watermark that its leader reported."""
 
     def leader_committed(self, epoch: int, high_watermark: int) -> None:
         """The leader of `epoch` has answered a fetch with this high watermark."""
@@ -41,7 +41,8 @@ class Readiness:
 
     @property
     def is_current(self) -> bool:
-        """The Image has what the leader of this epoch had committed: at least every record from before the epoch."""
+        """Whether the Image has everything that the leader of this epoch had committed: at least every record from
+        before the epoch."""
         driver = self._driver
         if driver.leader_id == NOBODY or driver.image.epoch != driver.epoch or driver.metadata.is_reading:
             return False
@@ -51,7 +52,7 @@ class Readiness:
         return self._target[0] == epoch and applied >= self._target[1]
 
     def when_current(self, callback: Callable[[], None]) -> None:
-        """Call once: now, or as soon as the Image is current."""
+        """Call once: either now, or as soon as the Image is current."""
         self._callbacks.append(callback)
         self.look_again()
 
@@ -68,7 +69,7 @@ class Readiness:
             self._refused.set_result(reason)
 
     async def wait(self, timeout_ms: int) -> None:
-        """Until the Image is current. Raises ConfigError: no leader was found in time, or `refuse` was called."""
+        """Wait until the Image is current. Raises ConfigError: no leader was found in time, or `refuse` was called."""
         waiting: asyncio.Future[str]
         self._refused = waiting = asyncio.get_running_loop().create_future()
         self.when_current(lambda: None if waiting.done() else waiting.set_result(""))

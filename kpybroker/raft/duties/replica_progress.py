@@ -1,4 +1,4 @@
-"""How far each replica of the metadata log has got, by its fetches from this leader.
+"""The progress of each replica of the metadata log, according to its fetches from this leader.
 
 DescribeQuorum shows it (KIP-836), and AddRaftVoter requires that the new voter has caught up (KIP-853).
 """
@@ -59,7 +59,8 @@ class ReplicaProgress:
         self._replicas[key] = Progress(offset, now_ms, caught_up_ms, end)
 
     def is_caught_up(self, node_id: int, directory_id: bytes) -> bool:
-        """The replica had the whole log at some time within the last hour (Kafka's condition for a new voter)."""
+        """Whether the replica had the whole log at some time within the last hour (Kafka's condition for a new
+        voter)."""
         progress = self._replicas.get((node_id, directory_id))
         if progress is None or progress.caught_up_ms == NEVER_MS:
             return False

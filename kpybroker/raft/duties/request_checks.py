@@ -1,4 +1,5 @@
-"""What all requests between nodes of the quorum have in common: their cluster, their partition, their leader epoch."""
+"""Checks that all requests between nodes of the quorum share: their cluster, their partition, and their leader
+epoch."""
 
 from __future__ import annotations
 

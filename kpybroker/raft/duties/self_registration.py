@@ -1,4 +1,4 @@
-"""What a node tells the leader about itself (KIP-853): its address, or that it wants to become a voter.
+"""The requests by which a node registers itself with the leader (KIP-853): for a new address, or to become a voter.
 
 A voter whose address differs from the log's sends UpdateRaftVoter. A controller with
 `controller.quorum.auto.join.enable` that is not a voter sends AddRaftVoter. If the log has a voter with its id and
@@ -31,9 +31,9 @@ SLACK_MS = 100
 
 
 def fetches(idle_ms: int | None) -> bool | None:
-    """Whether a voter is running, by how long it has not fetched (None: never), LOOK_S after the first look at it.
+    """Whether a voter is running, judged by how long it has not fetched (None: never) LOOK_S after the first look.
 
-    None if that does not tell: the voter may be slow.
+    None if that is inconclusive: the voter may be slow.
     """
     if idle_ms is None or idle_ms >= 1000 * LOOK_S - SLACK_MS:
         return False
@@ -41,7 +41,7 @@ def fetches(idle_ms: int | None) -> bool | None:
 
 
 class SelfRegistration:
-    """A task that sends this node's requests until the log says what the node wants it to say."""
+    """A task that sends this node's requests until the log contains what the node asked for."""
 
     def __init__(self, driver: Driver, readiness: Readiness) -> None:
         self._driver = driver
@@ -50,7 +50,7 @@ class SelfRegistration:
         self._timeout_s = driver.config.controller_quorum_request_timeout_ms / 1000
         self._changed = asyncio.Event()
         self._updated_in = (-1, -1)
-        """Epoch and leader that took this voter's UpdateRaftVoter, at kraft.version 0."""
+        """Epoch and leader that accepted this voter's UpdateRaftVoter, at kraft.version 0."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -113,15 +113,15 @@ class SelfRegistration:
             self._updated_in = epoch, leader_id
 
     async def _is_gone(self, node_id: int, directory_id: bytes) -> bool:
-        """Whether that voter is not running. Fails this node if it is. Raises one of LOST."""
+        """Whether that voter is not running. If it is running, this node fails. Raises one of LOST."""
         driver = self._driver
         epoch = driver.epoch
         await asyncio.sleep(LOOK_S)
         does_fetch = fetches(await self._idle_ms(node_id, directory_id))
         if does_fetch and driver.voters.set.has(node_id, directory_id):
             driver.fail(
-                f"node {Voter(node_id, directory_id)} votes and runs, and this is another node of that id, which would "
-                "take its place (controller.quorum.auto.join.enable); give every node a node.id of its own"
+                f"node {Voter(node_id, directory_id)} is a running voter; this is another node with that id, which "
+                "would replace it (controller.quorum.auto.join.enable); give every node a node.id of its own"
             )
         return does_fetch is False and driver.epoch == epoch
 

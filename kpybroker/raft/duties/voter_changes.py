@@ -35,14 +35,14 @@ class VoterSetChanges:
         self._timeout_s = driver.config.controller_quorum_request_timeout_ms / 1000
         self._is_busy = False
         self._waiting: tuple[int, asyncio.Future[None]] | None = None
-        """The end of the change under way, and the future of the request that waits for its commit."""
+        """The end of the change in progress, and the future of the request that waits for its commit."""
         self._described: dict[int, Voter] = {}
-        """At kraft.version 0: the voters as their UpdateRaftVoter requests of this epoch described them."""
+        """At kraft.version 0: the voters, as their UpdateRaftVoter requests of this epoch described them."""
 
     # ---- requests
 
     async def add(self, request: add_raft_voter.Request) -> add_raft_voter.Response:
-        """Make a voter of an observer that has caught up. Raises KafkaError."""
+        """Turn an observer that has caught up into a voter. Raises KafkaError."""
         self._check_asked(request)
         endpoints = _endpoints(request)
         voter = Voter(request.voter_id, request.voter_directory_id, endpoints)
@@ -76,7 +76,7 @@ class VoterSetChanges:
         return add_raft_voter.Response(error_message=None)
 
     async def remove(self, request: remove_raft_voter.Request) -> remove_raft_voter.Response:
-        """Make an observer of a voter. If it is this leader, it resigns after the commit. Raises KafkaError."""
+        """Turn a voter into an observer. If it is this leader, it resigns after the commit. Raises KafkaError."""
         self._check_asked(request)
         if request.voter_id < 0 or request.voter_directory_id == NO_DIRECTORY:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names no voter: it needs an id and a directory id")
@@ -93,7 +93,8 @@ class VoterSetChanges:
         return remove_raft_voter.Response(error_message=None)
 
     def update(self, request: update_raft_voter.Request) -> update_raft_voter.Response:
-        """Note a voter's address and supported versions. The response names the leader, also when it is an error."""
+        """Note a voter's address and supported versions. The response names the leader, even if it has an error
+        code."""
         error = ErrorCode.NONE
         try:
             self._update(request)
@@ -165,7 +166,7 @@ class VoterSetChanges:
         if level == driver.kraft_version:
             return
         if self._is_busy or not driver.state.may_change_voters:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "another change of the quorum is under way")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "another change of the quorum is in progress")
         self._is_busy = True
         try:
             await self._until_committed(self._append(self._voters_at(level), level))
@@ -191,7 +192,7 @@ class VoterSetChanges:
     def _check_ready(self, what: str) -> None:
         driver = self._driver
         if self._is_busy:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "another change of the voters is under way")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "another change of the voters is in progress")
         if driver.state.high_watermark <= driver.state.epoch_start:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the leader has not yet committed a record of its epoch")
         if not driver.kraft_version:
@@ -225,20 +226,21 @@ class VoterSetChanges:
     # ---- the change
 
     def _append(self, voters: VoterSet, kraft_version: int | None = None) -> int:
-        """Append the new voters, which count from now on; returns the end of the log."""
+        """Append the new voters, which take effect at once; returns the end of the log."""
         driver = self._driver
         rows = voter_rows(driver.kraft_version if kraft_version is None else kraft_version, voters)
         log.info("voters of the metadata quorum from offset %d on: %s", driver.log.end, voters)
         return driver.append(rows if kraft_version is not None else rows[1:], [], control=True)
 
     async def _until_committed(self, end: int) -> None:
-        """Raises REQUEST_TIMED_OUT: the change may still commit. NOT_LEADER_OR_FOLLOWER: the next leader decides."""
+        """Wait for the commit. Raises REQUEST_TIMED_OUT: the change may still commit. NOT_LEADER_OR_FOLLOWER: the next
+        leader decides."""
         if self._driver.state.high_watermark >= end:
             return
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[None] = loop.create_future()
         self._waiting = end, waiting
-        late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the change is written, and has not committed yet")
+        late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the change is written, but has not committed yet")
         timer = loop.call_later(self._timeout_s, lambda: None if waiting.done() else waiting.set_exception(late))
         try:
             await waiting
@@ -252,12 +254,12 @@ class VoterSetChanges:
             self._waiting[1].set_result(None)
 
     def role_changed(self, before: raft.State) -> None:
-        """A former leader makes no changes: the next leader decides about the one under way."""
+        """A former leader makes no changes: the next leader decides on the one in progress."""
         if not before.is_leader:
             return
         self._described.clear()
         if self._waiting is not None and not self._waiting[1].done():
-            why = "another node leads the metadata quorum, and decides about the change"
+            why = "another node leads the metadata quorum now, and decides on the change"
             self._waiting[1].set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, why))
 
 

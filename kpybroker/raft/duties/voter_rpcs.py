@@ -52,7 +52,7 @@ class VoterRpcs:
 
     @property
     def no_leader_reason(self) -> str | None:
-        """Why no leader can be elected, as far as this node can tell; None if it cannot."""
+        """Why no leader can be elected, as far as this node can tell; None if it cannot tell."""
         me = self._driver.identity.node_id
         if self._twin_known_to is not None:
             return f"voter {self._twin_known_to} says that node {me} leads: is another node running with this node.id?"
@@ -65,7 +65,7 @@ class VoterRpcs:
 
     @property
     def lacks_majority(self) -> bool:
-        """Too many voters left the last request unanswered for a leader to be elected."""
+        """Whether too many voters left the last request unanswered for a leader to be elected."""
         everybody = self._everybody
         silent = sum(address is not None and self._is_silent(address) for address in everybody.values())
         return 2 * (len(everybody) - silent) <= len(everybody)
@@ -75,7 +75,8 @@ class VoterRpcs:
 
     @property
     def _everybody(self) -> dict[str, Address | None]:
-        """The voters by the name to show; before the log names voters, the addresses where a leader may be known."""
+        """The voters by the names to show; if the log does not name voters yet, the addresses where a leader may be
+        known."""
         driver = self._driver
         if not driver.voters.ids:
             own = driver.identity.listener
@@ -85,11 +86,11 @@ class VoterRpcs:
         return {f"{voter} at {at.host}:{at.port}" if at else f"{voter}": at for voter, at in known.items()}
 
     async def finish(self) -> None:
-        """Until every request under way is answered or dropped."""
+        """Wait until every request in progress is answered or dropped."""
         await asyncio.gather(*(task for _, task in self._under_way.values()), return_exceptions=True)
 
     async def close(self) -> None:
-        """Drop every request under way, and close the connections."""
+        """Drop every request in progress, and close the connections."""
         tasks = [task for _, task in self._under_way.values()]
         for task in tasks:
             task.cancel()

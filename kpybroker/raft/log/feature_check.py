@@ -40,7 +40,7 @@ def check_served(world: World, config: BrokerConfig, supported: Mapping[str, tup
             for batch in _batches_of(world, bootstrap):
                 _note(batch, levels, bootstrap)
     except (OSError, Damage, KafkaError, MalformedFrame):
-        return  # damaged rather than newer: opening the log reports it
+        return  # the log is damaged rather than newer: opening it reports the damage
     wrong = [name for name, level in levels.items() if not _is_served(supported.get(name, (0, 0)), level)]
     if wrong:
         raise ConfigError(_refusal(directory, levels, wrong, supported, has_begun=has_begun))
@@ -71,8 +71,8 @@ def _refusal(
     elif has_begun:
         way = f"start the broker that wrote it, run `{'` and `'.join(commands)}`, stop it, and start this one again"
     else:
-        way = f"no broker was started on it yet, so format it anew, by `kpybroker storage format` or with {lowered}"
-    return f"{directory} cannot be taken over: {'; '.join(told)}; {way}. Nothing was touched"
+        way = f"no broker was started on it yet, so format it again, with `kpybroker storage format` or with {lowered}"
+    return f"{directory} cannot be used: {'; '.join(told)}; {way}. Nothing was changed"
 
 
 def _read_log(world: World, config: BrokerConfig, path: str, levels: Levels) -> bool:
@@ -140,7 +140,7 @@ def _note(batch: Batch, levels: Levels, where: str) -> None:
             raise ConfigError(
                 f"{where} has a metadata record of kind {key}, version {version}, at offset {record.offset}, which "
                 "is not known here: a newer Apache Kafka wrote it; use a newer kpybroker, or another directory "
-                "(log.dirs). Nothing was touched"
+                "(log.dirs). Nothing was changed"
             )
         if key == key_of(FeatureLevelRecord):
             level = unframe_record(record.value or b"")

@@ -46,7 +46,7 @@ class Identity(NamedTuple):
         return f"raft-client-{self.node_id}"
 
     def vote(self, question: raft.AskVote, voters: VoterSet) -> vote.Request:
-        """A Vote."""
+        """A Vote request."""
         asked = vote.PartitionData(
             replica_epoch=question.epoch,
             replica_id=self.node_id,
@@ -60,7 +60,7 @@ class Identity(NamedTuple):
         return vote.Request(cluster_id=self.cluster_id, voter_id=question.to, topics=[topic])
 
     def begin(self, question: raft.AskBegin, voters: VoterSet) -> begin_quorum_epoch.Request:
-        """A BeginQuorumEpoch, with this node's address."""
+        """A BeginQuorumEpoch request, with this node's address."""
         told = begin_quorum_epoch.PartitionData(
             voter_directory_id=_directory_of(question.to, voters),
             leader_id=self.node_id,
@@ -74,7 +74,7 @@ class Identity(NamedTuple):
         )
 
     def end(self, question: raft.AskEnd, voters: VoterSet) -> end_quorum_epoch.Request:
-        """An EndQuorumEpoch, with the preferred successors in order."""
+        """An EndQuorumEpoch request, with the preferred successors in order."""
         told = end_quorum_epoch.PartitionData(
             leader_id=self.node_id,
             leader_epoch=question.epoch,
@@ -96,7 +96,7 @@ class Identity(NamedTuple):
         return Voter(self.node_id, self.directory_id, () if self.listener is None else (self.listener,))
 
     def added(self, timeout_ms: int) -> add_raft_voter.Request:
-        """An AddRaftVoter for this node."""
+        """An AddRaftVoter request for this node."""
         return add_raft_voter.Request(
             cluster_id=self.cluster_id,
             timeout_ms=timeout_ms,
@@ -107,13 +107,13 @@ class Identity(NamedTuple):
         )
 
     def removed(self, voter: Voter) -> remove_raft_voter.Request:
-        """A RemoveRaftVoter for a voter with this node's id and another directory."""
+        """A RemoveRaftVoter request for a voter with this node's id and another directory."""
         return remove_raft_voter.Request(
             cluster_id=self.cluster_id, voter_id=voter.node_id, voter_directory_id=voter.directory_id
         )
 
     def updated(self, epoch: int) -> update_raft_voter.Request:
-        """An UpdateRaftVoter: this node's address and the kraft.versions it supports."""
+        """An UpdateRaftVoter request: this node's address and the kraft.versions that it supports."""
         low, high = KRAFT_VERSIONS
         return update_raft_voter.Request(
             cluster_id=self.cluster_id,
@@ -135,7 +135,7 @@ class Identity(NamedTuple):
     def fetch(
         self, epoch: int, tail: raft.Tail, *, log_start: int, high_watermark: int, wait_ms: int, max_bytes: int
     ) -> fetch.Request:
-        """A Fetch of the records after `tail`; the leader holds it for up to `wait_ms` if it has no news."""
+        """A Fetch request for the records after `tail`; the leader holds it for up to `wait_ms` if it has no news."""
         wanted = fetch.FetchPartition(
             current_leader_epoch=epoch,
             fetch_offset=tail.end,
@@ -155,7 +155,7 @@ class Identity(NamedTuple):
         )
 
     def fetch_snapshot(self, epoch: int, snapshot: raft.Tail, position: int, max_bytes: int) -> fetch_snapshot.Request:
-        """A FetchSnapshot from byte `position` on."""
+        """A FetchSnapshot request from byte `position` on."""
         wanted = fetch_snapshot.PartitionSnapshot(
             current_leader_epoch=epoch,
             snapshot_id=fetch_snapshot.SnapshotId(end_offset=snapshot.end, epoch=snapshot.epoch),
@@ -201,8 +201,7 @@ def _unclear(config: BrokerConfig, *, joins: bool) -> str | None:
     """The setting that is missing to format an empty directory; None if there is none."""
     if joins and config.cluster_id is None:
         return (
-            "this node joins a cluster that exists already; set kpybroker.cluster.id to its id, which `kpybroker "
-            "cluster` shows"
+            "this node joins an existing cluster; set kpybroker.cluster.id to its id, which `kpybroker cluster` shows"
         )
     is_default = config.text("kpybroker.initial.controllers") is None
     if (
@@ -231,7 +230,8 @@ def listener_of(config: BrokerConfig) -> tuple[str, str, int] | None:
 
 
 def _new_cluster_id(config: BrokerConfig) -> str | None:
-    """The id of a new cluster, derived from its voters, so that all of them get the same; None without voters."""
+    """The id of a new cluster, derived from its voters, so that all of them compute the same one; None without
+    voters."""
     named = sorted(
         (one.node_id, one.host, one.port)
         for ones in (config.controller_quorum_voters, config.initial_controllers or ())

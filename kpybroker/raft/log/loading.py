@@ -1,4 +1,5 @@
-"""Opening the metadata log: check it against its snapshot, replay it. Also the first records of a leader."""
+"""Opens the metadata log: checks it against its snapshot and replays it. Also contains the first records of a
+leader."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ async def open_log(world: World, config: BrokerConfig, path: str, base: Snapshot
 
 
 async def _holds(log: Log, base: Snapshot) -> bool:
-    """Whether the log has the snapshot's records. A crash may leave a leader's snapshot beside the log it replaces."""
+    """Whether the log has the snapshot's records. A crash may leave behind a leader's snapshot beside the log that it
+    replaces."""
     if log.end < base.end or log.start >= base.end:
         return log.end >= base.end
     last = base.end - 1
@@ -86,7 +88,7 @@ def begin_at(log: Log, snapshot: Tail) -> None:
 
 
 def _believe_batches(log: Log, snapshot: Tail) -> None:
-    """Take the epochs after the snapshot from the batches.
+    """Adopt the epochs of the batches after the snapshot.
 
     After a crash leader-epoch-checkpoint and the log may differ, since they are written separately. An epoch that the
     log does not have would let this node win elections that it should lose.
@@ -213,6 +215,6 @@ def way_out(reason: BaseException) -> str:
     cause: BaseException | None = reason
     while cause is not None:
         if isinstance(cause, OSError):
-            return "start again once the disk can be read and written: what was acknowledged is kept"
+            return "start again once the disk can be read and written: acknowledged records are kept"
         cause = cause.__cause__
-    return "restore it from a copy, or begin anew with an empty directory (log.dirs)"
+    return "restore it from a copy, or start over with an empty directory (log.dirs)"

@@ -88,7 +88,7 @@ class MetadataLog:
 
     @property
     def is_safe(self) -> bool:
-        """The whole log is on disk, so that a fetch may name `tail`."""
+        """Whether the whole log is on disk, so that a fetch may name `tail`."""
         return self.log.synced_end >= self.log.end
 
     @property
@@ -132,14 +132,14 @@ class MetadataLog:
         self.log.advance(min(self.applied, self.log.end))
 
     async def settle(self) -> None:
-        """Until everything appended is on disk. Raises Damage if it never will be."""
+        """Wait until everything appended is on disk. Raises Damage if it never will be."""
         while self._syncing is not None or self.log.behind is not None:
             await (self.log.until_written() if self._syncing is None else asyncio.shield(self._syncing))
         if self.log.offline is not None:
             raise Damage(self.log.offline)
 
     async def synced(self) -> None:
-        """Until the whole log is on disk; starts a sync if none is under way. Raises Damage."""
+        """Wait until the whole log is on disk; starts a sync if none is in progress. Raises Damage."""
         self._sync_soon()
         await self.settle()
 
@@ -155,13 +155,13 @@ class MetadataLog:
             log.error("the metadata log was not closed cleanly: %s", damage)
 
     def fail(self, why: str) -> None:
-        """The log can no longer be written or read: this node cannot go on."""
+        """The log can no longer be written or read: this node cannot continue."""
         self._on_damage(why)
 
     # ---- changes
 
     def append(self, rows: list[Row], records: Sequence[Any], epoch: int, *, control: bool) -> None:
-        """Append a batch as the leader; a sync is under way when this returns. Raises Damage.
+        """Append a batch as the leader; a sync is in progress when this returns. Raises Damage.
 
         All records get one timestamp: Kafka reads no other. Raises KafkaError if nothing was appended: POLICY_VIOLATION
         for a batch that is too large, KAFKA_STORAGE_ERROR if file descriptors are short.

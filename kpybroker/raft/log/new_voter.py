@@ -1,10 +1,10 @@
-"""A voter on an empty directory may belong to a new cluster, or may have lost its disk.
+"""A voter on an empty directory: it may belong to a new cluster, or may have lost its disk.
 
-When the settings name the voters (kraft.version 0), it votes by its id in both cases, and nobody can tell which one it
-is. So it votes only for candidates whose logs are empty too: a majority of those forms a new cluster, while an existing
-cluster is never led thanks to a vote that may be this voter's second one. The limit ends once it has everything that it
-may have acknowledged before (`raft.core.state.CaughtUp`). A file keeps it over restarts. Kafka leaves this to the
-operator, who formats the directory.
+When the settings name the voters (kraft.version 0), it votes by its id in both cases, and no node can tell them apart.
+So it votes only for candidates whose logs are empty too: a majority of those forms a new cluster, while no leader of an
+existing cluster is ever elected by a vote that may be this voter's second one. The limit ends once it has everything
+that it may have acknowledged before (`raft.core.state.CaughtUp`). A file preserves it across restarts. Kafka leaves
+this to the operator, who formats the directory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NewVoter:
 
     @property
     def is_new(self) -> bool:
-        """It has not caught up since its directory was formatted. Looks at the disk."""
+        """Whether it has not caught up since its directory was formatted. Looks at the disk."""
         return self._world.disk.exists(self._path)
 
     def caught_up(self) -> None:
@@ -47,7 +47,7 @@ class NewVoter:
         if self._warned_ms is None or now_ms - self._warned_ms >= WARN_EVERY_MS:
             self._warned_ms = now_ms
             log.warning(
-                "this voter has an empty directory, or had one and has not caught up since, and does not vote for node "
+                "this voter has an empty directory, or had one and has not caught up since: it does not vote for node "
                 "%d, which has a log: start the other voters; if they are lost for good, read %s",
                 candidate,
                 self._path,

@@ -16,7 +16,7 @@ QUORUM_STATE = "quorum-state"
 
 
 def read_quorum_state(world: World, directory: str) -> tuple[Voted, tuple[int, ...]]:
-    """The vote, and the voters of kraft.version 0. Without a file, those of a new node. Raises Damage."""
+    """The vote, and the voters of kraft.version 0. Without the file, the values of a new node. Raises Damage."""
     path = f"{directory}/{QUORUM_STATE}"
     if not world.disk.exists(path):
         return Voted(), ()
@@ -30,7 +30,7 @@ def read_quorum_state(world: World, directory: str) -> tuple[Voted, tuple[int, .
     if version not in (0, 1):
         raise Damage(f"{path} has data_version {version}; only 0 and 1 are supported")
     if voted.epoch > EPOCH_MAX:
-        raise Damage(f"{path} has leaderEpoch {voted.epoch}; the highest possible one is {EPOCH_MAX}")
+        raise Damage(f"{path} has leaderEpoch {voted.epoch}; the highest possible epoch is {EPOCH_MAX}")
     return voted, voters
 
 

@@ -1,4 +1,4 @@
-"""Applies committed records to the Image, in order, once, and reports each change.
+"""Applies committed records to the Image, once and in order, and reports each change.
 
 Records that this node appended or fetched while it runs are applied from memory. Records that were in the log at the
 start are read back from it once they are known to have committed.
@@ -106,7 +106,7 @@ class Replay:
             self._reading = begin(self._read_back(), "reading metadata back", self._on_damage)
 
     async def stop(self) -> None:
-        """Stop reading back; nothing is applied any more."""
+        """Stop reading back; nothing more is applied."""
         self._is_broken = True
         if self._reading is not None:
             self._reading.cancel()
@@ -148,7 +148,7 @@ class Replay:
         finally:
             self._reading = None
         self.commit(self._committed)
-        self._on_applied()  # once more: callers wait for `is_reading` to end
+        self._on_applied()  # called again, as callers wait for `is_reading` to end
 
     async def _read_some_or_wait(self) -> None:
         """Read, or if no file descriptor is left, wait before the next try."""

@@ -1,4 +1,4 @@
-"""Snapshots of the metadata log: their files, when to write the next one, which to keep (KIP-630).
+"""Snapshots of the metadata log: their files, when to write the next one, and which ones to keep (KIP-630).
 
 The name `NNNN-NNNN.checkpoint` has the end offset of the snapshot, and the epoch of the last record below it. The file
 is written as `.part`, synced, then renamed: one with the final name is complete.
@@ -50,14 +50,14 @@ class Snapshots:
         self._keep_bytes = config.metadata_max_retention_bytes
         self._keep_ms = config.metadata_max_retention_ms
         self._missing_bytes = 0
-        """Bytes in the log that are in no snapshot."""
+        """Bytes in the log that no snapshot contains."""
         self._missing_since_ms: int | None = None
         self._known: list[Tail] = []
         """The snapshots on disk, the oldest first."""
 
     @property
     def oldest(self) -> Tail | None:
-        """The log may start at its end; None if there is no snapshot."""
+        """The oldest snapshot, at whose end the log may start; None if there is no snapshot."""
         return self._known[0] if self._known else None
 
     @property
@@ -66,7 +66,7 @@ class Snapshots:
         return self._known[-1] if self._known else None
 
     def names(self) -> list[tuple[int, int, str]]:
-        """(end, epoch, file name), the oldest first."""
+        """Yields (end, epoch, file name), the oldest first."""
         found = []
         for name in self._world.disk.list(self._path):
             end, dash, epoch = name.removesuffix(SUFFIX).partition("-")
@@ -75,7 +75,7 @@ class Snapshots:
         return sorted(found)
 
     def load_newest(self) -> Snapshot | None:
-        """The newest snapshot that can be read; None where there is none. May wait for the disk. Raises Damage.
+        """The newest readable snapshot; None if there is none. May wait for the disk. Raises Damage.
 
         If the newest one is unreadable, it tries the one before it: the log may still have the records in between.
         """
@@ -101,7 +101,7 @@ class Snapshots:
         return None
 
     def appended(self, size_bytes: int, timestamp_ms: int) -> None:
-        """Records were appended that no snapshot has; `timestamp_ms` is the wall-clock time of the append.
+        """Records were appended that no snapshot contains; `timestamp_ms` is the wall-clock time of the append.
 
         It may lie in an earlier run. So the age of the first such record is computed once, limited to the snapshot
         interval, and measured by the steady clock from then on.
@@ -112,14 +112,15 @@ class Snapshots:
             self._missing_since_ms = self._world.steady_ms() - waited_ms
 
     def is_due(self) -> bool:
-        """Enough bytes were appended since the last snapshot, or the first of them long enough ago."""
+        """Whether enough bytes were appended since the last snapshot, or the first of them long enough ago."""
         if self._missing_since_ms is None:
             return False
         waited_ms = self._world.steady_ms() - self._missing_since_ms
         return self._missing_bytes >= self._every_bytes or 0 < self._every_ms <= waited_ms
 
     async def write(self, image: Image, control: list[Row]) -> None:
-        """Write the snapshot of an Image, yielding to the loop. Raises OSError: there is no new snapshot then."""
+        """Write the snapshot of an Image, yielding to the loop. Raises OSError, after which there is no new
+        snapshot."""
         self._missing_bytes, self._missing_since_ms = 0, None
         disk = self._world.disk
         end, now_ms = image.offset + 1, self._world.wall_ms()

@@ -1,6 +1,6 @@
 """The voters: controller.quorum.voters (kraft.version 0), or the latest ones in the log and its snapshots (KIP-853).
 
-Voters count from the moment their record is in the log, committed or not; a truncation takes them back.
+Voters take effect as soon as their record is in the log, committed or not; a truncation undoes that.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Voters:
         return told
 
     def cut(self, end: int) -> bool:
-        """The log was truncated to `end`; returns whether that took voters back."""
+        """The log was truncated to `end`; returns whether that undid a change of voters."""
         known = len(self._history)
         while self._history[-1].end > end:
             self._history.pop()
@@ -103,7 +103,7 @@ class Voters:
 
     @property
     def are_alone(self) -> bool:
-        """This node is the only voter."""
+        """Whether this node is the only voter."""
         return self.ids == (self._node_id,) and self._has_me(self.latest)
 
     @property
@@ -117,7 +117,7 @@ class Voters:
         latest = self.latest
         committed = self._committed()
         newest = max((number for number, older in enumerate(self._history) if older.end <= committed), default=0)
-        had_me = any(self._has_me(older) for older in self._history[newest:])  # later ones may be truncated again
+        had_me = any(self._has_me(older) for older in self._history[newest:])  # later voters may be truncated again
         has_me = self._has_me(latest)
         is_stranger = self._node_id in latest.voters.ids and not has_me
         return VotersChanged(latest.voters.ids, latest.end, is_stranger, had_me and not has_me)
@@ -136,7 +136,7 @@ class Voters:
 
     @property
     def should_be_in_the_log(self) -> bool:
-        """The log must name the voters: this controller has no setting for them, and no other node to ask."""
+        """Whether the log must name the voters: this controller has no setting for them, and no other node to ask."""
         return (
             self._is_controller and not self._configured.voters and not self._config.controller_quorum_bootstrap_servers
         )
@@ -149,8 +149,8 @@ class Voters:
         if mine is not None and self.set.ids == (self._node_id,) and not self.are_alone:
             here = Voter(self._node_id, self._directory_id)
             raise ConfigError(
-                f"the only voter of {path} is {mine}, and this is {here}: nobody else could ever lead; start it on the "
-                "directory that belongs to it"
+                f"the only voter of {path} is {mine}, and this is {here}: no other node could ever lead; start it on "
+                "its own directory"
             )
         configured = self._configured.ids
         if configured and configured != self.ids:

@@ -1,4 +1,4 @@
-"""What all fetchers of a broker share."""
+"""The data that all fetchers of a broker share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kpybroker.replication.partition.throttle import Throttle
 
 
 class FetcherContext(NamedTuple):
-    """The node, its present settings, broker epoch and metadata, and the throttle for what it fetches."""
+    """The node, its current settings, broker epoch and metadata, and the throttle for the records that it fetches."""
 
     dialer: Dialer
     node_id: int

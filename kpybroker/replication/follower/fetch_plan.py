@@ -1,4 +1,4 @@
-"""What the next Fetch to one leader asks: the position of each partition, as far as the leader does not know it.
+"""The contents of the next Fetch to one leader: the position of each partition, unless the leader already knows it.
 
 A follower may follow thousands of partitions of one leader, most of them idle. So a Fetch looks only at partitions that
 were touched since the last one. Four times a second it looks at all of them, to notice a log start that moved, a
@@ -37,26 +37,26 @@ class FetchPlan:
         self.session = FetchSession()
         self._partitions: dict[TopicIdPartition, Partition] = {}
         self._touched: dict[TopicIdPartition, None] = {}
-        """Changed since the last request."""
+        """Partitions that changed since the last request."""
         self._left: frozenset[TopicIdPartition] = frozenset()
-        """Left out of the last request, for lack of room."""
+        """Partitions that were left out of the last request, for lack of room."""
         self._ready: dict[TopicIdPartition, tuple[Partition, FetchPosition]] = {}
         """What the last look found to fetch."""
         self._looked_at: list[TopicIdPartition] = []
         self._is_whole = False
-        """The last look was at all partitions."""
+        """Whether the last look was at all partitions."""
         self._whole_at_s = 0.0
         """When to look at all partitions again, in seconds of the loop's clock."""
         self._delayed: dict[TopicIdPartition, tuple[float, int]] = {}
         """Until when a partition waits after a refusal, in seconds of the loop's clock, and its last delay in ms."""
         self._is_slowed = False
-        """The last look left out a partition because of the throttle."""
+        """Whether the last look left out a partition because of the throttle."""
 
     def __len__(self) -> int:
         return len(self._partitions)
 
     def follow(self, partition: Partition) -> None:
-        """Fetch a partition from now on, from its present leader epoch."""
+        """Fetch a partition from now on, from its current leader epoch."""
         key = (partition.topic_id, partition.index)
         self._partitions[key] = partition
         self._delayed.pop(key, None)
@@ -78,7 +78,8 @@ class FetchPlan:
     # ---- before a fetch
 
     def look(self) -> bool:
-        """Find what may be fetched now; returns whether there is anything. Nothing is before this broker registers."""
+        """Find what may be fetched now; returns whether there is anything. Before this broker has registered, there is
+        nothing."""
         if self._context.broker_epoch() < 0:
             return False
         now_s, throttle = self._now_s(), self._context.throttle
@@ -138,7 +139,8 @@ class FetchPlan:
         return [one for one, place in found if one.log.settings.fsync_always and one.log.synced_end < place.offset]
 
     def request(self, wait_ms: int) -> fetch.Request:
-        """A Fetch of what the last look found and the leader does not know; what is too much is left for the next."""
+        """A Fetch of the partitions that the last look found, unless the leader already knows them. What does not fit
+        is left for the next Fetch."""
         config, context, ready = self._context.config(), self._context, self._ready
         wanted = {key: self._asked(*ready[key]) if key in ready else None for key in self._looked_at}
         changed, forgotten, left = self.session.news(wanted, is_whole=self._is_whole)
@@ -211,7 +213,7 @@ class FetchPlan:
         return key in self._left
 
     def served(self, key: TopicIdPartition) -> None:
-        """Forget its delay: the leader did not refuse it."""
+        """Clear its delay, as the leader did not refuse it."""
         self._delayed.pop(key, None)
 
     def delay(self, key: TopicIdPartition, refusal: KafkaError) -> None:

@@ -26,14 +26,14 @@ class PartitionFetch(NamedTuple):
 
 
 class FetchSession:
-    """What the leader knows from earlier Fetches of the session."""
+    """What the leader knows from the earlier Fetches of the session."""
 
     def __init__(self) -> None:
         self.id = 0
         self.epoch = INITIAL_EPOCH
         self._told: dict[TopicIdPartition, PartitionFetch] = {}
         self.is_refused = False
-        """The leader's last response had no session: it has no room."""
+        """Whether the leader's last response had no session, for lack of room."""
 
     @property
     def is_new(self) -> bool:
@@ -63,7 +63,7 @@ class FetchSession:
         return changed, gone, left
 
     def answered(self, session_id: int) -> None:
-        """The leader took the Fetch, in this session."""
+        """The leader accepted the Fetch, in this session."""
         self.is_refused = session_id == 0
         if session_id == 0:
             self.end()

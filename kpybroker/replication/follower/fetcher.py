@@ -23,7 +23,7 @@ from kpybroker.wire.rpc import list_offsets, offset_for_leader_epoch
 log = logging.getLogger(__name__)
 
 LOST = (OSError, MalformedFrame, TimeoutError)
-"""How a request can fail on its way; a ConnectionError is an OSError."""
+"""How a request can fail on the network; a ConnectionError is an OSError."""
 DIAL_TIMEOUT_MS = 1000
 LATEST, EARLIEST = -1, -2
 BY_ID = 13
@@ -67,7 +67,7 @@ class Fetcher:
         self._plan.leave(partition)
 
     def wake(self) -> None:
-        """Look for partitions to fetch; a Fetch that is parked at the leader is made to return."""
+        """Look for partitions to fetch, and make a Fetch that is parked at the leader return."""
         self._changed.set()
         if self._is_parked and self._poking is None and self._peer is not None:
             self._poking = self._loop.create_task(self._poke(self._peer))
@@ -224,7 +224,8 @@ class Fetcher:
         return self._peer
 
     def _move_into_range(self, partition: Partition, place: FetchPosition, latest: int, earliest: int) -> None:
-        """Truncate to the leader's log end, or begin anew at its log start, if the position lies outside."""
+        """Truncate to the leader's log end, or start over at its log start, if the position is outside the leader's
+        log."""
         try:
             if partition.leads or partition.offline is not None or place != position_of(partition):
                 return
@@ -262,7 +263,7 @@ class Fetchers:
         self._ending: set[asyncio.Task[None]] = set()
 
     def follow(self, partition: Partition) -> None:
-        """Fetch from the present leader; from nobody if this broker leads, or there is no leader."""
+        """Fetch from the current leader, or from no broker if this broker leads or there is no leader."""
         leader_id = partition.leader_id
         known = self._follows.get(partition)
         if known is not None and known != leader_id:

@@ -26,7 +26,7 @@ NO_EPOCH = -1
 
 
 class FetchPosition(NamedTuple):
-    """Where a follower fetches: the present leader epoch, the offset, and the epoch of the record before it."""
+    """Where a follower fetches: the current leader epoch, the offset, and the epoch of the record before it."""
 
     leader_epoch: int
     offset: int
@@ -36,7 +36,7 @@ class FetchPosition(NamedTuple):
 def position_of(partition: Partition) -> FetchPosition:
     """The position at the end of the written log. Raises Damage; KafkaError if that is not possible now.
 
-    Of a log without leader epochs, records above the high watermark are truncated.
+    In a log without leader epochs, records above the high watermark are truncated first.
     """
     storage = partition.log
     if storage.written_end < storage.end and storage.behind is None:

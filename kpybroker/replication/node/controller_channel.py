@@ -19,8 +19,8 @@ BACKOFF_MAX_MS = 500
 IN_VAIN_MS = 3000
 """How long a request waits for a controller while a majority of the voters is out of reach."""
 DIAL_TIMEOUT_MS = 1000
-"""For a connection and its ApiVersions: a node of the cluster is near, or gone."""
-NOBODY_LEADS = "nobody leads the quorum"
+"""For a connection and its ApiVersions: a node of the cluster either answers quickly or is down."""
+NOBODY_LEADS = "the quorum has no leader"
 ASKED_MAX = 1000
 """The most requests at once; more are refused rather than queued."""
 
@@ -39,7 +39,7 @@ class ControllerAddress(Protocol):
 
 
 class ActiveController(Protocol):
-    """What the channel needs to know of the quorum: where the active controller is, and why there is none."""
+    """What the channel needs to know of the quorum: where the active controller is, or why there is none."""
 
     @property
     def is_leader(self) -> bool: ...
@@ -68,7 +68,7 @@ class ControllerChannel:
         self._dialling: asyncio.Task[Peer] | None = None
         self._changed = asyncio.Event()
         self._limits: dict[asyncio.Timeout, None] = {}
-        """The time-outs of the requests that wait for an answer over the connection."""
+        """The timeouts of the requests that wait for an answer over the connection."""
         self._asked = 0
         self._closed = False
         self._here: Callable[[str, Any], Awaitable[Any]] | None = None
@@ -79,7 +79,8 @@ class ControllerChannel:
         self._here = answer
 
     async def ask(self, name: str, request: Any, timeout_ms: int, *, try_ms: int | None = None) -> Any:
-        """The active controller's answer. If the controller moved or cannot be reached, the request is sent again.
+        """Send a request to the active controller and return its answer. If the controller moved or cannot be reached,
+        the request is sent again.
 
         try_ms: when to close a connection on which no answer comes. Raises REQUEST_TIMED_OUT; before timeout_ms, if the
         reachable voters cannot elect a controller.
@@ -143,7 +144,7 @@ class ControllerChannel:
                 return await peer.ask(name, request)
         except TimeoutError:
             if self._peer is not None and self._peer_at == at and not self._changed.is_set():
-                self._peer.close()  # it had its time
+                self._peer.close()  # the request's time is over
             raise
         finally:
             self._limits.pop(limit, None)

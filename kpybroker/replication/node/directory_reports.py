@@ -26,7 +26,7 @@ IN_VAIN = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
 )
-"""Errors after which a report is dropped: this broker no longer has the replica, as the metadata will say soon."""
+"""Errors after which a report is dropped: this broker no longer has the replica, as the metadata will show soon."""
 
 
 class DirectoryReports:
@@ -58,7 +58,7 @@ class DirectoryReports:
     async def _send_all(self) -> None:
         try:
             while self._wanted:
-                await asyncio.sleep(0)  # reports of the same event go along
+                await asyncio.sleep(0)  # reports of the same event are sent together
                 asked = dict(list(self._wanted.items())[:AT_ONCE_MAX])
                 if asked and not await self._send(asked):
                     await asyncio.sleep(RETRY_MS / 1000)

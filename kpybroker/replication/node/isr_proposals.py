@@ -1,8 +1,8 @@
-"""Sends the in-sync sets that leaders propose to the controller, by AlterPartition (KIP-497, KIP-903).
+"""Sends the in-sync sets that leaders propose to the controller, with AlterPartition (KIP-497, KIP-903).
 
 One request is sent at a time, for all partitions with a proposal, up to AT_ONCE_MAX. The controller's decision comes
-with the metadata. A proposal stands until then, because the controller may have taken it even if the response was lost
-or has an error. Only INELIGIBLE_REPLICA is certain to mean that it did not.
+with the metadata. A proposal stands until then, because the controller may have accepted it even if the response was
+lost or has an error. Only INELIGIBLE_REPLICA means for certain that it did not.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class IsrProposals:
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                await asyncio.sleep(0)  # proposals of the same event go along
+                await asyncio.sleep(0)  # proposals of the same event are sent together
                 some = list(islice(self._waiting, AT_ONCE_MAX))
                 for partition in some:
                     del self._waiting[partition]

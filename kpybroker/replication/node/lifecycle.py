@@ -22,7 +22,8 @@ SHUTDOWN_PATIENCE_MS = 5000
 LEAVING_TIMEOUT_MS = 1000
 """How long a broker that shuts down looks for a controller."""
 TAKEN_AFTER_SESSIONS = 3
-"""For how many session time-outs a running broker registers again while another has its id, before it gives up."""
+"""For how many session timeouts a running broker tries to register again while another broker has its id, before it
+gives up."""
 
 FATAL = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: "the cluster has another id than this directory's meta.properties; "
@@ -33,7 +34,7 @@ FATAL = {
     "give every node a directory of its own (log.dirs)",
     ErrorCode.INVALID_REQUEST: "the controller cannot use this node's registration; check listeners and node.id",
 }
-"""Errors that no retry mends, and the way out."""
+"""Errors that a retry cannot fix, and the remedy."""
 
 
 class Stage(Enum):
@@ -145,11 +146,11 @@ class Lifecycle:
                 if (end - loop.time()) * 1000 > RETRY_MS:  # no majority yet: other nodes may be starting, too
                     await asyncio.sleep(RETRY_MS / 1000)
                     continue
-                if refused is not ErrorCode.NONE:  # says more than the time-out after it
+                if refused is not ErrorCode.NONE:  # its reason says more than that of the timeout after it
                     raise ConfigError(self._refused(refused, timeout_ms)) from refusal
                 raise ConfigError(
-                    f"no controller took the registration of node {self._node_id} within {timeout_ms} ms ({refusal}); "
-                    "check controller.quorum.voters, and that those nodes run"
+                    f"no controller accepted the registration of node {self._node_id} within {timeout_ms} ms "
+                    f"({refusal}); check controller.quorum.voters, and that those nodes run"
                 ) from refusal
             if code is ErrorCode.NONE:
                 self.epoch = reply.broker_epoch
@@ -165,7 +166,7 @@ class Lifecycle:
             ):  # the session of an earlier process is over by now
                 is_said = True
                 log.warning(
-                    "node %d is refused with %s, and tries again for %d ms; is another node running with this node.id?",
+                    "node %d was refused with %s, and retries for %d ms; is another node running with this node.id?",
                     self._node_id,
                     code.name,
                     left_ms,
@@ -222,7 +223,7 @@ class Lifecycle:
                 "no controller answered a heartbeat for %d ms: %s", timeout_ms, str(refusal) or "no answer in time"
             )
             if is_leaving:
-                self._reach(Stage.GONE)  # nobody can take over: the whole cluster may be stopping
+                self._reach(Stage.GONE)  # no broker can take over: the whole cluster may be stopping
             return
         if reply.error_code == ErrorCode.STALE_BROKER_EPOCH:
             await self._register_again()

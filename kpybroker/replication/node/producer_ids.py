@@ -17,7 +17,7 @@ class IdBlock(Protocol):
 
 
 class ProducerIds:
-    """Gives out ids. allocate: asks the controller for a block, when the present one is used up."""
+    """Hands out ids. allocate: asks the controller for a block when the current one is used up."""
 
     def __init__(self, allocate: Callable[[], Awaitable[IdBlock]]) -> None:
         self._allocate = allocate
@@ -25,7 +25,7 @@ class ProducerIds:
         self._end = 0
 
     async def next(self) -> int:
-        """An id that no producer of the cluster has had. Raises the controller's KafkaError."""
+        """An id that no producer in the cluster has had. Raises the controller's KafkaError."""
         while self._next >= self._end:
             block = await self._allocate()
             if self._next >= self._end:

@@ -48,7 +48,7 @@ class ReplicaMove:
 
 
 class ReplicaMoves:
-    """All moves. `alter` and `resume` begin one, `run` carries them on."""
+    """All moves. `alter` and `resume` begin a move, `run` executes them."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class ReplicaMoves:
         self._news.set()
 
     def resume(self, partition: Partition) -> None:
-        """Go on with a move that a stop of the broker interrupted."""
+        """Continue a move that a stop of the broker interrupted."""
         key = partition.topic, partition.index
         target = self._log_dirs.future_of(key)
         if target is None or key in self._moves or target is self._log_dirs.of(partition.log):
@@ -124,7 +124,7 @@ class ReplicaMoves:
         try:
             self._begin(partition, target)
         except KafkaError as refusal:
-            log.error("the future replica of %r cannot be opened, and is given up: %s", partition, refusal)
+            log.error("the future replica of %r cannot be opened and is abandoned: %s", partition, refusal)
 
     def cancel(self, partition: Partition) -> None:
         """Cancel a move: the replica stays where it is."""
@@ -154,15 +154,15 @@ class ReplicaMoves:
                     self._reports.assign(partition.topic_id, partition.index, source.id)
             elif directory.logs.get(key) is partition.log:
                 del self._moves[key]
-                if move.is_reported:  # once the controller knows that it is still here, others lead
+                if move.is_reported:  # once the controller knows that the replica is still here, other brokers lead
                     self._reports.assign(partition.topic_id, partition.index, directory.id)
 
     def wake(self) -> None:
-        """Look again: the metadata has changed, and may have the new directory of a replica."""
+        """Look again: the metadata has changed, and may contain the new directory of a replica."""
         self._news.set()
 
     async def run(self) -> None:
-        """Carry on all moves, until cancelled."""
+        """Execute all moves, until cancelled."""
         while True:
             self._news.clear()
             throttle, is_on = self._hosting.moving_throttle, False
@@ -246,7 +246,7 @@ class ReplicaMoves:
         self._hosting.moving_throttle.count(size)
 
     def _end(self, move: ReplicaMove) -> bool:
-        """Copy the missing bytes and replace the replica, in one step; if too many are missing, go on copying."""
+        """Copy the missing bytes and replace the replica, in one step; if too many are missing, continue to copy."""
         partition, future = move.partition, move.future
         current = partition.log
         if self._is_over(move) or move.generation != current.files.generation or current.start > future.end:

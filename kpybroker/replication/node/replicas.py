@@ -1,4 +1,4 @@
-"""Keeps the replicas of this broker as the metadata says: opens and deletes logs, leads or follows."""
+"""Keeps the replicas of this broker in line with the metadata: opens and deletes logs, leads or follows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 HOSTED_AT_ONCE = 200
 """How many logs are opened in one turn of the loop, in some 10 ms. At the start all are opened, before it serves."""
 OPEN_RETRY_S = 0.5
-"""How long until a log that found no file descriptor is opened again."""
+"""After how long a log that could not be opened for lack of a file descriptor is opened again."""
 
 
 class ReplicaCallbacks(NamedTuple):
@@ -69,13 +69,13 @@ class Replicas:
         self._image = context.image
         log_dirs.listen(self._disk_failed, self._directory_failed, self._on_lost)
         self._created_anew: set[tuple[bytes, int]] = set()
-        """Replicas that were created anew, since the directory that the metadata names is gone."""
+        """Replicas that were recreated, since the directory that the metadata names is gone."""
         self._unopened: dict[str, LogSettings] = {}
-        """Topics with logs that found no file descriptor, and their settings then."""
+        """Topics with logs that could not be opened for lack of a file descriptor, with their settings at that time."""
         self._room = HOSTED_AT_ONCE
         """How many more logs may be opened in this turn of the loop."""
         self._rest: dict[str, tuple[int, LogSettings]] = {}
-        """Topics whose partitions from an index on are opened in later turns, and their settings."""
+        """Topics whose partitions from an index on are opened in later turns, with their settings."""
         self._hosted: asyncio.Future[None] | None = None
         """Done when `_rest` is empty."""
         self.is_registered = False
@@ -131,7 +131,7 @@ class Replicas:
         return True
 
     def _host_on(self) -> None:
-        """In another turn of the loop, open more of the rest."""
+        """Open more of the remaining partitions in another turn of the loop."""
         self._room = HOSTED_AT_ONCE
         rest = list(self._rest.items())
         for name, (begin, settings) in rest:
@@ -178,7 +178,7 @@ class Replicas:
         return self._hosting.host(topic.name, topic.id, index, storage)
 
     def _open_later(self, topic: str, settings: LogSettings) -> None:
-        """Open a topic's logs again after a while: there was no file descriptor."""
+        """Open a topic's logs again after a while, as there was no file descriptor left."""
         if not self._unopened:
             asyncio.get_running_loop().call_later(OPEN_RETRY_S, self._open_again)
         self._unopened[topic] = settings

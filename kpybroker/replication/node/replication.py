@@ -25,7 +25,7 @@ from kpybroker.world import World
 class Replication:
     """The flush queue, the hosted partitions, fetch sessions, and the replicas that follow the metadata.
 
-    channel: to the active controller. config, epoch, image: return the broker's present ones.
+    channel: to the active controller. config, epoch, image: return the broker's current ones.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a read event leaves to do at its end: write what was appended, then settle the waiters that this completes."""
+"""The work at the end of a read event: write the appended records, then settle the waiters that this completes."""
 
 from __future__ import annotations
 

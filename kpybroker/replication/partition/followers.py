@@ -1,4 +1,4 @@
-"""What a leader knows about its followers: how far each has come, and which are in sync.
+"""What a leader knows about its followers: how far each has replicated, and which are in sync.
 
 The high watermark waits for the maximal in-sync set: a proposed member counts at once, and a removed one counts until
 the controller has confirmed the removal (KIP-497). The high watermark does not move while fewer replicas are in sync
@@ -43,14 +43,14 @@ class Follower:
         self._fetched_ms = caught_up_ms
         self._end_at_fetch = 0
         self.told_high_watermark = UNKNOWN
-        """The high watermark of the last response to it."""
+        """The high watermark in the last response to it."""
         self.news: News[Any] | None = None
-        """Of its fetch session, where the partition is `want`."""
+        """The news of its fetch session, in which the partition is `want`."""
         self.want: Hashable = None
 
     def fetched(self, offset: int, log_start: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
-        """Note a Fetch from `offset`: it has everything below. If that reaches the leader's end at the time of its
-        previous Fetch, it was caught up at that time."""
+        """Note a Fetch from `offset`: the follower has everything below. If that reaches the leader's end at the time
+        of its previous Fetch, it was caught up at that time."""
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self._end_at_fetch:
@@ -59,20 +59,20 @@ class Follower:
         self._fetched_ms, self._end_at_fetch = now_ms, leader_end
 
     def tell(self, high_watermark: int) -> None:
-        """Note the high watermark of a response to it."""
+        """Note the high watermark in a response to it."""
         self.told_high_watermark = high_watermark
 
     def attach(self, news: News[Any], want: Hashable) -> None:
-        """Its session asks for this partition by `want`: note changes in the session's news."""
+        """Its session requests this partition by `want`: note changes in the session's news."""
         self.news, self.want = news, want
 
     def detach(self, want: Hashable) -> None:
-        """Its session no longer asks by `want`."""
+        """Its session no longer requests `want`."""
         if self.want is want:
             self.news = self.want = None
 
     def is_caught_up(self, leader_end: int, lag_max_ms: int, now_ms: int) -> bool:
-        """Whether it has everything, or had within replica.lag.time.max.ms."""
+        """Whether it has everything, or had everything at some time within replica.lag.time.max.ms."""
         return self.log_end == leader_end or now_ms - self.caught_up_ms <= lag_max_ms
 
 
@@ -92,12 +92,12 @@ class Followers:
         self.isr: tuple[int, ...] = ()
         """The in-sync set that the controller has committed."""
         self.proposed: tuple[int, ...] | None = None
-        """The in-sync set that the controller was asked for, until the metadata brings its decision."""
+        """The in-sync set that was proposed to the controller, until the metadata brings its decision."""
         self.woken_at = UNKNOWN
         """The log end at which the followers were last woken."""
 
     def take(self, replicas: tuple[int, ...], isr: tuple[int, ...], now_ms: int) -> None:
-        """Adopt what the controller has committed. A follower that stays keeps its state."""
+        """Adopt the state that the controller has committed. A follower that stays keeps its progress."""
         self.by_id = {
             node_id: self.by_id.get(node_id) or Follower(node_id, now_ms if node_id in isr else NEVER_MS)
             for node_id in replicas
@@ -114,7 +114,7 @@ class Followers:
                 news.wants[follower.want] = None
 
     def wake(self, woken: list[Waiter], end: int = UNKNOWN) -> None:
-        """As `note`, and settle parked Fetches. end: the log end that is the reason."""
+        """Like `note`, and also settle parked Fetches. end: the log end that is the reason."""
         if end > self.woken_at:
             self.woken_at = end
         for follower in self.by_id.values():
@@ -125,16 +125,16 @@ class Followers:
                     woken.append(news.waiter)
 
     def propose(self, isr: tuple[int, ...]) -> None:
-        """Note that the controller is asked for this set. It counts until new metadata comes, or `withdraw`."""
+        """Note that this set is proposed to the controller. It counts until new metadata comes, or until `withdraw`."""
         self.proposed = isr
 
     def withdraw(self) -> None:
-        """Drop the proposal: the controller certainly did not take it, or it changes nothing."""
+        """Drop the proposal: the controller certainly did not accept it, or it changes nothing."""
         self.proposed = None
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """All nodes that may be in sync: the controller may have taken a proposal before the leader knows."""
+        """All nodes that may be in sync: the controller may have accepted a proposal before the leader knows."""
         proposed = self.proposed or ()
         return (*self.isr, *(node_id for node_id in proposed if node_id not in self.isr))
 

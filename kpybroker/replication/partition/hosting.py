@@ -35,7 +35,7 @@ class Hosting:
         return iter(list(self._partitions.values()))
 
     def lost(self) -> Iterator[str]:
-        """One line for each partition of this broker that is offline: which, and why."""
+        """One line for each partition of this broker that is offline, with the reason."""
         yield from (f"{topic}-{index} is offline: {why}" for (topic, index), why in self.offline.items())
         for partition in self._partitions.values():
             why = partition.offline or partition.log.offline
@@ -43,7 +43,7 @@ class Hosting:
                 yield f"{partition.topic}-{partition.index} is offline: {why}"
 
     def limit_replication(self, config: BrokerConfig) -> None:
-        """Take over the broker's present replication rates (KIP-73)."""
+        """Apply the broker's current replication rates (KIP-73)."""
         self.leading_throttle.limit(config.leader_replication_throttled_rate)
         self.following_throttle.limit(config.follower_replication_throttled_rate)
         self.moving_throttle.limit(config.replica_alter_log_dirs_io_max_bytes_per_second)
@@ -86,7 +86,7 @@ class Hosting:
         return partition
 
     def replica(self, topic: str, index: int) -> Partition:
-        """The partition, led here or not (KIP-392). Raises as `leads`."""
+        """The partition, led here or not (KIP-392). Raises the same errors as `leads`."""
         partition = self._partitions.get((topic, index))
         if partition is None or partition.offline is not None:
             return self.leads(topic, index)

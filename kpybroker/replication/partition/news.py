@@ -1,4 +1,5 @@
-"""What a leader must tell a follower: the partitions of the follower's session that changed since its last Fetch."""
+"""What a leader must report to a follower: the partitions of the follower's session that changed since its last
+Fetch."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class News(Generic[W]):
         self.broker_epoch = -1
 
     def is_due(self, broker_epoch: int, now_ms: int, every_ms: int) -> bool:
-        """Whether to count all partitions now: it is time, or this is a new incarnation. They then count as counted."""
+        """Whether to count all partitions now: it is time, or this is a new incarnation. If so, notes that they are
+        counted."""
         if broker_epoch == self.broker_epoch and now_ms - self.counted_ms < every_ms:
             return False
         self.broker_epoch, self.counted_ms = broker_epoch, now_ms

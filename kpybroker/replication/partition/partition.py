@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 WAITERS_LIMIT = 100_000
 """Produces that wait for the high watermark, per partition."""
 FLUSH_RETRY_S = 0.1
-"""How long until a flush that found no file descriptor is tried again."""
+"""After how long a flush that lacked a file descriptor is tried again."""
 
 
 class Partition:
@@ -104,7 +104,7 @@ class Partition:
         self._dirty = False
         self.produce_templates: dict[int, Any] = {}
         self.fetch_templates: dict[int, Any] = {}
-        """Caches of serving, by version: what it has encoded of this partition's responses. Opaque here."""
+        """Caches for `serving`, by version: the encoded parts of this partition's responses. Opaque here."""
         self._sync: asyncio.Task[None] | None = None
         storage.tell(self._written)
 
@@ -112,7 +112,7 @@ class Partition:
         return f"<{self.topic}-{self.index} epoch {self.leader_epoch} end {self.log.end}>"
 
     def configure(self, settings: LogSettings) -> None:
-        """Take over the topic's settings. If they ask for fsync from now on, sync what is not on disk yet."""
+        """Adopt the topic's settings. If they now ask for fsync, sync what is not on disk yet."""
         self.log.configure(settings)
         if settings.fsync_always and self.offline is None:
             self._start_sync()
@@ -202,7 +202,8 @@ class Partition:
         verified: Verification | None = None,
         known: int = NOTHING,
     ) -> Appended:
-        """Validate what is not `known` to be valid, and queue it for the next flush. Raises KafkaError."""
+        """Append a batch to the queue of the next flush, after validating it unless it is `known` to be valid. Raises
+        KafkaError."""
         if self.offline is not None:
             self.require_online()
         if self.log.files.device.is_slow or self.log.behind is not None:
@@ -229,7 +230,7 @@ class Partition:
         return self.append(split(encode_marker(marker, now_ms)), now_ms, client=False).last_offset + 1
 
     def flush(self) -> None:
-        """Write the queued batches, and commit what is durable then. Never raises: damage is kept in `offline`.
+        """Write the queued batches, and commit what is then durable. Never raises: damage is kept in `offline`.
 
         Without a free file descriptor the batches stay queued, their waiters wait, and the flush is tried again.
         """
@@ -269,7 +270,7 @@ class Partition:
 
     def _start_sync(self) -> None:
         if self.log.synced_end >= self.log.written_end:
-            self.advance()  # something else has synced it: a move to another directory
+            self.advance()  # something else has synced it, such as a move to another directory
         elif self._sync is None:
             self._sync = asyncio.get_running_loop().create_task(self._sync_until_even())
 
@@ -363,7 +364,7 @@ class Partition:
         self._wait(self._produces, end, waiter)
 
     def when_written(self, end: int, waiter: Waiter) -> None:
-        """Settle the waiter once this log has reached `end` durably. Raises as `when_committed`."""
+        """Settle the waiter once this log has reached `end` durably. Raises the same errors as `when_committed`."""
         self._wait(self._produces if self.followers is None else self._produces_here, end, waiter)
 
     def _wait(self, waiting: deque[tuple[int, Waiter]], end: int, waiter: Waiter) -> None:
@@ -373,14 +374,14 @@ class Partition:
 
     @property
     def refusal(self) -> KafkaError | None:
-        """Why waiting for this partition is pointless; None if it is not."""
+        """Why waiting for this partition is pointless; None if it makes sense."""
         if self.offline is not None:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
         return None if self.leads else KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def fail(self, why: str) -> None:
         """Go offline, and settle all waiters."""
-        if self.offline is None and self.log.offline is None:  # otherwise the log has logged it
+        if self.offline is None and self.log.offline is None:  # otherwise the log has already logged it
             log.error("partition %s-%d is offline: %s", self.topic, self.index, why)
         self.offline = why
         self._wake_all()

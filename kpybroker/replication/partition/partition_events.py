@@ -1,4 +1,4 @@
-"""What the partitions of a broker report to the rest of it."""
+"""The events that the partitions of a broker report to its other parts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ P = TypeVar("P")
 
 
 def _ignore(partition: object) -> None:
-    """Nobody wants to know."""
+    """The default: no subscriber."""
 
 
 class PartitionEvents(Generic[P]):
-    """Callbacks and counts. propose: send the controller the in-sync set that a partition proposes."""
+    """Callbacks and counters. propose: sends the controller the in-sync set that a partition proposes."""
 
     __slots__ = ("isr_expands", "isr_shrinks", "propose", "written")
 

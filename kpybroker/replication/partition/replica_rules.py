@@ -1,4 +1,4 @@
-"""What the broker's settings and the cluster's metadata say about replicas."""
+"""The rules for replicas that follow from the broker's settings and the cluster's metadata."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ReplicaRules:
     epoch_of: Callable[[int], int] = lambda node_id: -1
     """The epoch of a broker's registration; -1 if it is unknown."""
     exists: Callable[[str, int], bool] = lambda topic, index: False
-    """Whether the cluster has such a partition, here or on another broker."""
+    """Whether the cluster has such a partition, on this broker or another one."""
 
     @classmethod
     def of(cls, config: BrokerConfig, image: Callable[[], Image]) -> ReplicaRules:

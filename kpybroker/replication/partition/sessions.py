@@ -34,7 +34,7 @@ NAME_LENGTH_MAX = 249
 
 
 class Want:
-    """What a Fetch asks of one partition, and what the last response told about it."""
+    """What a Fetch requests from one partition, and what the last response reported about it."""
 
     __slots__ = (
         "fetch_offset",
@@ -63,7 +63,7 @@ class Want:
         """Where the last look found it; looked up again once this broker no longer leads it."""
 
     def renew(self, want: Want) -> None:
-        """Take over what a later Fetch of the session asks of the same partition."""
+        """Adopt what a later Fetch of the session requests from the same partition."""
         self.fetch_offset = want.fetch_offset
         self.max_bytes = want.max_bytes
         self.leader_epoch = want.leader_epoch
@@ -74,17 +74,17 @@ class Want:
         return partition
 
     def tell(self, high_watermark: int, log_start: int) -> bool:
-        """Note what a response tells; returns whether any of it is new."""
+        """Note the contents of a response; returns whether any of it is new."""
         is_new = high_watermark != self.told_high_watermark or log_start != self.told_log_start
         self.told_high_watermark, self.told_log_start = high_watermark, log_start
         return is_new
 
     def knows(self, high_watermark: int, log_start: int) -> bool:
-        """Whether the last response told these."""
+        """Whether the last response had these values."""
         return high_watermark == self.told_high_watermark and log_start == self.told_log_start
 
     def forget_told(self) -> None:
-        """Include the partition in the next response, even if nothing changed."""
+        """Include the partition in the next response, even if it has not changed."""
         self.told_high_watermark = -1
 
     def leave(self) -> None:
@@ -92,7 +92,7 @@ class Want:
 
 
 class ReplicaWant(Want):
-    """What a follower's Fetch asks of one partition, and says about the follower's own log."""
+    """What a follower's Fetch requests from one partition, and what it reports about the follower's own log."""
 
     __slots__ = ("follower", "last_fetched_epoch", "log_start", "news")
 
@@ -108,7 +108,7 @@ class ReplicaWant(Want):
         """The leader's record of this follower, which notes news for this session."""
 
     def tell_of_log(self, last_fetched_epoch: int, log_start: int) -> None:
-        """Note what the Fetch says about the follower's log: the epoch of its last record, and its start."""
+        """Note what the Fetch reports about the follower's log: the epoch of its last record, and its start."""
         self.last_fetched_epoch, self.log_start = last_fetched_epoch, log_start
 
     def join(self, news: News[ReplicaWant]) -> None:
@@ -139,7 +139,7 @@ Rank = tuple[bool, int, int]
 
 
 class Session:
-    """One session. wants: in the order in which they are served. news: of a follower's session, else None."""
+    """One session. wants: in the order in which they are served. news: set for a follower's session, else None."""
 
     __slots__ = ("begun_ms", "by_id", "counted", "epoch", "id", "news", "rank", "used_ms", "wants")
 
@@ -222,7 +222,7 @@ class FetchSessions:
         return iter(list(self._sessions.values()))
 
     def open(self, wants: OrderedDict[SessionKey, Want], *, by_id: bool, is_replica: bool = False) -> Session | None:
-        """A new session; None if there is no room, and the Fetch is then answered without a session."""
+        """A new session; None if there is no room, in which case the Fetch is answered without a session."""
         if has_long_name(wants):
             return None
         now_ms, rank = self._now_ms(), (is_replica, len(wants), 0)
@@ -309,7 +309,7 @@ class FetchSessions:
         return session
 
     def forget_what_was_told(self, session_id: int) -> None:
-        """A response was not sent after all: the next one includes every partition, as the first one did."""
+        """A response was not sent after all: the next one includes every partition, like the first one did."""
         session = self._sessions.get(session_id)
         for want in () if session is None else session.wants.values():
             want.forget_told()

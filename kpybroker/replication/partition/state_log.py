@@ -1,4 +1,4 @@
-"""A partition as the log of a Machine: a coordinator writes its state to it, and replays it."""
+"""A partition as the log of a Machine: a coordinator writes its state to the partition, and replays it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 15
 RECORDS_A_TURN = 300
-"""A replay yields to the loop after so many records, at 4 us each, or 20 us with the machine's work."""
+"""A replay yields to the loop after this many records, at 4 us each, or 20 us with the machine's work."""
 WRITE_LIMIT_BYTES = 32 << 20
-"""The limit for keys and values of one write: a follower fetches them as one batch, within its time-out."""
+"""The limit for keys and values of one write: a follower fetches them as one batch, within its timeout."""
 LOGGED_LIMIT = 10
 """How many unreadable batches one replay logs."""
 _transaction_of = attrgetter("transaction")
 
 
 def _encoded(records: list[Record], transaction: tuple[int, int] | Marker | None, now_ms: int) -> bytearray:
-    """One batch. In a transaction its sequence is always 0, as in Kafka's coordinators: nobody checks it."""
+    """One batch. In a transaction its sequence is always 0, as in Kafka's coordinators: no broker checks it."""
     if transaction is None:
         return encode_batch(records, timestamp_ms=now_ms)
     if isinstance(transaction, Marker):
@@ -97,7 +97,7 @@ class PartitionLog:
     async def replay(self) -> AsyncIterator[list[Stored]]:
         """Yields every record from start to end, in order; of control batches, the markers of transactions.
 
-        Yields to the loop between runs: a log may be long, and a node that does not answer is taken for dead.
+        Yields to the loop between runs: a log may be long, and a node that does not answer is considered dead.
         """
         storage = self._partition.log
         await storage.until_written()
@@ -132,7 +132,7 @@ class PartitionLog:
             await asyncio.sleep(0)
 
     def _log_skipped(self, batch: Batch, unreadable: KafkaError, number: int) -> None:
-        """Log a batch that is skipped. Its CRC is right, so it was written like this; the others are still needed."""
+        """Log a skipped batch. Its CRC is right, so it was written like this; the others are still needed."""
         if number <= LOGGED_LIMIT:
             name = f"{self._partition.topic}-{self._partition.index}"
             log.error(

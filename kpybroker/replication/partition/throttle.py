@@ -1,4 +1,4 @@
-"""Replication throttles: how fast replicas outside the in-sync set may be filled (KIP-73).
+"""Replication throttles: how fast replicas outside the in-sync set may be replicated (KIP-73).
 
 A throttle applies to a replica under three conditions: the broker has a rate (`leader.` or
 `follower.replication.throttled.rate`), the topic lists the replica (`leader.` or

@@ -29,7 +29,7 @@ COORDINATORS_WORDS = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
 )
-"""Errors of a group coordinator where a log would have NOT_LEADER_OR_FOLLOWER."""
+"""The error codes of a group coordinator for which a log would have NOT_LEADER_OR_FOLLOWER."""
 
 MARKERS_A_TURN = 200
 """After this many markers, the writer yields to the loop."""
@@ -96,7 +96,7 @@ class TxnMarkers:
 
 
 def _let_go(committed: asyncio.Future[None]) -> None:
-    """Cancel. If it was refused already, take its exception, so that the loop does not log it."""
+    """Cancel. If the future has failed already, retrieve its exception, so that the loop does not log it."""
     if not committed.cancel() and not committed.cancelled():
         committed.exception()
 
@@ -112,7 +112,7 @@ def _unwritten(asked: WritableTxnMarker) -> WritableTxnMarkerResult:
 
 
 def _each(request: Request, response: Response) -> Iterator[tuple[Marker, int, str, Result]]:
-    """Of every partition: (marker, transaction version, topic, the result to fill in)."""
+    """Yields (marker, transaction version, topic, the result to fill in) for every partition."""
     for asked, told in zip(request.markers, response.markers, strict=True):
         marker = Marker(
             asked.producer_id, asked.producer_epoch, asked.coordinator_epoch, commits=asked.transaction_result

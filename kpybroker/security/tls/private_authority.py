@@ -1,9 +1,9 @@
-"""A private authority for a laptop, and the certificates that it signs: for localhost, 127.0.0.1 and ::1."""
+"""A private authority, and the certificates that it signs: for localhost, 127.0.0.1, ::1 and hosts that are named."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 DAYS = 365
+LAPTOP = ("localhost", "127.0.0.1", "::1")
 HOUR_MS = 3_600_000
 BEGIN = b"-----BEGIN CERTIFICATE-----"
 
@@ -26,16 +27,17 @@ class Certified(NamedTuple):
         return f"Certified({self.certificate.subject.rfc4514_string()})"
 
 
-def laptop_files(now_ms: int) -> Mapping[str, bytes]:
+def laptop_files(now_ms: int, hosts: Sequence[str] = ()) -> Mapping[str, bytes]:
     """By name, files of a new authority, a broker and a client, valid for a year from an hour ago.
 
-    `ca.pem` is the authority's certificate; `server.pem` and `client.pem` have a key (PKCS8) and its certificate. The
-    authority's key is dropped: nobody can sign more in its name.
+    The broker's certificate is also for `hosts`, which are DNS names or IP addresses. `ca.pem` is the authority's
+    certificate; `server.pem` and `client.pem` have a key (PKCS8) and its certificate. The authority's key is dropped:
+    nobody can sign more in its name.
     """
     authority = _certified("kpybroker development", None, now_ms)
     found = {"ca.pem": _chain(authority)}
     for file, name in (("server.pem", "localhost"), ("client.pem", "developer")):
-        signed = _certified(name, authority, now_ms)
+        signed = _certified(name, authority, now_ms, hosts if file == "server.pem" else ())
         found[file] = _key(signed) + _chain(signed)
     return found
 
@@ -47,7 +49,7 @@ def lasts_until_ms(pem: bytes) -> int:
     return int(x509.load_pem_x509_certificate(pem[pem.find(BEGIN) :]).not_valid_after_utc.timestamp() * 1000)
 
 
-def _certified(name: str, by: Certified | None, now_ms: int) -> Certified:
+def _certified(name: str, by: Certified | None, now_ms: int, hosts: Sequence[str] = ()) -> Certified:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -69,11 +71,20 @@ def _certified(name: str, by: Certified | None, now_ms: int) -> Certified:
     )
     if by is None:
         return Certified(key, builder.add_extension(_signs_only(), critical=True).sign(key, hashes.SHA256()))
-    hosts = [x509.DNSName("localhost"), *(x509.IPAddress(ipaddress.ip_address(at)) for at in ("127.0.0.1", "::1"))]
-    builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False).add_extension(
+    names = [_general_name(host) for host in dict.fromkeys((*LAPTOP, *hosts))]
+    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False).add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key()), critical=False
     )
     return Certified(key, builder.sign(by.key, hashes.SHA256()))
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _signs_only() -> x509.KeyUsage:

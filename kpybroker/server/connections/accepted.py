@@ -34,29 +34,29 @@ class Accepted(asyncio.BufferedProtocol):
         self.number = 0
         self.peer = self.host = "?"
         self.received_bytes = self.sent_bytes = 0
-        """Since the last `take_counts`."""
+        """Bytes since the last `take_counts`."""
         self.activity = Activity(now)
         self.is_of_a_node = False
-        """It has sent a request that only nodes of the cluster send."""
+        """Whether it has sent a request that only nodes of the cluster send."""
         self.on_probation = False
-        """A connection limit is reached, and this may be a node."""
+        """Whether it was opened above a connection limit, and may belong to a node."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from it
         address = transport.get_extra_info("peername") or ("?", 0)
         self.host = str(address[0])
         self.peer = f"{self.host}:{address[1]}"
 
     def count_received(self, size_bytes: int) -> None:
-        """So many bytes have come."""
+        """Add received bytes."""
         self.received_bytes += size_bytes
 
     def count_sent(self, size_bytes: int) -> None:
-        """So many bytes were handed to the transport."""
+        """Add bytes that were handed to the transport."""
         self.sent_bytes += size_bytes
 
     def stop_reading(self) -> None:
-        """Take no further request."""
+        """Read no further request."""
         self._closing = True
 
     def forget_transport(self) -> None:
@@ -64,7 +64,7 @@ class Accepted(asyncio.BufferedProtocol):
         self.transport = None
 
     def admitted(self, number: int) -> None:
-        """The server serves it, with this number, which is unique in the process."""
+        """The server serves it under this number, which is unique in the process."""
         self.number = number
 
     def abort(self) -> None:
@@ -93,7 +93,7 @@ class Accepted(asyncio.BufferedProtocol):
 
     @property
     def stuck_since(self) -> float:
-        """Since when none of the unsent bytes have been sent, by the loop's clock."""
+        """Since when no unsent byte has been sent, by the loop's clock."""
         return self.activity.stuck_since
 
     @property
@@ -109,9 +109,9 @@ class Accepted(asyncio.BufferedProtocol):
         return counted
 
     def note_probation(self, *, began: bool) -> None:
-        """Put it on probation, or end that."""
+        """Begin or end its probation."""
         self.on_probation = began
 
     def note_node(self) -> None:
-        """It belongs to a node."""
+        """Note that it belongs to a node."""
         self.is_of_a_node = True

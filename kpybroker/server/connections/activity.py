@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 FRAME_PATIENCE_S = 30.0
-"""While others wait for memory, a frame keeps its buffer if it would arrive within this time. Kafka's clients give up a
-request after `request.timeout.ms`, which has the same default."""
+"""While other connections wait for memory, a frame keeps its buffer if it would arrive within this time. Kafka's
+clients give up a request after `request.timeout.ms`, which has the same default."""
 WINDOW_S = 3.0
 """The time over which the rate is measured."""
 DRIBBLE_BYTES = 1024
@@ -32,7 +32,7 @@ class Activity:
         """Since when none of the unsent bytes have been sent."""
         self.unsent_bytes = 0
         self.is_slow = False
-        """A partial frame arrives too slowly to be complete within FRAME_PATIENCE_S."""
+        """Whether a partial frame arrives too slowly to be complete within FRAME_PATIENCE_S."""
         self._received_bytes = self._sent_bytes = 0
         self._frame_since = now
         self._frame_bytes = 0

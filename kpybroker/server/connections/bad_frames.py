@@ -36,8 +36,8 @@ def why_no_frame(first: Any, limit: int) -> str:
 
 
 def why_too_large(size_bytes: int, begin: memoryview) -> str | None:
-    """Why a frame of this size, including its length field, is not read to its end; None if it is. `begin` has its
-    first bytes, beginning with the length."""
+    """Why a frame of this size, including its length field, is not read to its end; None if it is read. `begin` has its
+    first bytes, starting with the length."""
     if size_bytes <= 4 + FRAME_BYTES_MAX:
         return None
     key = int(unpack(">h", begin[4:6])[0])

@@ -78,9 +78,9 @@ class Connection(Accepted):
         self._owed_bytes = 0
         self._giving_way = GivingWay()
         self.known: dict[int, Any] = {}
-        """By api key and version, the dispatcher's cached header, which names the principal."""
+        """The dispatcher's cached header, which names the principal, by api key and version."""
         self.principal = ANONYMOUS
-        """Who is on the other side: by certificate, then by login."""
+        """The authenticated peer: by certificate, then by login."""
 
     # ---- asyncio's side
 
@@ -146,7 +146,7 @@ class Connection(Accepted):
             port.flush_all()
 
     def finish_event(self) -> None:
-        """This connection's appended data has been written, together with that of others."""
+        """This connection's appended data has been written, together with that of other connections."""
         self._awaits_flush = False
         self._send()
         self._processing = False
@@ -156,7 +156,7 @@ class Connection(Accepted):
                 self._end_frame()
             return
         if self._has_runnable_frame():
-            # in another turn, and uvloop reads the same socket up to 32 times in one: who sends much holds up nobody
+            # in another turn: uvloop reads a socket up to 32 times in one, and a busy client must not delay others
             self._pause_reading(True)
             asyncio.get_running_loop().call_soon(self.go_on)
             return
@@ -216,7 +216,7 @@ class Connection(Accepted):
                     return
 
     def next_frame(self, least_bytes: int, most_bytes: int) -> memoryview | None:
-        """Take the next frame if it is whole and may run now. A size out of range closes the connection."""
+        """Read the next frame if it is complete and may run now. A size out of range closes the connection."""
         begin = self._position
         if self._filled - begin < 4 or not self._may_run() or self._owed_bytes > OWED_LIMIT_BYTES:
             return None
@@ -231,7 +231,7 @@ class Connection(Accepted):
         return self._view[begin + 4 : stop]
 
     def log_in(self, principal: Principal) -> None:
-        """Later requests are this principal's."""
+        """Later requests have this principal."""
         self.principal = principal
         self.known.clear()
 
@@ -242,7 +242,7 @@ class Connection(Accepted):
         self.close()
 
     def close(self) -> None:
-        """Send what is complete, then close; nothing more is read."""
+        """Send the complete replies, then close; nothing more is read."""
         if self._closing:
             return
         self._port.flush()
@@ -292,7 +292,7 @@ class Connection(Accepted):
                     self.blocker = None
                 out += encode(head)
             else:
-                head.on_ready(self._reply_ready)  # those behind it have to wait for it anyway
+                head.on_ready(self._reply_ready)  # the replies behind it have to wait for it anyway
                 break
             replies.popleft()
         if len(out) == 1:
@@ -361,7 +361,7 @@ class Connection(Accepted):
             self._port.memory.give(size - len(self._buffer))
 
     def _end_frame(self) -> None:
-        """Others wait for memory: they come before the next frame."""
+        """Other connections wait for memory: they come before the next frame."""
         self.shrink()
         self._port.memory.frame_ended(self)
 
@@ -392,7 +392,7 @@ class Connection(Accepted):
         self._position, self._filled = 0, left
 
     def stop_gracefully(self) -> None:
-        """Answer early what may be answered early, and close when all replies are sent."""
+        """Answer early where the protocol allows it, and close when all replies are sent."""
         if self.blocker is not None:
             self.blocker.give_way()
         if not self._has_runnable_frame() and all(not isinstance(each, Reply) or each.done for each in self._replies):
@@ -429,5 +429,5 @@ class Connection(Accepted):
 
     @property
     def is_quiet(self) -> bool:
-        """No request is under way; a partial frame that does not progress does not count."""
+        """Whether no request is in progress; a partial frame that does not progress does not count."""
         return not self._replies

@@ -1,9 +1,10 @@
-"""How many connections there may be: of the broker, of a listener, from one address (max.connections and its kin).
+"""Limits the number of connections: of the broker, of a listener, and from one address (max.connections and related
+settings).
 
-Clients do not shut out the nodes of the cluster. As in Apache Kafka, a listener that only brokers use is not bound by
-the number of all connections, and the listeners of controllers count apart. Where nodes and clients come to the same
-listener, a connection above a limit is on probation for a moment: it stays if it proves to be a node's, and those of
-nodes are not counted.
+Clients cannot shut out the nodes of the cluster. As in Apache Kafka, a listener that only brokers use is not bound by
+the limit on all connections, and the listeners of controllers are counted separately. If nodes and clients use the same
+listener, a connection above a limit is on probation for a moment: it stays if it proves to be a node's, and connections
+of nodes are not counted.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ class Limited(Protocol):
         """Since when nothing has been received, by the loop's clock."""
 
     def note_probation(self, *, began: bool) -> None:
-        """Put it on probation, or end that."""
+        """Begin or end its probation."""
 
     def note_node(self) -> None:
-        """It belongs to a node."""
+        """Note that it belongs to a node."""
 
     def drop(self, why: str) -> None:
         """Close at once, and log the reason."""
@@ -56,9 +57,9 @@ class Side:
         self.counted: dict[Limited, None] = {}
         self.nodes: dict[Limited, None] = {}
         self.on_probation: OrderedDict[Limited, float] = OrderedDict()
-        """Since when."""
+        """The connections on probation, and since when."""
         self.by_host: Counter[str] = Counter()
-        """Of counted connections, like the next ones."""
+        """The number of counted connections by address."""
         self.by_listener: Counter[str] = Counter()
 
     def count(self, connection: Limited) -> None:
@@ -86,7 +87,7 @@ class ConnectionLimits:
         self._sides = {BROKER: Side(), CONTROLLER: Side()}
 
     def admit(self, connection: Limited, now: float) -> str | None:
-        """None if it may stay, at least on probation; else the limit that is reached."""
+        """None if the connection may stay, at least on probation; else the limit that is reached."""
         side = self._sides[connection.listener.side]
         reached = self._reached(connection, side)
         if reached is None:
@@ -97,7 +98,7 @@ class ConnectionLimits:
         if not self._nodes_come_to(connection.listener):
             return reached
         if len(side.on_probation) >= ON_PROBATION_MAX:
-            next(iter(side.on_probation)).drop(f"{reached} reached, and others come who may be brokers")
+            next(iter(side.on_probation)).drop(f"{reached} reached, and newer connections may be brokers")
         side.on_probation[connection] = now
         connection.note_probation(began=True)
         return None
@@ -117,11 +118,11 @@ class ConnectionLimits:
 
     def is_a_client(self, connection: Limited) -> None:
         """A connection on probation has sent a request that nodes do not send to this listener."""
-        if connection.listener.side != CONTROLLER:  # there nodes also look around
-            self._count_or_drop(connection, self._sides[BROKER], "it is not another broker's")
+        if connection.listener.side != CONTROLLER:  # on that listener, nodes send such requests too
+            self._count_or_drop(connection, self._sides[BROKER], "it is not a connection of another broker")
 
     def forget(self, connection: Limited) -> None:
-        """It is closed."""
+        """The connection is closed."""
         side = self._sides[connection.listener.side]
         if not side.discount(connection):
             side.nodes.pop(connection, None)
@@ -131,7 +132,7 @@ class ConnectionLimits:
         """Once a second: close connections that were on probation for too long, and apply lowered limits."""
         for side in self._sides.values():
             for connection in [each for each, since in side.on_probation.items() if now - since >= PROBATION_S]:
-                self._count_or_drop(connection, side, f"it did not prove to be another node's in {PROBATION_S:.0f} s")
+                self._count_or_drop(connection, side, f"it did not prove to be a node's within {PROBATION_S:.0f} s")
             excess = len(side.counted) - self._config().max_connections
             if excess > 0:
                 self._close_oldest(side, min(excess, CLOSED_A_SWEEP))
@@ -179,4 +180,4 @@ class ConnectionLimits:
         """Close the connections that have been idle longest, on listeners for clients."""
         closable: Collection[Limited] = [each for each in side.counted if not self.is_for_brokers_alone(each.listener)]
         for connection in sorted(closable, key=lambda each: (each.quiet_since, each.number))[:count]:
-            connection.drop("max.connections reached; of all connections this one was quiet for the longest")
+            connection.drop("max.connections reached; this connection was idle for the longest")

@@ -68,7 +68,7 @@ class Queue:
 
     @property
     def is_limited(self) -> bool:
-        """Whether connections wait, or may have to."""
+        """Whether connections wait, or may have to wait."""
         config = self._broker.config
         limit = config.connection_rate_of(self._listener)
         if self._of_all is not None:
@@ -76,7 +76,7 @@ class Queue:
         return limit != NO_RATE or bool(self._waiting) or self._is_waiting
 
     def wait(self, pause: Pause) -> None:
-        """Serve it when the rate permits."""
+        """Serve the connection when the rate permits."""
         self._waiting.append(pause)
         if not self._is_waiting:
             self._next()

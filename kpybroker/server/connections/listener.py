@@ -1,4 +1,4 @@
-"""A listener as its connections see it."""
+"""The state of a listener that its connections use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ListenerState:
     side: str = BROKER
     is_open: bool = False
     principal_of: Callable[[BaseTransport], Principal | None] = lambda _: ANONYMOUS
-    """Who has opened a connection; None if it is nobody whom the listener serves."""
+    """The principal that has opened a connection; None if the listener does not serve it."""
 
     def open(self) -> None:
         """Serve requests from now on."""

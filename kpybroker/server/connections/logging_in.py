@@ -1,8 +1,8 @@
-"""Connections of listeners with SASL: until a login is complete, the login gets the frames (KIP-43, KIP-368).
+"""Connections of listeners with SASL: until a login is complete, its frames go to the login session (KIP-43, KIP-368).
 
-Works over any transport. A failed login is answered and closed late, and a login by a token may have to wait for a
-thread. Nothing is read meanwhile: one timer or task for each such connection, whose number the limits on
-connections bound.
+Works over any transport. A failed login is answered and closed late, and a login with a token may have to wait for a
+thread. Nothing is read in the meantime: there is one timer or task for each such connection, and the limits on
+connections bound their number.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SECRET_BYTES = 32
 
 
 class ListenerLogin:
-    """What the logins of one listener share: mechanisms, limits, the check of OAUTHBEARER's tokens, delegation tokens,
-    and the secret that makes the salts of unknown users."""
+    """The data that the logins of one listener share: mechanisms, limits, the check of OAUTHBEARER tokens, delegation
+    tokens, and the secret from which the salts of unknown users are derived."""
 
     def __init__(self, broker: Broker, settings: SaslListener, check: TokenCheck | None) -> None:
         self._broker = broker
@@ -55,17 +55,17 @@ class ListenerLogin:
 
     @classmethod
     def of(cls, broker: Broker, listener: str, check: TokenCheck | None) -> ListenerLogin | None:
-        """None for a listener without logins."""
+        """The logins of a listener; None if it has none."""
         settings = broker.config.sasl_listeners.get(listener)
         return None if settings is None else cls(broker, settings, check)
 
     def session(self) -> LoginSession:
-        """The login of a new connection."""
+        """The login session of a new connection."""
         return LoginSession(self._mechanisms, refused, self._broker.world.steady_ms)
 
     def _beginning(self, name: str, users: Mapping[str, str]) -> Callable[[], Exchange]:
         if name == OAUTHBEARER:
-            assert self._check is not None, "a listener with OAUTHBEARER is opened with its check"
+            assert self._check is not None, "a listener with OAUTHBEARER has a token check before it is opened"
             return partial(OAuthBearerExchange, self._check)
         return partial(PlainExchange, users) if name == PLAIN else partial(self._scram, MECHANISMS[name])
 
@@ -87,8 +87,7 @@ class ListenerLogin:
 
 
 class Delay(Reply):
-    """Stands among the replies for an answer of a login that comes later: nothing is read or answered until it is
-    complete."""
+    """Holds the place of a login answer that comes later: nothing is read or answered until it is complete."""
 
     __slots__ = ("_work",)
 
@@ -97,7 +96,7 @@ class Delay(Reply):
         self._work: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
     def start(self, work: asyncio.TimerHandle | asyncio.Task[None]) -> None:
-        """Cancel this if the connection is lost meanwhile."""
+        """Start the wait; it is cancelled if the connection is lost."""
         self._work = work
 
     def abandon(self) -> None:
@@ -143,7 +142,7 @@ class LoginConnection(Connection):
             super().stop_gracefully()
 
     def _take(self, frame: memoryview, *, prepared: bool = False) -> None:
-        """Raises MalformedFrame."""
+        """Handle one frame. Raises MalformedFrame."""
         session = self._session
         verdict = session.take(frame, prepared=prepared)
         if verdict.preparation is not None:
@@ -161,7 +160,7 @@ class LoginConnection(Connection):
                 self.log_in(session.principal)
 
     async def _take_prepared(self, frame: bytes, preparation: Preparation, delay: Delay) -> None:
-        """Take a frame again. What follows it is not read before its answer is queued."""
+        """Handle a frame again. The bytes behind it are not read before its answer is queued."""
         await preparation()
         if self.is_closing:
             return
@@ -172,11 +171,11 @@ class LoginConnection(Connection):
         delay.complete(None)
 
     def _fail(self, why: str, verdict: Verdict) -> None:
-        """Log one line, and answer and close later."""
+        """Log one line; answer and close later."""
         port = self._port
         port.metrics.login_failed()
         port.refusals.tell(self.host, "connection from %s to listener %s: %s", self.peer, self.listener.name, why)
-        port.flush()  # earlier requests of this connection may be in the buffer still
+        port.flush()  # earlier requests of this connection may still be in the buffer
         self._let_memory_go()
         delay = Delay()
         loop = asyncio.get_running_loop()

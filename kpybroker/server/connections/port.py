@@ -1,4 +1,5 @@
-"""What the connections of one server share: limits, memory, the write after each read event, and the dispatcher."""
+"""The data that the connections of one server share: limits, memory, the write after each read event, and the
+dispatcher."""
 
 from __future__ import annotations
 
@@ -54,11 +55,11 @@ class Port:
         return self._loop.time()
 
     def serve(self, dispatch: Dispatch, encode: Encode) -> None:
-        """Pass frames to `dispatch` from now on, and complete replies to `encode`."""
+        """From now on, pass frames to `dispatch` and complete replies to `encode`."""
         self.dispatch, self.encode = dispatch, encode
 
     def has_unflushed(self) -> bool:
-        """Whether anything was appended, or has to be settled, since the last flush."""
+        """Whether anything was appended or has to be settled since the last flush."""
         queue = self._flush_queue
         return bool(queue.dirty or queue.woken)
 
@@ -85,5 +86,5 @@ class Port:
             for connection in rest:
                 connection.finish_event()
         finally:
-            for connection in rest:  # a bug in one of them is not the others'
+            for connection in rest:  # a bug in one of them must not affect the others
                 self.flush_soon(connection)

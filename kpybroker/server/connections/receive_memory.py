@@ -98,18 +98,18 @@ class ReceiveMemory:
         return True
 
     def give(self, size_bytes: int) -> None:
-        """A buffer has shrunk."""
+        """A buffer has shrunk: return its bytes."""
         self.used_bytes -= size_bytes
         self.ask_again()
 
     def frame_ended(self, holder: Holder) -> None:
-        """The frame is complete, or the connection is closed."""
+        """The frame is complete, or its connection is closed."""
         self._waiting.pop(holder, None)
         self.step_back(holder)
         self.ask_again()
 
     def step_back(self, holder: Holder) -> None:
-        """Another frame may exceed the limit."""
+        """Let another frame exceed the limit."""
         if self._beyond:
             for kind in [kind for kind, other in self._beyond.items() if other is holder]:
                 del self._beyond[kind]

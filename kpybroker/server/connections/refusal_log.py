@@ -17,7 +17,7 @@ HOSTS_MAX = 1000
 
 
 class RefusalLog:
-    """`tell` writes a line or counts it; `look` is called at least once a second."""
+    """`tell` writes a line or counts it; `look` must be called at least once a second."""
 
     def __init__(self, now: float) -> None:
         self._since = now

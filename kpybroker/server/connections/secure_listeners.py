@@ -1,4 +1,4 @@
-"""The listeners with TLS of a node: what they accept with, and who their clients are."""
+"""The TLS listeners of a node: their contexts, and the principals of their clients."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class SecureListening:
 
 
 def secure_listening(config: Callable[[], BrokerConfig], world: World) -> dict[str, SecureListening]:
-    """By name, the listeners with TLS, whose stores follow `config`. Raises ConfigError with the listener, the setting
-    and the remedy."""
+    """The TLS listeners by name; their stores follow `config`. Raises ConfigError with the listener, the setting and
+    the remedy."""
     now = config()
     found = {}
     for endpoint in (*now.listeners, *now.controller_listeners):
@@ -56,6 +56,6 @@ def _listening(config: Callable[[], BrokerConfig], endpoint: Endpoint, world: Wo
 
 
 def _certificate(transport: BaseTransport) -> bytes | None:
-    """The client's, as DER; None if it has shown none."""
+    """The client's certificate as DER; None if it has presented none."""
     certificate: bytes | None = transport.get_extra_info("ssl_object").getpeercert(True)
     return certificate

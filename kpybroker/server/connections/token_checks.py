@@ -1,4 +1,4 @@
-"""The checks of tokens of a node's listeners with OAUTHBEARER, made before it serves: with their keys."""
+"""The token checks of a node's OAUTHBEARER listeners, created with their keys before the node serves."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ log = logging.getLogger(__name__)
 
 
 class ListenerTokens(NamedTuple):
-    """The check of a listener. `follow` keeps its keys up to date for as long as it runs; None if it has none."""
+    """The check of a listener. `follow` runs to keep its keys up to date; None if it has no keys."""
 
     check: TokenCheck
     follow: Callable[[], Coroutine[Any, Any, None]] | None = None
 
 
 async def listener_tokens(world: World, config: BrokerConfig) -> dict[str, ListenerTokens]:
-    """By name of the listener. Raises ConfigError: no library, or no keys."""
+    """The checks by listener name. Raises ConfigError: no library, or no keys."""
     found = {}
     for name, listener in config.sasl_listeners.items():
         if isinstance(listener.tokens, UnsecuredTokens):
-            log.warning("listener %s takes unsecured tokens: anybody may log in there as anybody", name)
+            log.warning("listener %s accepts unsecured tokens: any client can log in there under any name", name)
             found[name] = ListenerTokens(UnsecuredCheck(listener.tokens, world.wall_ms))
         elif listener.tokens is not None:
             found[name] = await _signed(world, name, listener.tokens)
@@ -48,9 +48,9 @@ async def _signed(world: World, name: str, rules: SignedTokens) -> ListenerToken
     except ConfigError as error:
         raise ConfigError(f"listener {name}: {error}") from None
     if not rules.audiences:
-        log.warning("listener %s: %s is not set, so only tokens that name no audience log in", name, AUDIENCE)
+        log.warning("listener %s: %s is not set, so only tokens without an audience are accepted", name, AUDIENCE)
     if rules.issuer is None:
-        log.warning("listener %s: %s is not set, so tokens of any issuer log in", name, ISSUER)
+        log.warning("listener %s: %s is not set, so tokens of any issuer are accepted", name, ISSUER)
     keys = _keys(world, name, rules.keys)
     await keys.load()
     return ListenerTokens(SignedCheck(rules, keys, world.wall_ms), keys.follow)

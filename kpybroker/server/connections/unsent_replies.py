@@ -27,7 +27,7 @@ class Sender(Protocol):
 
     @property
     def stuck_since(self) -> float:
-        """Since when none of them have been sent, by the loop's clock."""
+        """Since when no unsent byte has been sent, by the loop's clock."""
 
     def drop(self, why: str) -> None:
         """Close at once, without sending the remaining replies, and log the reason."""
@@ -45,7 +45,7 @@ class UnsentReplies:
         self._is_tight = False
 
     def hold(self, sender: Sender) -> None:
-        """This connection is above its high-water mark, or has got more to send."""
+        """This connection is above its high-water mark, or has been given more to send."""
         size_bytes = sender.unsent_bytes
         self.total_bytes += size_bytes - self._held.get(sender, 0)
         self._held[sender] = size_bytes
@@ -54,7 +54,7 @@ class UnsentReplies:
         self._follow()
 
     def release(self, sender: Sender) -> None:
-        """It has sent nearly everything, or is closed."""
+        """The connection has sent nearly everything, or is closed."""
         self.total_bytes -= self._held.pop(sender, 0)
         self._follow()
 

@@ -21,7 +21,7 @@ def write_all(transport: asyncio.Transport, out: list[Any]) -> list[Any]:
     if large:
         transport.writelines(out)
         if transport.get_write_buffer_size():
-            # some Pythons 3.12 and 3.13 do not look whether the writer must pause here (CVE-2024-12254); this does
+            # some releases of Python 3.12 and 3.13 do not check here whether the writer must pause (CVE-2024-12254)
             transport.set_write_buffer_limits()
     else:
         transport.write(b"".join(out))

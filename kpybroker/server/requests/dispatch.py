@@ -55,7 +55,7 @@ class Route:
         handle, here = handler.handle, getattr(handler, "here", None)
         self.api = api
         self.count = 0
-        if here is not None:  # this broker answers some rows by itself: it asks before it forwards the others
+        if here is not None:  # this broker answers some rows by itself, so it does that before it forwards the others
             self._own: Handle = authorized(api, forwarding(api, handle, here))
         else:
             mine = authorized(api, handle)
@@ -64,7 +64,7 @@ class Route:
         self.handle: Handle = self._own
 
     def go_through(self, between: Between | None) -> None:
-        """Wrap the handler with `between`; None: call the handler itself."""
+        """Wrap the handler with `between`; None removes the wrapper."""
         self.handle = self._own if between is None else between(self.api, self._own)
 
 
@@ -90,14 +90,14 @@ class Dispatcher:
         self._handle_long: HandleLong = _handle_long
 
     def stand_between(self, between: Between | None, handle_long: HandleLong | None = None) -> None:
-        """Wrap all handlers, or unwrap them."""
+        """Wrap all handlers, or remove their wrappers."""
         self._between = between
         self._handle_long = handle_long or _handle_long
         for route in self.routes.values():
             route.go_through(between)
 
     async def answer_here(self, name: str, request: Any) -> Any:
-        """Answer a request of this node's own parts to the active controller: there is no connection, and nothing is
+        """Handle a request of this node's own parts to the active controller: it has no connection, and is not
         forwarded."""
         api = api_table.by_name[name]
         call = Call(api.key, api.max, None, "127.0.0.1", 0, side=CONTROLLER)
@@ -154,7 +154,7 @@ class Dispatcher:
     def _run_long(
         self, connection: Connection, known: Known, frame: memoryview, correlation_id: int, *, is_new: bool
     ) -> None:
-        """Process a request of many elements in turns."""
+        """Process a request with many elements over several turns of the loop."""
         route, call = known.route, replace(known.call, is_long=True)
         api = route.api
         if api.elements <= ELEMENTS_AT_ONCE:
@@ -179,7 +179,7 @@ class Dispatcher:
         api = api_table.by_key.get(header.api_key)
         at = connection.listener
         if api is None or at.side not in api.listens.value:
-            raise MalformedFrame(f"api key {header.api_key} is not served to those who come to listener {at.name}")
+            raise MalformedFrame(f"api key {header.api_key} is not served on listener {at.name}")
         version = header.api_version
         if not api.min <= version <= api.max:
             self._refuse_version(connection, api, version, header.correlation_id)
@@ -209,7 +209,7 @@ class Dispatcher:
         return known
 
     def _drive(self, connection: Connection, known: Known, request: Any, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine's first step in place; only one that really waits becomes a task."""
+        """Run a coroutine's first step in place; it becomes a task only if it really waits."""
         try:
             waits_for = work.send(None)
         except StopIteration as finished:
@@ -227,7 +227,7 @@ class Dispatcher:
         return reply
 
     async def _encoded(self, version: int, work: Coroutine[Any, Any, Any]) -> Any:
-        """The response of a coroutine, encoded in turns if it is large."""
+        """The response of a coroutine; if it is large, it is encoded over several turns of the loop."""
         return await encoded(self._broker.long_work, version, await work)
 
     def _begin(

@@ -1,4 +1,4 @@
-"""Any broker accepts any admin request: those for the active controller are forwarded in an Envelope (KIP-590)."""
+"""Any broker accepts any admin request: requests for the active controller are forwarded in an Envelope (KIP-590)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Handle = Callable[["Broker", Call, Any], Any]
 Here = Callable[["Broker", Any], dict[int, Any]]
 """For requests with `resources`: the rows that this broker answers by itself, by the index of the resource."""
 Before = Callable[["Broker", Call, Any], Any]
-"""The response that refuses a request in place of forwarding it; None to forward it."""
+"""The response that refuses a request instead of forwarding it; None to forward it."""
 
 
 def forwarding(api: Api, handle: Handle, here: Here | None = None, before: Before | None = None) -> Handle:
@@ -51,7 +51,7 @@ def forwarding(api: Api, handle: Handle, here: Here | None = None, before: Befor
 
 
 async def _unless_moved(broker: Broker, api: Api, call: Call, request: Any, told: Awaitable[Any]) -> Any:
-    """This node's answer; or, if another node has become the active controller meanwhile, that one's."""
+    """This node's answer; or, if another node has become the active controller in the meantime, that node's."""
     try:
         answered = await told
         if not api.has_error(answered, ErrorCode.NOT_CONTROLLER):

@@ -1,5 +1,5 @@
-"""Requests and responses of many elements: parsed, processed and encoded in turns, so that other requests need not
-wait.
+"""Requests and responses with many elements: parsed, processed and encoded over several turns of the loop, so that
+other requests need not wait.
 
 A request of more than `parsing.ELEMENTS_AT_ONCE` elements is processed in its own task. Until it is parsed, it stays in
 the receive buffer, whose memory is counted, and its connection waits. If the connection is lost, the task ends at its
@@ -59,7 +59,9 @@ async def run_long(
 
     It holds its place until it is answered, or until it waits for a Reply.
     """
-    small_bytes = len(frame) if len(frame) <= SMALL_FRAME_BYTES else 0  # larger ones have a share of the memory anyway
+    small_bytes = (
+        len(frame) if len(frame) <= SMALL_FRAME_BYTES else 0
+    )  # larger responses have their share of the memory anyway
     async with work.place(min(api.elements, len(frame)), small_bytes):
         request = await work.through(parse_in_turns(api.request, version, frame, body_at, api.elements))
         if not api.carries_bytes:
@@ -82,7 +84,7 @@ async def run_long(
 
 
 ROWS_AT_ONCE = 500
-"""A response with a longer list than this is encoded in turns."""
+"""A response with a longer list than this is encoded over several turns of the loop."""
 
 
 @cache

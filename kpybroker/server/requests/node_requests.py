@@ -8,7 +8,7 @@ from kpybroker.wire.api import Api, Audience
 
 
 def is_of_a_node(api: Api, version: int, request: Any) -> bool:
-    """Whether the API is for brokers only, or the request has the id of a broker."""
+    """Whether only brokers send this API, or the request has the id of a broker."""
     return api.audience is Audience.BROKER or is_of_a_broker(api, version, request)
 
 

@@ -1,9 +1,9 @@
-"""Client quotas at work: every answer to a client that has done too much says for how long it must be quiet (KIP-219).
+"""Enforces client quotas: a response to a client above its quota tells the client how long to wait (KIP-219).
 
-While no quota is set nothing of this is in the way of a request; `follow` steps in and out. A client's request is
-charged when it has been handled, a Fetch when its answer is encoded, for its size is known then: one that is too much
-is answered empty, and not charged. Answers leave at once; the connection then pauses. What brokers ask of one another
-is not charged.
+While no quota is set, none of this runs; `follow` activates and deactivates it. A client's request is charged when it
+has been handled. A Fetch is charged when its response is encoded, since its size is known only then; one that exceeds
+the quota is answered empty, and not charged. Responses are sent at once; the connection then pauses. Requests between
+brokers are not charged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kpybroker.wire.response_templates import FORMS
 from kpybroker.world.stopwatch import perf_counter
 
 PERCENT = 100.0
-"""All the time of one thread."""
+"""The whole time of one thread."""
 _TIME = Struct(">i")
 _BODY_AT = 8
 """The offset of the message in a response frame, without the tagged fields of flexible headers."""
@@ -64,9 +64,9 @@ class Charge:
         self.wait_ms = 0
         self.pause: Pause | None = None
         self.session_epoch = 0
-        """Of a Fetch. The request object may be reused before it is answered."""
+        """For a Fetch. The request object may be reused before it is answered."""
         self.unanswered = False
-        """A Produce with acks=0."""
+        """Whether it is a Produce with acks=0."""
 
 
 class Throttling:
@@ -121,10 +121,10 @@ class Throttling:
 
     def _dispatch(self, connection: Connection, frame: memoryview) -> None:
         dispatch, _ = self._inner
-        if not self.is_active:  # the last quota went while the caller was amid several frames
+        if not self.is_active:  # the last quota was removed while the connection was in the middle of several frames
             dispatch(connection, frame)
             return
-        outer = self._dispatched, self._charge  # a handler may let another connection go on
+        outer = self._dispatched, self._charge  # a handler may let another connection continue
         self._dispatched, self._charge = (connection, len(frame)), None
         before = connection.last_reply
         try:
@@ -142,7 +142,7 @@ class Throttling:
             self._pause(charge)
 
     def _handle_long(self, connection: Connection, size_bytes: int, reply: Reply, handle: Callable[[], Any]) -> Any:
-        """Like `_dispatch`, for a request that is parsed in turns: the charge is attached to its reply."""
+        """Like `_dispatch`, for a request that is parsed over several turns: the charge is attached to its reply."""
         outer = self._dispatched, self._charge
         self._dispatched, self._charge = (connection, size_bytes), None
         try:
@@ -199,7 +199,7 @@ class Throttling:
         except KafkaError as refusal:
             result = refused(charge.api, request, refusal)
         self._decide(charge)
-        if charge.api.strict_from is not None:  # the active controller has decided, here or elsewhere
+        if charge.api.strict_from is not None:  # the active controller has decided the throttle time
             result = _spelled_out(charge, result)
             charge.wait_ms = max(charge.wait_ms, result.throttle_time_ms)
         return self._told(charge, result)

@@ -1,6 +1,6 @@
 """Measures how long requests take, by API: from the frame to the encoding of the response, including waits.
 
-Only where metrics are served, and only one request in `EVERY`: the others cost a countdown.
+Runs only if metrics are served, and measures only one request in `EVERY`: the others cost a decrement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Observe = Callable[[str, float], None]
 
 
 class Timing:
-    """The interceptor that measures; installed only where metrics are served."""
+    """The interceptor that measures; it is installed only if metrics are served."""
 
     is_active = True
 

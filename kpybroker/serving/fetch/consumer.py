@@ -25,7 +25,7 @@ _EMPTY = b""
 
 
 class ConsumerView(View):
-    """What a consumer sees."""
+    """The view of a consumer."""
 
     __slots__ = ()
 

@@ -1,4 +1,5 @@
-"""The Fetch of very many partitions: looked at, answered and encoded in turns, so that others do not wait for it.
+"""The Fetch of very many partitions: read, answered and encoded over several turns of the loop, so that other requests
+do not wait for it.
 
 After an append it looks again after a pause that grows with the number of partitions: however busy these are, it takes
 a fifth of the time at most. `max_wait_ms` holds as for any other fetch, unless too much waits already
@@ -93,7 +94,7 @@ class ManyFetchReply(FetchReply):
         return True
 
     async def _look_at_all(self) -> tuple[list[tuple[Want, PartitionData]], bool]:
-        """All rows, and whether they are worth an answer."""
+        """All rows, and whether there is enough in them for an answer."""
         view = self.view
         limit_bytes = min(view.request.max_bytes, view.broker.config.fetch_max_bytes)
         total_bytes, has_news = 0, False

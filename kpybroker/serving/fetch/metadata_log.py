@@ -33,7 +33,7 @@ class MetadataFetchReply(Reply):
         self._task: asyncio.Task[None] | None = None
 
     def park(self, wait_ms: int) -> None:
-        """Wait for news, for at most so long."""
+        """Wait for news, for at most this long."""
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_out)
         self._fetches.park(self.look_again)
 
@@ -60,7 +60,7 @@ class MetadataFetchReply(Reply):
         self._finish(row)
 
     async def _bring(self, row: PartitionData) -> None:
-        """Read off the loop what is not in the page cache."""
+        """Read the bytes that are not in the page cache, off the loop."""
         await self._fetches.read_cold(self._request, row)
         self._finish(row)
 
@@ -86,7 +86,7 @@ def fetch_metadata(broker: Broker, call: Call, request: Request, replica_id: int
     row, has_records = fetches.row_for(request)
     if has_records:
         fetches.count(request, replica_id)
-        row, has_records = fetches.row_for(request)  # which may have raised the high watermark
+        row, has_records = fetches.row_for(request)  # this may have raised the high watermark
     wait_ms = min(request.max_wait_ms, WAIT_MAX_MS)
     if not has_records or (fetches.has_news(request) and fetches.read(request, row)):
         return respond(fetches, request, row)
@@ -98,7 +98,7 @@ def fetch_metadata(broker: Broker, call: Call, request: Request, replica_id: int
 
 
 def respond(fetches: FetchRpcs, request: Request, row: PartitionData) -> Response:
-    """The response of one row, with the address of the leader if this node is not it."""
+    """The response with one row; it has the leader's address if this node is not the leader."""
     topic = request.topics[0]
     told = FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[row])
     return Response(responses=[told], node_endpoints=fetches.node_endpoints())

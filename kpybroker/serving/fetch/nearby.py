@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NearbyView(ConsumerView):
-    """What a consumer sees, unless another replica is nearer to it than this one."""
+    """The view of a consumer, unless another replica is nearer to it than this one."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class NearbyView(ConsumerView):
         return row, None, True
 
     def _nearest(self, want: Want) -> int | None:
-        """The replica to read from, if it is not this one. An error is left to the row."""
+        """The replica to read from if it is not this one. An error is left to the row."""
         try:
             self.require_read(want)
             partition = want.partition or want.locate(self.find(want))

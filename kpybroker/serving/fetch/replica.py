@@ -1,10 +1,10 @@
 """The Fetch of a follower.
 
 A follower reads up to the end of the log. Its fetch offset says that it has everything below, which moves the high
-watermark and brings it into the in-sync set. Of a session, only those partitions are looked at that the fetch names or
+watermark and brings the follower into the in-sync set. In a session, a Fetch reads only the partitions that it names or
 that have news; every COUNT_ALL_MS all of them are counted, so that an idle follower counts as caught up. v12 carries
-the epoch of the follower's last record: if the histories differ, it is told where they parted (KIP-595). v15 carries
-its broker epoch (KIP-903).
+the epoch of the follower's last record: if the histories differ, the response says where they diverge (KIP-595). v15
+carries its broker epoch (KIP-903).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_EPOCH = -1
 NAMED_LIMIT = 2 * NAMED_MAX
 """The most partitions that one Fetch may name: it looks at them in one go."""
 COUNT_ALL_MS = 250
-"""How often all partitions of a session are counted: well below any replica.lag.time.max.ms."""
+"""How often all partitions of a session are counted: much more often than any replica.lag.time.max.ms."""
 
 
 class ReplicaView(View):
@@ -64,7 +64,7 @@ class ReplicaView(View):
         self._replica_id = replica_id
         self._broker_epoch = UNKNOWN if request.replica_state is None else request.replica_state.replica_epoch
         self._is_stale = UNKNOWN < self._broker_epoch < broker.replication.hosting.rules.epoch_of(replica_id)
-        """An earlier incarnation of the follower sent it (KIP-903)."""
+        """Whether an earlier incarnation of the follower sent it (KIP-903)."""
         self._even: list[ReplicaWant] = []
         """Partitions of which the follower had everything at the last look."""
         self._served: list[ReplicaWant] = []
@@ -72,7 +72,7 @@ class ReplicaView(View):
         self._is_rack_aware = broker.replication.hosting.rules.is_rack_aware
         self._throttle = broker.replication.hosting.leading_throttle
         self._is_slowed = False
-        """The last look left out records because of the throttle."""
+        """Whether the last look left out records because of the throttle."""
         self._slowed_bytes = 0
         """Bytes of the last look that count for the throttle."""
 
@@ -89,7 +89,7 @@ class ReplicaView(View):
                 if parted(partition, want) is None:
                     partition.fetched_by(follower, want.fetch_offset, want.log_start, self._broker_epoch)
             except (KafkaError, Damage):
-                continue  # the row will say so
+                continue  # the row will have the error
 
     def _led(self, want: ReplicaWant) -> tuple[Partition, Follower]:
         """Raises KafkaError: UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER for a node that is not a replica."""
@@ -125,7 +125,7 @@ class ReplicaView(View):
                 self._throttle.count(self._slowed_bytes)
         elif self.request.session_epoch > INITIAL_EPOCH:
             for want in self._even:
-                assert want.partition is not None, "it was looked at"
+                assert want.partition is not None, "`look` runs before this"
                 storage = want.partition.log
                 if want.knows(storage.high_watermark, storage.start):
                     unseen.pop(want, None)
@@ -215,13 +215,14 @@ def parted(partition: Partition, want: ReplicaWant) -> EpochEndOffset | None:
     return None
 
 
-def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
-    """Count what the follower has, then answer at once, or park.
-
-    Raises KafkaError as `session.resume`, and MalformedFrame for more partitions than a follower names.
-    """
-    if call.is_long and sum(len(topic.partitions) for topic in request.topics) > NAMED_LIMIT:
+def check_size(call: Call, request: Request) -> None:
+    """Raises MalformedFrame for more partitions than a follower names."""
+    if call.is_long and sum(max(len(topic.partitions), 1) for topic in request.topics) > NAMED_LIMIT:
         raise MalformedFrame(f"the Fetch of a replica names more than {NAMED_LIMIT} partitions")
+
+
+def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
+    """Count what the follower has, then answer at once, or park. Raises KafkaError as `session.resume`."""
     session, named = resume(broker, request, call.version >= 13, ReplicaWant)
     news = News() if session is None else session.news
     assert news is not None, "the session is a replica's"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FetchReply(Reply):
-    """Waits for records, for `max_wait_ms` to pass, or for a cold read; then looks through the view again."""
+    """Waits for records, for `max_wait_ms` to pass, or for a cold read; then reads its partitions again."""
 
     __slots__ = ("_again", "_task", "_timer", "view")
 
@@ -27,7 +27,7 @@ class FetchReply(Reply):
         self._timer: asyncio.TimerHandle | None = None
         """Ends the wait."""
         self._again: asyncio.TimerHandle | None = None
-        """Causes a look before that, though nothing was appended."""
+        """Causes another look before that, even though nothing was appended."""
         self._task: asyncio.Task[None] | None = None
 
     def park(self, found: Cold | None) -> None:
@@ -83,7 +83,8 @@ class FetchReply(Reply):
             self._call_again(self.view.again_s)
 
     async def _bring(self, want: Want, partition: Partition) -> None:
-        """Read off the loop what is not in the page cache, then look again; at least this partition is answered."""
+        """Read the bytes that are not in the page cache, off the loop, then look again; at least this partition is
+        answered."""
         request = self.view.request
         size_bytes = min(want.max_bytes, request.max_bytes, self.view.broker.quotas.fetch_max_bytes)
         await self._read_cold(want, partition, max(size_bytes, 0))
@@ -96,7 +97,7 @@ class FetchReply(Reply):
             records = await partition.log.read_cold(want.fetch_offset, size_bytes, upper=upper, min_one=True)
             self.view.cold[want] = records
         except (KafkaError, Damage):
-            want.locate(None)  # the next look says what is wrong
+            want.locate(None)  # the next look reports the error
 
     def _finish(self, response: Response) -> None:
         self._release()
@@ -116,7 +117,7 @@ class FetchReply(Reply):
 
 
 def begin(view: View) -> Response | Reply:
-    """Look once: the response, or a reply that waits for more."""
+    """Look once; returns the response, or a reply that waits for more."""
     found = view.answer(final=view.request.max_wait_ms <= 0 or view.is_empty)
     if isinstance(found, Response):
         return found

@@ -1,4 +1,4 @@
-"""What a Fetch asks for, and the session that remembers it (KIP-227)."""
+"""The wants of a Fetch, and the session that remembers them (KIP-227)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def resolve(broker: Broker, request: Request, by_id: bool) -> tuple[Session | None, list[Want]]:
-    """The session, if the fetch has one, and everything that is wanted."""
+    """The session, if the fetch has one, and everything that it wants."""
     session, named = resume(broker, request, by_id, Want)
     return session, named if session is None else list(session.wants.values())
 
@@ -52,7 +52,7 @@ def name_wants(
 def resume_with(
     broker: Broker, request: Request, by_id: bool, wants: OrderedDict[SessionKey, Want], *, is_replica: bool
 ) -> tuple[Session | None, list[Want]]:
-    """As `resume`, with the wants that the request names."""
+    """Like `resume`, with the wants that the request names."""
     sessions, session_id, epoch = broker.replication.sessions, request.session_id, request.session_epoch
     if epoch == FINAL_EPOCH:
         if session_id:

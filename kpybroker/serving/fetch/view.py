@@ -1,4 +1,4 @@
-"""What one Fetch looks at, and the response that it makes of it.
+"""The partitions that one Fetch reads, and the response that it builds from them.
 
 There is a view for consumers (`consumer`), for consumers that may be sent to a nearer replica (`nearby`), and for
 followers (`replica`). `reply` looks through it once, and again whenever there may be more.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-"""Errors found before the log is asked: Kafka then sends an empty list of aborted transactions, otherwise null."""
+"""Errors found before the log is read: Kafka then sends an empty list of aborted transactions, otherwise null."""
 Looked = tuple[PartitionData, "Partition | None", bool]
 """What a look at one partition finds: its row; the partition if its bytes must be read from the disk first; and whether
 the row is worth an answer even if there are fewer bytes than `min_bytes`."""
@@ -38,7 +38,7 @@ class Cold(NamedTuple):
 
 
 class View:
-    """One Fetch, and what it may see. `wants` is what to look at, in this order."""
+    """One Fetch, and what it may read. `wants` are the partitions to look at, in this order."""
 
     __slots__ = ("_leaders", "_watched", "broker", "call", "cold", "request", "session", "wants")
 
@@ -57,7 +57,7 @@ class View:
         self._watched: list[Partition] = []
 
     def look_at(self, wants: list[Want]) -> None:
-        """Look at these from now on."""
+        """Look at these wants from now on."""
         self.wants = wants
 
     def look(self, want: Want, room_bytes: int, *, is_first: bool) -> Looked:
@@ -65,7 +65,7 @@ class View:
         raise NotImplementedError
 
     def upper(self, partition: Partition) -> int:
-        """The offset up to which may be read."""
+        """The offset up to which the Fetch may read."""
         raise NotImplementedError
 
     def hosted(self, topic: str, index: int) -> Partition:
@@ -94,7 +94,7 @@ class View:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is wanted at all, so that there is nothing to wait for."""
+        """Whether the Fetch wants nothing at all, so that there is nothing to wait for."""
         return not self.wants
 
     @property
@@ -105,7 +105,7 @@ class View:
     # ---- one partition
 
     def forget_leaders(self) -> None:
-        """Before another look at all partitions: its error rows name their leaders again."""
+        """Before another look at all partitions: the new error rows name their leaders again."""
         self._leaders.clear()
 
     def find(self, want: Want) -> Partition:
@@ -142,7 +142,7 @@ class View:
     # ---- the response
 
     def respond(self, rows: list[tuple[Want, PartitionData]]) -> Response:
-        """The response of these rows; in a session, of those that tell the client something new."""
+        """The response with these rows; in a session, only with those that are new to the client."""
         session = self.session
         is_incremental = session is not None and self.request.session_epoch > INITIAL_EPOCH
         topics: dict[str | bytes, FetchableTopicResponse] = {}
@@ -188,7 +188,7 @@ class View:
                 self._watched.append(partition)
 
     def unwatch(self, reply: Waiter) -> None:
-        """The reply is complete, or nobody waits for it."""
+        """The reply is complete, or no client waits for it."""
         for partition in self._watched:
             partition.fetches.pop(reply, None)
         self._watched = []

@@ -1,4 +1,4 @@
-"""Appending the batches of a Produce to the logs of their partitions. Refusals are per partition.
+"""Appends the batches of a Produce to the logs of their partitions. Refusals are per partition.
 
 The batches stay views of the receive buffer: they are queued here, and written when the read event ends.
 """
@@ -30,7 +30,7 @@ Validated = dict[int, Batch | KafkaError]
 """By the id() of a PartitionProduceData: the validated batch to append in its place, or why it is refused."""
 ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
 BATCHES_MAX = 2
-"""How many batches of one partition to split off: one is allowed, and a second proves that there are too many."""
+"""How many batches of one partition to split off: one is allowed, and a second one proves that there are too many."""
 ADMIN_CLIENT = "__admin_client"
 """The client id that may produce to internal topics."""
 
@@ -43,9 +43,9 @@ def admit(
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     partition = broker.replication.hosting.leads(topic, index)
     if records is None:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "no records were sent")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "the request has no records")
     if partition.is_internal and call.client_id != ADMIN_CLIENT:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not produce to {topic}")
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients may not produce to {topic}")
     if acks == ACKS_ALL:
         partition.require_in_sync(partition.log.settings.min_insync_replicas)
     return partition, split(records, BATCHES_MAX)

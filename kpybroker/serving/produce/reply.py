@@ -1,4 +1,4 @@
-"""The reply to a Produce: complete once the appended records are as safe as `acks` asks."""
+"""The reply to a Produce: complete once the appended records are as durable as `acks` requires."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ProduceReply(Reply):
         self._timer: asyncio.TimerHandle | None = None
 
     def settle(self) -> None:
-        """After a flush: complete, or wait for the partitions whose records are not safe yet."""
+        """After a flush: complete, or wait for the partitions whose records are not durable enough yet."""
         if self.done:
             return
         left = []
@@ -88,7 +88,7 @@ class ProduceReply(Reply):
                 partition.when_committed(end, self)
             else:
                 partition.when_written(end, self)
-        except KafkaError:  # too many wait already, which must not fail the flush that settles this reply
+        except KafkaError:  # too many waiters already: that must not fail the flush that settles this reply
             self._time_out()
 
     def _time_out(self) -> None:
@@ -115,7 +115,7 @@ class OneReply(ProduceReply):
     __slots__ = ("_appended", "_partition", "_version")
 
     def __init__(self, request: Request, version: int, partition: Partition, appended: Appended) -> None:
-        Reply.__init__(self)  # and not ProduceReply's: every small Produce makes one of these
+        Reply.__init__(self)  # not ProduceReply's constructor: every small Produce creates one of these
         self.request = request
         self._result = None
         self._rows = ()
@@ -161,7 +161,7 @@ def response_to_one(partition: Partition, base_offset: int, log_append_time_ms: 
 
 
 def acknowledged(partition: Partition, version: int, base_offset: int) -> Acknowledged:
-    """As `response_to_one`, from the partition's template, which serves as long as the log start does not move."""
+    """Like `response_to_one`, from the partition's template, which is valid as long as the log start does not move."""
     template = partition.produce_templates.get(version)
     if template is None or template[0] != partition.log.start:
         template = partition.log.start, produce_form(response_to_one(partition, MARK), version)

@@ -1,4 +1,4 @@
-"""The Produce to a single partition, which most are: its response comes from the partition's template."""
+"""A Produce to a single partition, as most are: its response comes from the partition's template."""
 
 from __future__ import annotations
 

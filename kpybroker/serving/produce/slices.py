@@ -1,6 +1,6 @@
-"""A large Produce: appended, written and settled in slices, with turns of the loop for others between them.
+"""A large Produce: appended, written and settled in slices, between which the loop serves other requests.
 
-Each slice is like a request of its own. Nothing becomes less atomic by that: refusals are per partition anyway.
+Each slice is like a request of its own. This makes nothing less atomic: refusals are per partition anyway.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SlicesReply(Reply):
 async def produce_in_slices(broker: Broker, call: Call, request: Request, slice_bytes: int) -> SlicesReply:
     """Append all slices, each of at most about `slice_bytes`. The reply waits for replication, this coroutine does not.
 
-    `timeout_ms` holds for the whole request. If the connection is lost, nobody waits for what was appended.
+    `timeout_ms` holds for the whole request. If the connection is lost, no reply waits for what was appended.
     """
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + request.timeout_ms / 1000

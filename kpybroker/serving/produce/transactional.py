@@ -1,8 +1,8 @@
-"""The Produce that may begin a transaction in a partition.
+"""A Produce that may begin a transaction in a partition.
 
-The transaction's coordinator is asked before anything is appended, so that no partition has records of a transaction
-that nobody will end (KIP-890): whether the partition belongs to the transaction, or from v12 on to add it. Meanwhile
-the connection waits: later records of the same producer must not be appended earlier.
+The transaction's coordinator is asked before anything is appended, so that no partition gets records of a transaction
+that no coordinator will end (KIP-890): whether the partition belongs to the transaction, or from v12 on to add it. The
+connection waits in the meantime: later records of the same producer must not be appended earlier.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ COORDINATOR_IS_AWAY = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""Producers would give up, or look for another leader. As in Kafka, NOT_ENOUGH_REPLICAS makes them try again."""
+"""On the original errors, producers would give up, or look for another leader. As in Kafka, NOT_ENOUGH_REPLICAS makes
+them retry."""
 
 
 def produce(broker: Broker, call: Call, request: Request) -> Reply | Coroutine[Any, Any, Reply | Response | None]:
@@ -84,7 +85,7 @@ def append_in_transaction(
 
 
 def _transactional_batches(broker: Broker, call: Call, request: Request) -> dict[TopicPartition, Batch]:
-    """The batches that can be read, and that the caller may append; the append refuses the others."""
+    """The batches that can be read, and that the caller may append; `append_all` refuses the others."""
     found = {}
     for topic in request.topic_data:
         name = topic.name if call.version < 13 else broker.metadata.topic_name(topic.topic_id)
@@ -113,7 +114,7 @@ def _begin(broker: Broker, batches: dict[TopicPartition, Batch], verdicts: Verdi
         try:
             producers = broker.replication.hosting.leads(*place).log.producers
         except KafkaError:
-            continue  # the append will refuse it
+            continue  # `append_all` will refuse it
         try:
             verification = producers.verify(
                 batch.producer_id, batch.producer_epoch, batch.base_sequence, broker.world.wall_ms(), bumps=adds
@@ -165,11 +166,11 @@ def _is_void(broker: Broker, place: TopicPartition, verdict: Verification | Kafk
     try:
         return broker.replication.hosting.leads(*place).log.producers.is_void(verdict)
     except KafkaError:
-        return False  # the append will refuse it
+        return False  # `append_all` will refuse it
 
 
 def _error_for_producer(code: ErrorCode, version: int) -> KafkaError:
-    """The coordinator's error as producers understand it."""
+    """The coordinator's error, translated for producers."""
     if code == ErrorCode.PRODUCER_FENCED:
         return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
     if code == ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 SLICES_AT_ONCE = 4
-"""Slices in one go, a few milliseconds at most, before other connections have their turn."""
+"""How many slices run in one go, a few milliseconds at most, before other connections are served."""
 REPLAYED_LIMIT_BYTES = 8 << 20
 """Limit on the decompressed size of a batch that a coordinator will replay: coordinators read a record in one go."""
 REPLAYED_ON_LOOP_BYTES = 16 << 10
@@ -112,7 +112,8 @@ def validating_all(broker: Broker, call: Call, request: Request, found: Validate
 
 
 def first_slices(work: Work[Validated]) -> tuple[Validated | None, OffLoop | None]:
-    """Run a few slices. Returns the result if that was enough; else what `SlicedWork.run` needs to go on."""
+    """Run a few slices. Returns the result if that was enough; else the arguments with which `SlicedWork.run`
+    continues."""
     try:
         for _ in range(SLICES_AT_ONCE):
             step = next(work)
@@ -149,7 +150,7 @@ async def append_later(
 
     If the validation does not get its turn before the request's timeout, nothing is appended: REQUEST_TIMED_OUT.
     """
-    timeout_ms = request.timeout_ms if request.acks else None  # with acks=0 nobody would learn of the timeout
+    timeout_ms = request.timeout_ms if request.acks else None  # with acks=0 no client would learn of the timeout
     validated: Validated
     try:
         validated = await broker.storage.log_dirs.sliced_work.run(begin, begun, step, timeout_ms)

@@ -1,11 +1,11 @@
-"""Which part of a log compaction may clean, whether that is worthwhile, and which segments become one.
+"""Decides which part of a log compaction may clean, whether that is worthwhile, and which segments are merged.
 
-A log is clean up to `Log.cleaned_end` (the cleaner-offset-checkpoint); behind that it is dirty. Never cleaned: the
-active segment, a segment that is not below the last stable offset, and one with records that are younger than
-min.compaction.lag.ms. The choice follows Kafka's: the dirtiest log whose share of dirty bytes is above
-min.cleanable.dirty.ratio, or whose dirty records wait for longer than max.compaction.lag.ms (KIP-354). Ours alone: the
-log of an internal topic is cleaned earlier, and its active segment rolled for it, since a coordinator replays all of it
-before it answers.
+A log is clean up to `Log.cleaned_end` (the cleaner-offset-checkpoint); above that it is dirty. Never cleaned are the
+active segment, segments that are not entirely below the last stable offset, and segments with records younger than
+min.compaction.lag.ms. The choice of the log follows Kafka: the dirtiest log whose share of dirty bytes is above
+min.cleanable.dirty.ratio, or whose dirty records have waited longer than max.compaction.lag.ms (KIP-354). Unlike in
+Kafka, the log of an internal topic is cleaned earlier, and its active segment is rolled for that, since a coordinator
+replays all of it before it answers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 REPLAYED_BYTES = 64 << 10
 REPLAYED_SHARE = 1 / 3
-"""So much of a replayed log may be dirty: the bytes, or the share of a larger log."""
+"""The most of a replayed log that may be dirty: of the allowed bytes, or of a larger log."""
 _GROUP_LIMIT = 32
-"""The most segments that become one: their files are renamed in one step."""
+"""The most segments that are merged into one: their files are renamed in one step."""
 
 
 class Dirty(NamedTuple):
@@ -36,7 +36,7 @@ class Dirty(NamedTuple):
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
-    """Records wait for longer than max.compaction.lag.ms."""
+    """Whether records have waited longer than max.compaction.lag.ms."""
 
     @property
     def ratio(self) -> float:
@@ -50,7 +50,7 @@ class Dirty(NamedTuple):
 
 
 def outgrows_replay(log: Log) -> bool:
-    """Whether the active segment alone is more than a replayed log should have besides what is clean."""
+    """Whether the active segment alone is larger than the dirty part of a replayed log should be."""
     if not (log.settings.replayed and log.settings.compacted) or log.offline is not None:
         return False
     active_bytes = log.segments.active.size_bytes

@@ -19,7 +19,7 @@ SIZE_LIMIT_BYTES = (1 << 31) - 1
 
 
 class CleanedSegment:
-    """Batches in order of their offsets, to become the segment `target`; nothing else writes to it."""
+    """Batches in order of their offsets, which will become the segment `target`; nothing else writes to it."""
 
     def __init__(self, disk: Disk, target: Segment, index_interval_bytes: int) -> None:
         self._disk = disk
@@ -34,7 +34,7 @@ class CleanedSegment:
         self._since_entry_bytes = 0
 
     async def add(self, view: Buffer) -> None:
-        """Take a whole batch; its bytes stay as they are until the segment is finished. Raises OSError, Damage."""
+        """Add a whole batch; its bytes must not change until the segment is finished. Raises OSError, Damage."""
         batch, target = Batch(memoryview(view)), self.target
         if self._size_bytes + batch.size_bytes > SIZE_LIMIT_BYTES:
             raise Damage(f"{target.path}: cleaned, it would have more than {SIZE_LIMIT_BYTES} bytes")
@@ -51,7 +51,7 @@ class CleanedSegment:
             await self._write()
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """Keep the marker of an aborted transaction whose records were dropped."""
+        """Keep the marker of an aborted transaction whose records were removed."""
         self._aborted.append(aborted)
 
     async def _write(self) -> None:
@@ -73,7 +73,7 @@ class CleanedSegment:
         await self._disk.off_loop(self._write_indexes, self._path(LOG))
         handle = self._disk.open(self._path(LOG))
         try:
-            await self._disk.sync(handle)  # not on the thread that others wait for
+            await self._disk.sync(handle)  # not on the thread that other requests wait for
         finally:
             self._disk.close(handle)
         return target

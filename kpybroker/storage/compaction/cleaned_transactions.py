@@ -1,7 +1,8 @@
-"""Which transactions a cleaning meets on its way, and so which of their records and markers it may drop.
+"""Tracks the transactions in the part of a log that is being cleaned, to decide which of their records and markers can
+be removed.
 
-Records of aborted transactions go at once; a marker goes once no record of its transaction is left, and its delete
-horizon has passed. Source: KIP-98, KIP-534.
+Records of aborted transactions are removed at once; a marker is removed once no record of its transaction is left and
+its delete horizon has passed. Source: KIP-98, KIP-534.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from kpybroker.wire.records.markers import read_marker
 
 
 class CleanedTransactions:
-    """Gets every batch in order; `aborted` are the aborted transactions of the part that is cleaned, in any order."""
+    """Gets every batch in order; `aborted` are the aborted transactions of the part that is being cleaned, in any
+    order."""
 
     __slots__ = ("_aborting", "_committing", "_to_come")
 
@@ -41,7 +43,7 @@ class CleanedTransactions:
 
     def outlived(self, batch: Batch) -> tuple[bool, AbortedTransaction | None]:
         """For a control batch: whether no record of its transaction was found, and the aborted transaction whose
-        records were."""
+        records were found."""
         self._begin_up_to(batch.last_offset)
         if not batch.record_count:
             return True, None

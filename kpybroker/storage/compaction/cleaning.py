@@ -1,9 +1,9 @@
-"""One cleaning of one log: note the newest offset of each dirty key, then rewrite the segments without the rest.
+"""One cleaning of one log: find the newest offset of each dirty key, then rewrite the segments without older records.
 
-What stays is Kafka's choice (`Cleaner`, KIP-98, KIP-354, KIP-534):
+The rules are Kafka's (`Cleaner`, KIP-98, KIP-354, KIP-534). These stay:
 
-- of each key the record with the largest offset; a tombstone until the delete horizon has passed that its batch gets
-  with the first cleaning; no record without a key;
+- of each key the record with the largest offset; a tombstone until the delete horizon, which its batch gets at its
+  first cleaning, has passed; no record without a key;
 - no record of an aborted transaction; a marker as long as records of its transaction are left, and then until its
   delete horizon;
 - without records, the batch with the last sequence of a producer that is known, so that it is not forgotten; and the
@@ -51,8 +51,8 @@ _PAUSED_AT_ONCE_S = 1.0
 
 
 class Abandoned(Exception):
-    """The log was truncated, lost a segment or went offline during the cleaning, so that its files have other batches
-    now."""
+    """The log was truncated, lost a segment or went offline during the cleaning, so its files now have other
+    batches."""
 
 
 class Limits(NamedTuple):
@@ -97,8 +97,8 @@ class Cleaning:
 
     async def _clean(self) -> int:
         if self._log.synced_end < self._log.high_watermark:
-            # a loss of power must not take what makes the rest superfluous: a newer record, the end of a transaction;
-            # and until the new names are on disk it brings the old files back
+            # a power loss must not lose what makes other records superfluous: a newer record, the end of a transaction;
+            # and until the new names are on disk it may restore the old files
             await self._log.sync(is_chore=True)
         await self._note_keys()
         end = self._map.latest + 1
@@ -111,7 +111,7 @@ class Cleaning:
         self._log.note_cleaned(end)
         return end
 
-    # the way through the log
+    # the reads of the log
 
     async def _pay(self, size_bytes: int) -> None:
         """Wait as log.cleaner.io.max.bytes.per.second demands."""
@@ -127,7 +127,7 @@ class Cleaning:
 
     @property
     def is_over(self) -> bool:
-        """Whether the log's files were replaced or closed meanwhile."""
+        """Whether the log's files were replaced or closed in the meantime."""
         return self._log.offline is not None or self._log.files.generation != self._generation
 
     def _check(self) -> None:
@@ -154,7 +154,7 @@ class Cleaning:
                 yield batch
                 at += needed
             if not at and len(whole) >= needed:
-                raise self._damage(segment, position, f"{len(whole)} bytes that are no batch")
+                raise self._damage(segment, position, f"{len(whole)} bytes that are not a batch")
             position += at
 
     async def _read(self, segment: Segment, size: int, position: int) -> bytes:
@@ -337,7 +337,7 @@ class Cleaning:
         if not gets_horizon:
             return await self._sealed(batch, await plain.joined(runs), count, newest_ms, None)
         horizon_ms = min(self._now_ms + self._log.settings.delete_retention_ms, LONG_MAX)
-        if batch.log_append_time:  # the records' own times mean nothing
+        if batch.log_append_time:  # the timestamps of the records have no meaning
             body = await plain.joined(runs)
         else:
             body = await plain.retimed(runs, batch.base_timestamp - horizon_ms)

@@ -1,8 +1,8 @@
 """The newest offset of every key in the part of a log that is cleaned: in memory, and bounded.
 
-Kafka's log.cleaner.dedupe.buffer.size says how many bytes it may have. Kafka puts a key into 24 of them; here it is an
-entry of a dictionary, and costs what ENTRY_BYTES says and its own length. When the map is full the part below is
-cleaned with what it has, and the rest by a later pass.
+Kafka's log.cleaner.dedupe.buffer.size limits its size in bytes. Kafka needs 24 bytes for a key; here a key is an entry
+of a dictionary, and costs ENTRY_BYTES plus its own length. When the map is full, the offsets that it covers are
+cleaned, and the rest is left to a later pass.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ ENTRY_BYTES = 160
 """The size of an entry without its key: two objects, and their share of a table that is between a third and two thirds
 full."""
 _WHOLE_BYTES = 64
-"""Longer keys are stored as a digest of this length plus one byte: no shorter key looks like it."""
+"""Longer keys are stored as a digest of this length plus one byte, so that they cannot equal a shorter key."""
 _SHARDS = 64
-"""A dictionary that grows is copied at once: many small ones grow one after another."""
+"""A dictionary that grows is copied all at once, so there are many small ones, which grow one after another."""
 
 
 class Digest(bytes):
-    """In place of a long key."""
+    """Stands for a long key."""
 
     __slots__ = ()
 
@@ -40,7 +40,7 @@ class OffsetMap:
         return sum(map(len, self._shards))
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Note `offset` as the newest of `key`; offsets must grow. False: there is no room for another key."""
+        """Set `offset` as the newest one of `key`; offsets must grow. False: there is no room for another key."""
         if len(key) > _WHOLE_BYTES:
             key = map_key(key)
         shard = self._shards[_shard(key)]
@@ -53,11 +53,11 @@ class OffsetMap:
         return True
 
     def counted(self, offset: int) -> None:
-        """Every record up to `offset` has been counted, those without a key too."""
+        """Note that every record up to `offset` has been counted, including those without a key."""
         self.latest = max(self.latest, offset)
 
     def newest(self, key: bytes) -> int:
-        """-1 for an unknown key."""
+        """The newest offset of a key; -1 if it is unknown."""
         if len(key) > _WHOLE_BYTES:
             key = map_key(key)
         return self._shards[_shard(key)].get(key, -1)
@@ -70,7 +70,7 @@ class OffsetMap:
 
 
 def _shard(key: bytes) -> int:
-    return hash(key) >> 32 & _SHARDS - 1  # not the bits that choose a place within the shard
+    return hash(key) >> 32 & _SHARDS - 1  # other bits than those that choose a place within the shard
 
 
 def map_key(key: bytes | memoryview) -> bytes:

@@ -1,8 +1,8 @@
-"""The records of a batch that is cleaned: unpacked, read and joined without blocking the loop.
+"""The records of a batch that is being cleaned: decompressed, parsed and joined without blocking the loop.
 
-How much work a batch is, its plain bytes say: a few kilobytes of zstd can hold a hundred megabytes. So whatever is not
-unpacked after IN_PLACE_BYTES goes on on the disk's thread, some PORTION_BYTES at a time, and of what is larger than
-LARGE_BYTES nothing is read, hashed or copied on the loop.
+The work for a batch depends on its decompressed size: a few kilobytes of zstd can contain a hundred megabytes. So after
+IN_PLACE_BYTES, decompression continues on the disk's thread, PORTION_BYTES at a time, and nothing of a batch larger
+than LARGE_BYTES is read, hashed or copied on the loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACKED_BYTES = 16 << 10
 LARGE_BYTES = 1 << 20
 """From this decompressed size on, the disk's thread does all the work."""
 PORTION_BYTES = 8 << 20
-"""How much the disk's thread decompresses at once: others wait for that thread, too."""
+"""How much the disk's thread decompresses at once: other work waits for that thread, too."""
 _SLICE = 500
 Result = TypeVar("Result")
 Run = list[int]
@@ -77,11 +77,11 @@ class PlainRecords:
 
     @property
     def is_large(self) -> bool:
-        """Whether the loop would be blocked for too long."""
+        """Whether work on the records would block the loop for too long."""
         return len(self.plain) > LARGE_BYTES
 
     async def slices(self) -> AsyncGenerator[list[Found], None]:
-        """Some records at a time; in a large batch, long keys have the form of the offset map. Raises Damage."""
+        """Yields some records at a time; in a large batch, long keys have the form of the offset map. Raises Damage."""
         batch, turns = self._batch, self._turns
         at, left, last = 0, batch.record_count, -1
         while left > 0:
@@ -95,7 +95,7 @@ class PlainRecords:
             except KafkaError as error:
                 raise Damage(f"{self._where}: {error}") from error
             if found[0][3] <= last or found[-1][3] > batch.last_offset_delta:
-                raise Damage(f"{self._where}: offsets that are not its own")
+                raise Damage(f"{self._where}: a record with an offset outside the batch")
             last = found[-1][3]
             yield found
             left -= len(found)
@@ -107,7 +107,7 @@ class PlainRecords:
         return await self._turns.off_loop(work) if self.is_large else work()
 
     async def retimed(self, runs: list[Run], shift_ms: int) -> Buffer:
-        """As `joined`, with `shift_ms` added to their timestamp deltas."""
+        """Like `joined`, with `shift_ms` added to their timestamp deltas."""
         out = bytearray()
         for begin, end, count in runs:
             at, left = begin, count
@@ -116,7 +116,7 @@ class PlainRecords:
                 at, done = await self._turns.off_loop(work) if self.is_large else work()
                 left -= done
                 await self._turns.step(2 * done)
-            assert at == end, "a run of records ends where it ended when it was read"
+            assert at == end, "a run of records still ends at the same position"
         return out
 
 
@@ -140,7 +140,7 @@ async def unpacked(batch: Batch, turns: CleaningTurns, where: str) -> PlainRecor
 
 
 def _take(source: Iterator[bytes | memoryview], plain: bytearray, size_bytes: int) -> bool:
-    """Decompress this many bytes more, or up to a piece more; True at the end."""
+    """Decompress this many bytes more, or up to one piece beyond that; True at the end."""
     until = len(plain) + size_bytes
     for part in source:
         plain += part

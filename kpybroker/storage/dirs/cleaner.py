@@ -1,4 +1,4 @@
-"""The log cleaner: cleans the dirtiest log first, one at a time, and rests when there is none."""
+"""The log cleaner: cleans the dirtiest log first, one at a time, and pauses when no log needs cleaning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 RETRY_S = 300.0
-"""A log that could not be cleaned (its disk is full, a batch is damaged) is served, and tried again after so long."""
+"""A log that could not be cleaned (its disk is full, a batch is damaged) is still served, and cleaning is retried after
+this time."""
 MAP_BYTES_MAX = (1 << 31) - 1
 """Kafka's limit on log.cleaner.dedupe.buffer.size."""
 READ_BYTES_MAX = 8 << 20
@@ -55,7 +56,7 @@ class Cleaner:
             left_s = began + self._config().log_cleaner_backoff_ms / 1000 - loop.time()
 
     async def clean_dirtiest(self) -> bool:
-        """Clean the log with the largest share of dirty bytes, of those that are worth it; False: there was none."""
+        """Clean the log with the largest share of dirty bytes, among those that are worth it. False: there was none."""
         best: Dirty | None = None
         for number, one in enumerate(list(self._directory.logs.values())):
             if one.settings.compacted and self._may_try(one):
@@ -66,7 +67,7 @@ class Cleaner:
                 await asyncio.sleep(0)
         if best is None or best.log.offline is not None:
             return False
-        found = self._look(best.log)  # others had their turn meanwhile
+        found = self._look(best.log)  # other work had its turn in the meantime
         return found is not None and await self.clean(found)
 
     def _may_try(self, one: Log) -> bool:
@@ -82,13 +83,13 @@ class Cleaner:
             return None
 
     def _put_off(self, one: Log, error: OSError | Damage | KafkaError) -> None:
-        log.warning("%r cannot be cleaned: %s; it is served, and tried again in %d s", one, error, RETRY_S)
+        log.warning("%r cannot be cleaned: %s; it is still served; retry in %d s", one, error, RETRY_S)
         now = asyncio.get_running_loop().time()
         self._not_before = {key: at for key, at in self._not_before.items() if at > now}
         self._not_before[one.topic, one.partition] = now + RETRY_S
 
     async def clean(self, dirty: Dirty) -> bool:
-        """Clean one log and save how far; False if that failed, to be tried again later."""
+        """Clean one log and save the offset reached; False if that failed, to be tried again later."""
         one, config = dirty.log, self._config()
         limits = Limits(
             map_bytes=int(
@@ -102,10 +103,10 @@ class Cleaner:
         try:
             end = await cleaning.run()
         except Abandoned:
-            log.info("%r was cut, moved or deleted while it was cleaned", one)
+            log.info("%r was truncated, moved or deleted while it was cleaned", one)
             return False
         except (OSError, Damage, KafkaError) as error:
-            if not cleaning.is_over:  # else the files were taken from under it
+            if not cleaning.is_over:  # otherwise its files were replaced during the cleaning
                 self._put_off(one, error)
             return False
         finally:

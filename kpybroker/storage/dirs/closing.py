@@ -1,4 +1,4 @@
-"""Closes the logs of a directory at a stop: writes and syncs each, several at a time."""
+"""Closes the logs of a directory at a stop: writes and syncs each one, several at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 AT_ONCE = 16
 """Logs of a directory that are synced at the same time."""
 STOP_MAX_S = 20.0
-"""After this time a stop leaves the rest of a directory's logs to recovery."""
+"""After this time, a stop leaves the remaining logs of a directory to recovery."""
 SAID_EVERY_S = 5.0
 """How often a long stop logs its progress."""
 
@@ -73,18 +73,18 @@ class Closing:
             log.info("%s: the stop has synced %d of %d partitions", self._path, self._closed, self._count)
 
     def _leave(self) -> None:
-        """The disk is too slow: write the remaining logs, and do not sync them."""
+        """The disk is too slow: write the remaining logs, but do not sync them."""
         self._is_whole = False
         left = [*self._under_way, *reversed(self._waiting)]
         log.warning(
-            "%s: %d of %d partitions are not synced after %.0f s, and the stop goes on without them",
+            "%s: %d of %d partitions are not synced after %.0f s, and the stop continues without them",
             self._path,
             len(left),
             self._count,
             STOP_MAX_S,
         )
         for one in left:
-            if one.behind is not None:  # a thread still writes batches that were not acknowledged
+            if one.behind is not None:  # a thread is still writing batches that were not acknowledged
                 one.drop_files()
                 continue
             try:

@@ -39,7 +39,8 @@ __all__ = [
 LOCK = ".lock"
 TORN = {f"{name}.tmp" for name in (BOOTSTRAP_CHECKPOINT, NEW_VOTER, META_PROPERTIES)}
 BEGUN = {LOCK, BOOTSTRAP_CHECKPOINT, NEW_VOTER, *TORN, "lost+found"}
-"""Files that an unformatted directory may have: from an interrupted format, or of a new volume."""
+"""Files that an unformatted directory may have: they are left over from an interrupted format, or belong to a new
+volume."""
 
 
 class Directory(NamedTuple):
@@ -57,18 +58,19 @@ class InUse(ConfigError):
 
 
 class Failed(ConfigError):
-    """The device of a directory fails: the broker may go on with other directories."""
+    """The device of a directory fails: the broker may continue with other directories."""
 
 
 def open_directories(
     world: World, paths: Sequence[str], node_id: int, wanted: Format, failed: dict[str, str] | None = None
 ) -> list[Directory]:
-    """Lock every directory and check that it is this node's; format the empty ones. The first holds the metadata log.
+    """Lock every directory and check that it belongs to this node; format the empty ones. The first one has the
+    metadata log.
 
-    Another one whose device fails is put into `failed` with the reason, if that is given, and left out.
+    If `failed` is given, another directory whose device fails is left out and added to `failed` with the reason.
 
-    Raises ConfigError, and then has let all locks go: not writable, in use, of another node or cluster, of a newer
-    format, garbled. Nothing that was stored is touched.
+    Raises ConfigError, after releasing all locks: a directory is not writable, in use, of another node or cluster, of a
+    newer format, or damaged. Nothing that was stored is changed.
     """
     locks: dict[str, int] = {}
     found: dict[str, Directory | None] = {}
@@ -94,7 +96,7 @@ def open_directories(
 
 
 def folds_case(world: World, path: str) -> bool:
-    """Whether names that differ in case only are one file in an opened directory, as by default on macOS."""
+    """Whether the file system of an opened directory ignores case in names, as by default on macOS."""
     return world.disk.exists(f"{path}/{LOCK.upper()}") and LOCK.upper() not in world.disk.list(path)
 
 

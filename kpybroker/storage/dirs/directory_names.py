@@ -31,7 +31,8 @@ def key_of(name: str) -> TopicPartition | None:
 
 
 def key_of_deleted(name: str) -> TopicPartition | None:
-    """The partition of a `-delete` directory; None if its name was cut short, as that of a moved replica never is."""
+    """The partition of a `-delete` directory; None if its name was truncated, which does not happen to a moved
+    replica."""
     return _key(_DELETED.fullmatch(name))
 
 
@@ -41,13 +42,13 @@ def key_of_future(name: str) -> TopicPartition | None:
 
 
 def unique_name(topic: str, partition: int, number: int, ending: str) -> str:
-    """A name with a random number of 128 bits; a long topic name is cut short."""
+    """A name with a random number of 128 bits; a long topic name is truncated."""
     rest = f"-{partition}.{number:032x}{ending}"
     return f"{topic[: NAME_LIMIT - len(rest)]}{rest}"
 
 
 def is_too_long(topic: str, partition: int) -> bool:
-    """A future replica of the partition could have no directory."""
+    """Whether the name of a future replica's directory would be too long."""
     return len(f"{topic}-{partition}.{0:032x}{FUTURE}") > NAME_LIMIT
 
 
@@ -60,11 +61,11 @@ def partitions_in(disk: Disk, path: str) -> list[TopicPartition]:
 def futures_in(disk: Disk, path: str) -> dict[TopicPartition, str]:
     """The future replicas in a log directory, and the names of their directories. Raises OSError.
 
-    One beside the current replica is left of a move that was cancelled: it is passed over.
+    One beside the current replica is left over from a cancelled move: it is ignored.
     """
     names = disk.list(path)
     found = ((key_of_future(name), name) for name in names if name.endswith(FUTURE))
     futures = {key: name for key, name in found if key is not None}
     for topic, index in [key for key in futures if f"{key[0]}-{key[1]}" in names]:
-        log.warning("%s/%s is of no use and can be deleted", path, futures.pop((topic, index)))
+        log.warning("%s/%s is not needed and can be deleted", path, futures.pop((topic, index)))
     return futures

@@ -1,6 +1,7 @@
-"""Detects a disk that hangs: a write or a sync that something waits for does not end.
+"""Detects a disk that hangs: a write or a sync that something waits for does not finish.
 
-Threads write and sync, so the rest of the node goes on, and so do its heartbeats: no other node can detect it.
+Writes and syncs run on threads, so the rest of the node continues, including its heartbeats: no other node can detect
+the hang.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 LOOKS_EVERY_S = 0.25
-OTHERS_LEAD = "other brokers are to lead meanwhile, where there are any"
+OTHERS_LEAD = "other brokers should lead in the meantime, if there are any"
 
 
 class DiskWatch:
-    """Watches the disks of some directories. `hung` has those that have not answered for `timeout_ms`.
+    """Watches the disks of some directories. `hung` has the directories whose disk has not answered for `timeout_ms`.
 
-    `on_change` is called when a disk stops answering and when it answers again; `outcome` says in the log line what the
-    node does then; `out` has the directories that are offline, which are not watched.
+    `on_change` is called when a disk stops answering and when it answers again; `outcome` is the text of the log line
+    that says what the node does then; `out` has the offline directories, which are not watched.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class DiskWatch:
         self._suspects: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.hung: dict[str, int] = {}
-        """Directory -> when its disk fell silent, in milliseconds of the steady clock."""
+        """Directory -> when its disk stopped answering, in milliseconds of the steady clock."""
 
     def start(self) -> None:
         """Look every LOOKS_EVERY_S until `stop`."""
@@ -58,7 +59,8 @@ class DiskWatch:
         self.look()
 
     def look(self) -> None:
-        """Two looks in a row must find a disk silent: after a stall of the whole process its answer may still wait."""
+        """Check all disks. A disk counts as silent only in two checks in a row: after a stall of the whole process its
+        answer may still wait."""
         now_ms, suspects, has_changed = self._world.steady_ms(), self._suspects, False
         self._suspects = set()
         for path, device in self._devices.items():

@@ -1,8 +1,8 @@
-"""The files that `kafka-storage format` writes to an empty log directory, equal but for times and random ids.
+"""Writes the same files to an empty log directory as `kafka-storage format`, except for times and random ids.
 
-`bootstrap.checkpoint` has the features that the cluster begins with (KIP-778); for a quorum that may change its voters,
-`__cluster_metadata-0/00000000000000000000-0000000000.checkpoint` has the first of them (KIP-853); `meta.properties`
-names the cluster and the node, and is written last: with it the directory counts as formatted.
+`bootstrap.checkpoint` has the initial features of the cluster (KIP-778); for a quorum that may change its voters,
+`__cluster_metadata-0/00000000000000000000-0000000000.checkpoint` has the initial voters (KIP-853); `meta.properties`
+names the cluster and the node. It is written last: the directory counts as formatted once it exists.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 FIRST_CHECKPOINT = "00000000000000000000-0000000000.checkpoint"
 FILE_LIMIT_BYTES = 1 << 20
 NEW_VOTER = "new-voter"
-"""Of ours: this voter has not been level with the quorum since its directory was made; see `raft.log.new_voter`."""
+"""A file of our own: this voter has not caught up with the quorum since its directory was created; see
+`raft.log.new_voter`."""
 NEW_VOTER_TEXT = b"""\
 This node is one of the voters of a metadata quorum, and has not caught up with it since this directory was made. If it
 had another directory before, it has forgotten what it voted for and what it had stored: so it votes only where a new
@@ -52,7 +53,7 @@ FirstVoter = tuple[int, bytes, tuple[str, str, int]]
 
 
 class Format(NamedTuple):
-    """With what an empty directory is formatted.
+    """The values for formatting an empty directory.
 
     voter: the controller endpoint (name, host, port) of the one voter, written down as `--standalone` does; None where
     others are named. voters: several, by node id, directory id and endpoint, as `--initial-controllers` has them;
@@ -70,7 +71,7 @@ class Format(NamedTuple):
     unclear: str | None = None
     is_one_of_several: bool = False
     credentials: tuple[UserScramCredentialRecord, ...] = ()
-    """Of the users that a new cluster begins with."""
+    """The SCRAM credentials of the initial users of a new cluster."""
 
     def directory_id(self, node_id: int) -> bytes | None:
         """The directory id that a node must have; None for any."""
@@ -94,7 +95,7 @@ def decode_id(text: str) -> bytes:
 
 
 def random_id(random: Random) -> bytes:
-    """A random uuid (version 4), never a reserved one, and never one that starts with a dash where it is printed."""
+    """A random uuid (version 4) that is not reserved and whose printed form does not begin with a dash."""
     while True:
         number = random.getrandbits(128) & ~(0xF << 76) | (4 << 76)
         raw = (number & ~(0x3 << 62) | (0x2 << 62)).to_bytes(16, "big")
@@ -114,7 +115,7 @@ def format_directory(
 ) -> None:
     """Write the files of a new directory, durably. Raises OSError.
 
-    Half of it, after a crash, is no directory yet: it is formatted again.
+    A directory that is only half formatted after a crash counts as empty: it is formatted again.
     """
     now_ms = world.wall_ms()
     levels = [FeatureLevelRecord(name=name, feature_level=level) for name, level in wanted.features.items()]
@@ -169,7 +170,7 @@ def voter_records(first: Sequence[FirstVoter]) -> list[Row]:
 
 
 def read_bootstrap(world: World, path: str) -> list[Any] | None:
-    """The metadata records that a new cluster begins with; None without such a file. Raises Damage."""
+    """The initial metadata records of a new cluster; None if the file does not exist. Raises Damage."""
     where = f"{path}/{BOOTSTRAP_CHECKPOINT}"
     if not world.disk.exists(where):
         return None
@@ -177,7 +178,8 @@ def read_bootstrap(world: World, path: str) -> list[Any] | None:
 
 
 def write_whole(world: World, path: str, data: bytes) -> None:
-    """Replace a file in one step; its contents are on disk, its name once the directory is synced. Raises OSError."""
+    """Replace a file in one step: its contents are on disk, and its name once the directory is synced. Raises
+    OSError."""
     beside = f"{path}.tmp"
     handle = world.disk.open(beside, create=True)
     try:
@@ -195,7 +197,7 @@ def read_whole(world: World, path: str) -> bytes:
     try:
         size = world.disk.size(handle)
         if size > FILE_LIMIT_BYTES:
-            raise Damage(f"{path}: {size} bytes are more than such a file can have")
+            raise Damage(f"{path}: {size} bytes are too many for such a file")
         return world.disk.pread(handle, size, 0)
     finally:
         world.disk.close(handle)

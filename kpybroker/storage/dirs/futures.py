@@ -1,4 +1,4 @@
-"""Future replicas: copies of logs in another directory of the broker, which take the place of the current ones.
+"""Future replicas: copies of logs in another directory of the broker, which will replace the current replicas.
 
 The copy is in `<topic>-<partition>.<hex>-future` (KIP-113). Once it is complete and on disk, the current directory is
 renamed to `<topic>-<partition>.<hex>-delete` and the copy to `<topic>-<partition>`; each rename is durable before the
@@ -54,7 +54,7 @@ def finish_replacements(disk: Disk, names: Mapping[str, Collection[str]]) -> dic
         current = f"{key[0]}-{key[1]}"
         if current in everywhere or f"{name.removesuffix(FUTURE)}{DELETED}" not in everywhere:
             continue
-        log.warning("%s/%s takes the place of %s, as it was about to", path, name, current)
+        log.warning("%s/%s replaces %s: completed an interrupted move", path, name, current)
         try:
             disk.rename(f"{path}/{name}", f"{path}/{current}")
             disk.sync_directory_blocking(path)
@@ -81,7 +81,7 @@ def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSet
     opened = directory.open_log(of.topic, topic_id, of.partition, settings)
     try:
         if not opened.files.made:
-            opened.files.make()  # that the move is remembered from now on
+            opened.files.make()  # so that the move is remembered from now on
     except OSError as error:
         raise opened.fail(error) from error
     return opened
@@ -90,11 +90,11 @@ def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSet
 def discard_future(
     world: World, directory: LogDirectory, key: TopicPartition, delay_ms: int, *, is_kept: bool = False
 ) -> None:
-    """Drop a future replica: its directory is renamed now, and unlinked later or kept. Raises OSError."""
+    """Delete a future replica: its directory is renamed now, and unlinked later or kept. Raises OSError."""
     name = directory.futures[key]
     opened = directory.logs.pop(key, None)
     if opened is not None:
-        opened.retire(f"{opened!r} was given up")
+        opened.retire(f"{opened!r} was abandoned")
     directory.forget(key)
     old = f"{directory.path}/{name}"
     if world.disk.exists(old):
@@ -107,7 +107,7 @@ def discard_future(
 
 
 def refuse_lone_copy(disk: Disk, directory: LogDirectory, key: TopicPartition, topic_id: bytes) -> None:
-    """Before a log is created in a directory in use, where its future replica would be truncated to nothing.
+    """Called before a log is created in a directory in use, where it would truncate its own future replica to nothing.
 
     Raises Damage if that replica has records: an operator decides whether to keep it.
     """
@@ -125,7 +125,7 @@ def refuse_lone_copy(disk: Disk, directory: LogDirectory, key: TopicPartition, t
 
 
 def set_copy_aside(world: World, directory: LogDirectory, key: TopicPartition, topic_id: bytes) -> None:
-    """Drop the future replica of a log that is created; one with records is kept as `-stray`. Raises Damage."""
+    """Delete the future replica of a log that is being created; one with records is kept as `-stray`. Raises Damage."""
     path = f"{directory.path}/{directory.futures[key]}"
     try:
         is_kept = _has_records(world.disk, path, topic_id)
@@ -137,7 +137,7 @@ def set_copy_aside(world: World, directory: LogDirectory, key: TopicPartition, t
 
 
 def set_half_aside(disk: Disk, path: str) -> None:
-    """Keep the old files of a replica that moved and was lost, as `-stray`. Raises Damage."""
+    """Keep the old files of a replica that was lost after a move, as `-stray`. Raises Damage."""
     log.error("%s is a replica that had moved, and it is not where it moved to; it becomes a -stray", path)
     try:
         disk.rename(path, path.removesuffix(DELETED) + STRAY)
@@ -146,7 +146,7 @@ def set_half_aside(disk: Disk, path: str) -> None:
 
 
 def replace(world: World, current: Log, future: Log, source: LogDirectory, target: LogDirectory) -> None:
-    """Replace the current replica by the future one: `current` goes on with the files of `future`.
+    """Replace the current replica with the future one: `current` continues with the files of `future`.
 
     Both have the same records. Waits for the disk. Raises Damage; the directory that failed is offline then.
     """
@@ -184,5 +184,5 @@ def replace(world: World, current: Log, future: Log, source: LogDirectory, targe
             disk.sync_directory_blocking(target.path)
     except OSError as error:
         raise current.fail(error) from error
-    if old.made:  # not earlier: a start needs it to recognise the copy
+    if old.made:  # not earlier: the next start needs it to recognise the copy
         source.garbage.add(world.steady_ms() + current.settings.file_delete_delay_ms, deleted)

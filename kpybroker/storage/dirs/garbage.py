@@ -1,4 +1,4 @@
-"""Unlinks renamed files when they are due, off the loop: one task for each log directory."""
+"""Unlinks renamed files when they are due, off the loop, with one task for each log directory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Garbage:
             self._sooner.set()
 
     def take(self, now_ms: int | None = None) -> list[str]:
-        """The paths that are due (all, without a time), earliest first; the caller unlinks them."""
+        """The paths that are due (all paths if no time is given), earliest first; the caller unlinks them."""
         due = []
         while self._waiting and (now_ms is None or self._waiting[0][0] <= now_ms):
             due.append(heappop(self._waiting)[1])

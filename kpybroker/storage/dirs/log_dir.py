@@ -1,4 +1,4 @@
-"""All partitions in one of a broker's log.dirs, and the files that the directory has for all of them.
+"""All partitions in one of a broker's log.dirs, and the checkpoint files that they share.
 
 `recovery-point-offset-checkpoint`, `replication-offset-checkpoint` and `log-start-offset-checkpoint` are written at
 intervals and at a stop, `cleaner-offset-checkpoint` after each cleaning. A clean stop writes `.kafka_cleanshutdown`
@@ -55,7 +55,7 @@ class LogDirectory:
         pool: FilePool | None = None,
         on_io_error: Callable[[str, int, str], None] | None = None,
     ) -> None:
-        """Read the checkpoints, and remove the mark of a clean stop. Raises OSError.
+        """Read the checkpoints, and remove the marker of a clean shutdown. Raises OSError.
 
         `pool` may be shared. `on_io_error(topic, partition, why)` is called when the disk has failed under a log.
         """
@@ -72,7 +72,7 @@ class LogDirectory:
         mark = take_clean_mark(world.disk, f"{path}/{CLEAN_SHUTDOWN}")
         self.clean = mark is not None
         self.previous_epoch = -1 if mark is None else mark
-        """The broker epoch at the last clean stop (BrokerRegistration), -1 after any other."""
+        """The broker epoch at the last clean shutdown (BrokerRegistration); -1 if the shutdown was not clean."""
         self._recovery_points = self._read_offsets(RECOVERY_POINTS)
         self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
         self._starts = self._read_offsets(LOG_STARTS)
@@ -84,7 +84,7 @@ class LogDirectory:
         self.futures = futures_in(world.disk, path)
         """Future replicas in this directory, and the names of their directories."""
         self._stale: set[TopicPartition] = set()
-        """Partitions that are gone, but still have rows in the checkpoints on disk."""
+        """Partitions that are gone but still have rows in the checkpoints on disk."""
         self._discards = 0
         self._is_checkpointing = False
         for offsets in (self._recovery_points, self._high_watermarks, self._starts):
@@ -100,11 +100,11 @@ class LogDirectory:
         """`-delete` directories that the last process did not unlink."""
 
     def register(self, broker_epoch: int) -> None:
-        """The broker epoch that a clean stop saves."""
+        """Set the broker epoch that a clean shutdown saves."""
         self.broker_epoch = broker_epoch
 
     def recovered(self) -> None:
-        """Every partition has been opened, and recovered if need be."""
+        """Note that every partition has been opened, and recovered if needed."""
         self.is_recovered = True
 
     def _read_offsets(self, name: str) -> Offsets:
@@ -124,7 +124,7 @@ class LogDirectory:
         short. The partition is then in `damaged`.
         """
         key = (topic, partition)
-        assert key not in self.logs, "a log is opened once"
+        assert key not in self.logs, "a log is opened only once"
         try:
             opened = self._open(topic, topic_id, partition, settings)
         except (OSError, Damage, KafkaError) as error:
@@ -140,7 +140,7 @@ class LogDirectory:
         self.damaged.pop(key, None)
         self.logs[key] = opened
         if opened.cleaned_end < self._cleaned_on_disk.get(key, 0):
-            self._save_cleaned_now()  # it was cut, or the rows are of an earlier topic of that name
+            self._save_cleaned_now()  # the log was truncated, or the rows belong to an earlier topic of that name
         return opened
 
     def _open(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
@@ -158,7 +158,9 @@ class LogDirectory:
             elif found is None:
                 write_topic_id(disk, directory, topic_id)
         is_new = not disk.exists(directory) if is_future else name not in self._present
-        if is_new and key in self._stale and not self._is_checkpointing:  # a checkpoint in progress will rewrite them
+        if (
+            is_new and key in self._stale and not self._is_checkpointing
+        ):  # a checkpoint in progress will rewrite the files
             self._write_without_stale()
         opened = Log.open(
             self._world,
@@ -180,7 +182,7 @@ class LogDirectory:
         return opened
 
     def listen(self, one: Log) -> None:
-        """Have the log report to this directory."""
+        """Make the log report to this directory."""
         before_cut = partial(self._lower_recovery_point, (one.topic, one.partition))
         one.listen(self._save_marks, before_cut, self._on_io_error)
 
@@ -190,7 +192,7 @@ class LogDirectory:
             self._write_without_stale()
 
     def forget(self, key: TopicPartition) -> None:
-        """The partition has no files here any more."""
+        """Note that the partition has no files here any more."""
         self._present.discard(f"{key[0]}-{key[1]}")
         self._drop_rows(key)
         self._cleaned.pop(key, None)
@@ -228,21 +230,21 @@ class LogDirectory:
         self._stale.clear()
 
     def _lower_recovery_point(self, key: TopicPartition, offset: int) -> None:
-        """Before a log is cut: batches that replace synced ones must be recovered after a loss of power.
+        """Before a log is truncated: batches that replace synced ones must be recovered after a power loss.
 
         Raises OSError; KafkaError while a checkpoint is in progress, since the files have one writer.
         """
         if self._recovery_points.get(key, 0) <= offset:
             return
         if self._is_checkpointing:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the recovery points are being written")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the recovery points are being written; try again")
         rows = {**self._recovery_points, key: offset}
         write_offsets(self._world.disk, f"{self.path}/{RECOVERY_POINTS}", rows, sync=True)
         self._world.disk.sync_directory_blocking(self.path)
         self._recovery_points = rows
 
     def collect(self, one: Log) -> None:
-        """Take over the files that a log has renamed; each is unlinked when it is due."""
+        """Collect the files that a log has renamed; each is unlinked when it is due."""
         for due_ms, path in one.files.garbage:
             self.garbage.add(due_ms, path)
         one.files.garbage.clear()
@@ -250,11 +252,11 @@ class LogDirectory:
     def keep_only(
         self, hosted: Mapping[TopicPartition, bytes], named: Collection[TopicPartition] = ()
     ) -> set[TopicPartition]:
-        """At a start: rename partitions that the metadata does not place here to `-stray`; returns them.
+        """At a start: rename partitions that the metadata does not place here to `-stray`, and return them.
 
-        `hosted`: the topic ids of the partitions with a replica on this broker. Others moved away, or their topic was
-        deleted or created again while the broker was down. A partition whose topic id was lost with the power stays,
-        unless it is among the `named`: of these another directory has the right one. Raises OSError."""
+        `hosted`: the topic ids of the partitions with a replica on this broker. Others were moved away, or their topic
+        was deleted or recreated while the broker was down. A partition whose topic id was lost in a power failure
+        stays, unless it is among the `named` ones: of these, another directory has the right copy. Raises OSError."""
         strays = set()
         for name in sorted(self._present - {METADATA_DIRECTORY}):
             topic, _, index = name.rpartition("-")
@@ -262,7 +264,9 @@ class LogDirectory:
             wanted, told = hosted.get(key), self._topic_id_of(name)
             if wanted is not None and (told == wanted or (told is None and key not in named)):
                 continue
-            log.warning("%s/%s is no replica that the metadata has here, and becomes a -stray", self.path, name)
+            log.warning(
+                "%s/%s is not a replica that the metadata places here; it becomes a -stray directory", self.path, name
+            )
             self._discard(name, STRAY)
             strays.add(key)
         return strays
@@ -276,7 +280,7 @@ class LogDirectory:
     # checkpoints
 
     def _offsets(self, kept: Offsets, of: Callable[[Log], int | None]) -> Offsets:
-        """The rows of a checkpoint: new ones for open logs, the previous ones for others."""
+        """The rows of a checkpoint: current ones for open logs, the previous ones for others."""
         rows = dict(kept)
         for key, one in self.logs.items():
             offset = of(one)
@@ -291,14 +295,14 @@ class LogDirectory:
         return dict(self._starts)
 
     def cleaned_offsets(self) -> Offsets:
-        """The rows of cleaner-offset-checkpoint: of logs that have ever been cleaned."""
+        """The rows of cleaner-offset-checkpoint: only logs that have ever been cleaned have one."""
         self._cleaned = self._offsets(self._cleaned, _cleaned_end_of)
         return dict(self._cleaned)
 
     async def save_cleaned(self) -> None:
         """Write cleaner-offset-checkpoint off the loop. Never raises: cleaning a log twice does no harm.
 
-        The file has one writer at a time, which also writes changes that come meanwhile.
+        The file has one writer at a time, which also writes changes that arrive in the meantime.
         """
         self._is_saving_cleaned = True
         written: Offsets | None = None
@@ -324,13 +328,13 @@ class LogDirectory:
         self._save_cleaned_now()
 
     async def checkpoint(self) -> None:
-        """Sync full segments and move the recovery points. Never raises: a log that fails goes offline."""
+        """Sync full segments and advance the recovery points. Never raises: a log that fails goes offline."""
         for one in list(self.logs.values()):
             if one.files.has_sealed and one.offline is None:
                 try:
                     await one.sync(is_chore=True)
                 except Damage:
-                    continue  # logged, and offline, by the log itself
+                    continue  # the log itself has logged the error and is offline
         self._update_offsets()
         rows, discards = (self._recovery_points, self._high_watermarks), self._discards
         self._is_checkpointing = True
@@ -357,12 +361,14 @@ class LogDirectory:
         sync_file(disk, f"{self.path}/{LOG_STARTS}")
 
     async def close(self) -> None:
-        """Close every log, write the checkpoints, and mark the stop as clean if every log is sound.
+        """Close every log, write the checkpoints, and mark the shutdown as clean if every log is sound.
 
-        A broker that stops before it has the metadata has not recovered all logs: that stop is not clean.
+        A broker that stops before it has the metadata has not recovered all logs: that shutdown is not clean.
         """
         await self.start_offsets.settle()
-        await self._world.disk.off_loop(lambda: None, self.path)  # a checkpoint may be under way: one writer at a time
+        await self._world.disk.off_loop(
+            lambda: None, self.path
+        )  # a checkpoint may be in progress, and there is one writer
         whole = self.is_recovered and not self.damaged
         whole &= await Closing(self._world, self.path, list(self.logs.values())).run()
         self._update_offsets()
@@ -374,7 +380,7 @@ class LogDirectory:
             self._write_checkpoints(self._recovery_points, self._high_watermarks)
             unlink(disk, self.garbage.take())
             if whole:
-                disk.sync_directory_blocking(self.path)  # the mark speaks for partitions whose names are on disk
+                disk.sync_directory_blocking(self.path)  # the marker vouches for partitions whose names are on disk
                 epoch = max(self.broker_epoch, self.previous_epoch)  # without a registration nothing changed
                 mark = f'{{"version":0,"brokerEpoch":{epoch}}}'
                 replace_file(disk, f"{self.path}/{CLEAN_SHUTDOWN}", mark.encode(), sync=True)
@@ -382,13 +388,13 @@ class LogDirectory:
         except OSError as error:
             log.error("%s: the stop is not clean: %s", self.path, error)
         if not whole:
-            why = "partitions are damaged" if self.is_recovered else "not everything was recovered"
+            why = "partitions are damaged" if self.is_recovered else "not all logs were recovered"
             log.warning("%s: %s; the next start recovers all logs of this directory", self.path, why)
         self.logs.clear()
 
 
 def _start_of(one: Log) -> int | None:
-    """None if the first segment begins there."""
+    """The start offset to save; None if the first segment begins there."""
     return one.start if one.start > one.segments.first.base_offset else None
 
 

@@ -1,7 +1,8 @@
 """The log directories of a broker (`log.dirs`, KIP-112): each is opened, recovered, checkpointed and lost on its own.
 
-A partition is opened in the directory that has it; a new one is created where the metadata places it, else in the
-directory with the fewest. The same partition in two directories is refused: nothing tells which one is complete.
+A partition is opened in the directory that has it; a new one is created in the directory that the metadata names, else
+in the directory with the fewest partitions. A partition that is in two directories is refused: nothing shows which copy
+is complete.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 def open_log_dirs(
     world: World, config: BrokerConfig, wanted: Format, check: Callable[[], None]
 ) -> tuple[list[Directory], LogDirectories]:
-    """Lock, format or check all directories, the metadata log's first; if `check` finds them right open log.dirs.
+    """Lock, format or check all directories, the metadata log's first. If `check` accepts them, open log.dirs.
 
     Raises ConfigError.
     """
@@ -67,7 +68,7 @@ class LogDirectories:
         self._world = world
         self.pool = FilePool(config.max_open_files)
         self.sliced_work = SlicedWork(world.disk)
-        """Opens batches and searches by time, for requests about any of the logs."""
+        """Decompresses batches and searches by time, for requests about any of the logs."""
         self._metadata_path = config.metadata_log_dir
         self.paths = config.log_dirs
         self.offline: dict[str, str] = {path: why for path, why in failed.items() if path in config.log_dirs}
@@ -81,12 +82,12 @@ class LogDirectories:
         self._place: dict[TopicPartition, LogDirectory] = {}
         """The directories of partitions that have files or were opened."""
         self._doubles: dict[TopicPartition, dict[str, bytes | None]] = {}
-        """Partitions in several directories, and their topic ids by path: the topic was created again while a directory
-        was offline, or a loss of power undid its deletion. The metadata decides which one is right."""
+        """Partitions in several directories, and their topic ids by path: the topic was recreated while a directory was
+        offline, or a power loss undid its deletion. The metadata decides which copy is right."""
         self._counts: dict[str, int] = {}
         self._folds_case = any(folds_case(world, directory.path) for directory in directories)
         self._halves: dict[TopicPartition, str] = {}
-        """`-delete` directories of partitions that the metadata places here and no directory has."""
+        """`-delete` directories of partitions that the metadata places here and that no directory has."""
         self.preferred: dict[TopicPartition, str] = {}
         """The chosen paths of partitions that do not exist yet (AlterReplicaLogDirs)."""
         ids = {directory.path: directory.directory_id for directory in directories if directory.path in self.paths}
@@ -105,7 +106,7 @@ class LogDirectories:
         on_end: Callable[[str], None],
     ) -> None:
         """Set callbacks: `on_io_error(topic, partition, why)` for a disk that failed under a log of the only directory;
-        `on_failure(directory, why)` for one of several directories; `on_end(why)` when the broker cannot go on."""
+        `on_failure(directory, why)` for one of several directories; `on_end(why)` when the broker cannot continue."""
         self._on_io_error, self._on_failure, self._on_end = on_io_error, on_failure, on_end
 
     def _look(self, paths: tuple[str, ...]) -> dict[str, list[TopicPartition]]:
@@ -134,7 +135,8 @@ class LogDirectories:
         return found
 
     def _finish_replacements(self, paths: tuple[str, ...]) -> None:
-        """A directory where that fails goes offline. Raises ConfigError if it has the metadata log, too."""
+        """Finish interrupted moves. A directory in which that fails goes offline. Raises ConfigError if it has the
+        metadata log, too."""
         names: dict[str, list[str]] = {}
         for path in paths:
             try:
@@ -162,23 +164,23 @@ class LogDirectories:
 
     @property
     def online(self) -> list[LogDirectory]:
-        """The directories in use, in the order of log.dirs."""
+        """The online directories, in the order of log.dirs."""
         return list(self._online.values())
 
     @property
     def clean(self) -> bool:
-        """The last stop of every directory was clean."""
+        """Whether the last shutdown of every directory was clean."""
         return all(directory.clean for directory in self.online)
 
     @property
     def previous_epoch(self) -> int:
-        """The broker epoch at the last clean stop; -1 if directories differ, or one of them is offline."""
+        """The broker epoch at the last clean shutdown; -1 if directories differ, or one of them is offline."""
         epochs = {directory.previous_epoch for directory in self.online}
         return epochs.pop() if len(epochs) == 1 and not self.offline else -1
 
     @property
     def logs(self) -> dict[TopicPartition, Log]:
-        """All open logs, except those that move between directories: these are not cleaned."""
+        """All open logs, except those that are moving between directories: these are not cleaned."""
         moving = {key for directory in self.online for key in directory.futures}
         return {key: one for each in self.online for key, one in each.logs.items() if key not in moving}
 
@@ -203,7 +205,7 @@ class LogDirectories:
         return directory.open_log(topic, topic_id, partition, settings)
 
     def _check_case(self, topic: str, partition: int) -> None:
-        """Raises Damage if the directory would be that of another topic's partition."""
+        """Raises Damage if the directory name would collide with that of another topic's partition."""
         for other, index in self._place:
             if index == partition and other != topic and other.lower() == topic.lower():
                 raise Damage(
@@ -212,7 +214,7 @@ class LogDirectories:
                 )
 
     def is_lost(self, topic: str, partition: int, assigned: bytes) -> bool:
-        """The metadata names a directory that does not exist any more, so that a new log would be created."""
+        """Whether the metadata names a directory that no longer exists, so that a new log would be created."""
         return (topic, partition) not in self._place and all(each.id != assigned for each in self.online)
 
     def _for_new(self, key: TopicPartition, topic_id: bytes, assigned: bytes) -> LogDirectory:
@@ -247,7 +249,8 @@ class LogDirectories:
     def forget_unopened(self, topic: str, partition: int) -> None:
         """A partition that could not be opened was reassigned or deleted.
 
-        If it has files it keeps its place: the next start sets them aside (`keep_only`), and no stop before is clean.
+        If it has files, its directory is remembered: the next start sets the files aside (`keep_only`), and no shutdown
+        before that is clean.
         """
         key = topic, partition
         directory = self._place.get(key)
@@ -265,7 +268,7 @@ class LogDirectories:
         return next((directory for directory in self.online if key in directory.futures), None)
 
     def moved(self, key: TopicPartition, target: LogDirectory) -> None:
-        """A partition has moved to another directory, which may have failed in that moment."""
+        """A partition has moved to another directory, which may have failed at that moment."""
         source = self._place.pop(key)
         self._counts[source.path] -= 1
         self._counts[target.path] += 1
@@ -273,7 +276,8 @@ class LogDirectories:
             self._place[key] = target
 
     def keep_only(self, hosted: Mapping[TopicPartition, bytes]) -> None:
-        """As `LogDirectory.keep_only`; also deletes future replicas of other partitions, and earlier `-delete`s."""
+        """Like `LogDirectory.keep_only`; also deletes future replicas of other partitions, and earlier `-delete`
+        directories."""
         named = {key for key, ids in self._doubles.items() if hosted.get(key) in ids.values()}
         for directory in self.online:
             try:
@@ -281,7 +285,7 @@ class LogDirectories:
             except OSError as error:
                 why = f"cannot set aside what is not to be in {directory.path}: {error.strerror or error}"
                 if len(self.paths) == 1:
-                    self._on_end(f"{why}: the broker ends")
+                    self._on_end(f"{why}: the broker stops")
                 else:
                     self.fail(directory, why)
         for key, left in self._doubles.items():
@@ -305,7 +309,7 @@ class LogDirectories:
             discard_future(self._world, directory, key, 0)
 
     def _unlink_deleted(self, hosted: Mapping[TopicPartition, bytes]) -> None:
-        """Unlink the `-delete` directories of the last process, except halves of interrupted moves.
+        """Unlink the `-delete` directories of the last process, except the leftovers of interrupted moves.
 
         Kept: a directory whose future replica has the same number, or may have one in an offline directory; and that
         of a partition which the metadata places here and no directory has.
@@ -329,12 +333,12 @@ class LogDirectories:
             directory.recovered()
 
     def register(self, broker_epoch: int) -> None:
-        """The broker epoch that a clean stop saves."""
+        """Set the broker epoch that a clean shutdown saves."""
         for directory in self.online:
             directory.register(broker_epoch)
 
     def collect(self, one: Log) -> None:
-        """Take over the files that a log has renamed."""
+        """Collect the files that a log has renamed."""
         directory = self.of(one)
         if directory is not None:
             directory.collect(one)
@@ -385,7 +389,7 @@ class LogDirectories:
         for one in directory.logs.values():
             one.files.go_offline(f"{one.topic}-{one.partition} is in {directory.path}, which is offline: {why}")
         if directory.path == self._metadata_path:
-            self._on_end(f"{why}; the metadata log is in {directory.path}: the broker ends")
+            self._on_end(f"{why}; the metadata log is in {directory.path}: the broker stops")
         elif not self._online:
-            self._on_end(f"{why}; none of log.dirs is left: the broker ends")
+            self._on_end(f"{why}; none of log.dirs is left: the broker stops")
         self._on_failure(directory, why)

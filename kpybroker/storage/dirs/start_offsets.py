@@ -26,9 +26,9 @@ class StartOffsets:
         self._writing: asyncio.Future[OSError | None] | None = None
 
     def save(self) -> None:
-        """Write the rows if they have changed; not synced. Raises OSError.
+        """Write the rows if they have changed, without a sync. Raises OSError.
 
-        A thread that is writing will write the new rows, too.
+        A thread that is already writing will write the new rows, too.
         """
         if self._writing is None and (rows := self._rows()) != self._on_disk:
             self._write(rows)
@@ -42,7 +42,7 @@ class StartOffsets:
             self._writing = asyncio.ensure_future(self._write_by_thread())
 
     async def written(self, key: TopicPartition, offset: int) -> None:
-        """Return when the partition's start offset, given to `save_soon`, is in the file. Raises OSError."""
+        """Return once the partition's start offset, given to `save_soon`, is in the file. Raises OSError."""
         while self._writing is not None and (self._on_disk or {}).get(key, 0) < offset:
             await self.write_ended()
 
@@ -52,7 +52,7 @@ class StartOffsets:
             raise error
 
     async def settle(self) -> None:
-        """Return when no thread writes the file."""
+        """Return once no thread writes the file."""
         while self._writing is not None:
             await asyncio.shield(self._writing)
 
@@ -60,7 +60,7 @@ class StartOffsets:
         write_offsets(self._disk, f"{self._directory}/{LOG_STARTS}", rows, sync=False)
 
     async def _write_by_thread(self) -> OSError | None:
-        """Write once, and again if the rows have changed meanwhile. Returns the error, which is also logged."""
+        """Write once, and again if the rows have changed in the meantime. Returns the error, which is also logged."""
         rows = self._rows()
         try:
             await self._disk.off_loop(partial(self._write, rows), self._directory)

@@ -1,4 +1,4 @@
-"""The headers of a file's batches, one behind the other."""
+"""The headers of a file's batches, one after the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from struct import Struct
 from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, Batch
 
 WALKED = Struct(">qi11xi")
-"""Of a batch's header: base offset, length, last offset delta."""
+"""Fields of a batch's header: base offset, length, last offset delta."""
 
 
 class BatchHeaders:
@@ -22,7 +22,8 @@ class BatchHeaders:
     def __init__(
         self, read: Callable[[int, int], bytes], end: Callable[[], int], position: int, chunk_bytes: int
     ) -> None:
-        """`read(size, position)` gives bytes of the file, which ends at `end()`: it may be cut or grow meanwhile."""
+        """`read(size, position)` returns bytes of the file, which ends at `end()`: it may be truncated or grow in the
+        meantime."""
         self._read = read
         self._end = end
         self._at = position
@@ -54,5 +55,5 @@ class BatchHeaders:
         return at, base_offset, base_offset + last_delta + 1, size
 
     def header(self) -> Batch:
-        """The batch that came last, without its records."""
+        """The last yielded batch, without its records."""
         return Batch(memoryview(self._chunk)[self._header : self._header + HEADER_BYTES])

@@ -1,8 +1,8 @@
-"""Kafka's small text files: a version line, a line with the number of rows, the rows.
+"""Kafka's small text files: a version line, a line with the number of rows, and the rows.
 
 `recovery-point-offset-checkpoint`, `replication-offset-checkpoint`, `log-start-offset-checkpoint` and
-`cleaner-offset-checkpoint` have rows of topic, partition and offset; `leader-epoch-checkpoint` of epoch and offset. An
-empty file has no rows. Replaced atomically: written beside, then renamed.
+`cleaner-offset-checkpoint` have rows of topic, partition and offset; `leader-epoch-checkpoint` has rows of epoch and
+offset. An empty file has no rows. Files are replaced atomically: a temporary file is written and renamed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ def read_file(disk: Disk, path: str) -> bytes:
     try:
         size = disk.size(handle)
         if size > _MAX_FILE_BYTES:
-            raise Damage(f"{path}: {size} bytes are more than such a file can have")
+            raise Damage(f"{path}: {size} bytes are too many for such a file")
         return disk.pread(handle, size, 0)
     finally:
         disk.close(handle)
 
 
 def replace_file(disk: Disk, path: str, content: Buffer, *, sync: bool = False) -> None:
-    """Write beside and rename over; `sync` waits for the disk (start-up, stop, or the disk thread)."""
+    """Write a temporary file and rename it over the old one; `sync` waits for the disk (startup, stop, or the disk
+    thread)."""
     beside = path + ".tmp"
     handle = disk.open(beside, create=True)
     try:
@@ -54,7 +55,7 @@ def replace_file(disk: Disk, path: str, content: Buffer, *, sync: bool = False) 
 
 
 def sync_file(disk: Disk, path: str) -> None:
-    """Waits for the disk. Raises OSError."""
+    """Sync a file; waits for the disk. Raises OSError."""
     handle = disk.open(path)
     try:
         disk.sync_blocking(handle)
@@ -72,7 +73,7 @@ def read_rows(disk: Disk, path: str, columns: int) -> list[list[str]]:
     if lines == [""]:
         return []
     if len(lines) < 3 or lines[0] != "0" or not lines[1].isdecimal() or int(lines[1]) != len(lines) - 3 or lines[-1]:
-        raise Damage(f"{path}: not a checkpoint file of version 0, or cut short")
+        raise Damage(f"{path}: not a checkpoint file of version 0, or truncated")
     rows = [line.split() for line in lines[2:-1]]
     for row in rows:
         if len(row) != columns or not all(cell.removeprefix("-").isdecimal() for cell in row[-1:]):
@@ -85,7 +86,7 @@ def write_rows(disk: Disk, path: str, rows: Sequence[str], *, sync: bool = False
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """Offset by (topic, partition); empty when there is no file. Raises Damage."""
+    """Offset by (topic, partition); empty if there is no file. Raises Damage."""
     try:
         rows = read_rows(disk, path, 3)
     except FileNotFoundError:
@@ -101,10 +102,10 @@ def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int], 
 
 
 def read_topic_id(disk: Disk, directory: str) -> bytes | None:
-    """The 16 bytes of `partition.metadata`; None without one, or with one that a crash cut short. Raises Damage."""
+    """The 16 bytes of `partition.metadata`; None if it does not exist, or if a crash truncated it. Raises Damage."""
     path = f"{directory}/{PARTITION_METADATA}"
     try:
-        content = read_file(disk, path).rstrip(b"\0")  # a length that was on disk before its bytes
+        content = read_file(disk, path).rstrip(b"\0")  # the length reached the disk before the bytes
     except FileNotFoundError:
         return None
     if len(content) < _TOPIC_ID_FILE_BYTES:
@@ -120,7 +121,7 @@ def read_topic_id(disk: Disk, directory: str) -> bytes | None:
 
 
 def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
-    """Written in place: until it is complete the partition has no data."""
+    """Written in place: until the file is complete, the partition has no data."""
     text = base64.urlsafe_b64encode(topic_id).rstrip(b"=")
     handle = disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
     try:
@@ -130,9 +131,10 @@ def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
 
 
 def take_clean_mark(disk: Disk, path: str) -> int | None:
-    """The broker epoch in the mark of a clean stop, -1 where it does not say; the mark is removed. None without one.
+    """Remove the marker of a clean shutdown and return its broker epoch, -1 if it has none; None if there is no marker.
 
-    A loss of power does not bring it back: what is written from now on would be believed unread. Raises OSError.
+    A power loss does not restore the marker: what is written from now on would be trusted without a check. Raises
+    OSError.
     """
     try:
         content = read_file(disk, path)

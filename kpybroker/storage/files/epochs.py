@@ -1,4 +1,4 @@
-"""At which offset each leader epoch began: `leader-epoch-checkpoint` (KIP-101, KIP-279)."""
+"""The start offset of each leader epoch: `leader-epoch-checkpoint` (KIP-101, KIP-279)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ FILE_NAME = "leader-epoch-checkpoint"
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs, both growing. A change is written at once, unless `save=False`, and not synced.
+    """(epoch, start offset) pairs, both in ascending order. A change is written at once unless `save=False`, but not
+    synced.
 
     Unsaved entries can be read again from the batches above the recovery point.
     """
@@ -23,18 +24,18 @@ class LeaderEpochs:
         self._path = f"{directory}/{FILE_NAME}"
         self.entries: list[tuple[int, int]] = []
         self.latest = -1
-        """The newest epoch, -1 without one."""
+        """The newest epoch; -1 if there is none."""
         self.noted = -2
-        """The epoch whose batches need no entry any more; -2 if the next batch must be looked at."""
+        """The epoch whose batches need no further entry; -2 if the next batch must be examined."""
         self.unsaved = False
-        """The file lacks entries."""
+        """Whether the file lacks entries."""
 
     def moved(self, directory: str) -> None:
-        """The log's directory has another name."""
+        """The log's directory has been renamed."""
         self._path = f"{directory}/{FILE_NAME}"
 
     def load(self) -> None:
-        """Raises Damage when the file is not one."""
+        """Load the file. Raises Damage if it is not a valid one."""
         self.entries = sorted((int(epoch), int(start)) for epoch, start in read_rows(self._disk, self._path, 2))
         self._changed()
         self.noted, self.unsaved = self.latest, False
@@ -44,7 +45,7 @@ class LeaderEpochs:
             self.save()
 
     def save(self) -> None:
-        """Raises OSError: they are unsaved then."""
+        """Save the entries. Raises OSError, after which they are still unsaved."""
         write_rows(self._disk, self._path, [f"{epoch} {start}" for epoch, start in self.entries])
         self.unsaved = False
 
@@ -53,7 +54,7 @@ class LeaderEpochs:
         self.latest = self.entries[-1][0] if self.entries else -1
 
     def assign(self, epoch: int, start: int, *, save: bool = True) -> None:
-        """`epoch` begins at `start`. An entry that contradicts it was never committed, and goes."""
+        """`epoch` begins at `start`. An entry that contradicts this was never committed, and is removed."""
         if epoch < 0 or epoch <= self.latest:
             return
         while self.entries and self.entries[-1][1] >= start:
@@ -69,18 +70,18 @@ class LeaderEpochs:
         self.noted = self.latest
 
     def copy(self, other: LeaderEpochs) -> None:
-        """Take the entries of a log with the same records: an epoch may have no batch. Not saved."""
+        """Copy the entries of a log with the same records: an epoch may have no batch. Not saved."""
         if self.entries != other.entries:
             self.entries = list(other.entries)
             self._changed()
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that wrote `offset`; -1 when unknown."""
+        """The epoch that wrote `offset`; -1 if it is unknown."""
         found = bisect_right(self.entries, offset, key=lambda entry: entry[1])
         return self.entries[found - 1][0] if found else -1
 
     def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """(largest epoch at or below `epoch`, the offset where it ended); (-1, -1) for an unknown or future one."""
+        """(largest epoch at or below `epoch`, the offset where it ended); (-1, -1) for an unknown or future epoch."""
         if epoch == self.latest and epoch >= 0:
             return epoch, log_end
         above = bisect_right(self.entries, epoch, key=lambda entry: entry[0])
@@ -89,7 +90,7 @@ class LeaderEpochs:
         return (self.entries[above - 1][0] if above else epoch), self.entries[above][1]
 
     def cut_end(self, offset: int, *, save: bool = True) -> None:
-        """Forget epochs that began at or after `offset` (0: all)."""
+        """Remove epochs that began at or after `offset` (0: all)."""
         kept = [entry for entry in self.entries if entry[1] < offset]
         if len(kept) != len(self.entries):
             self.entries = kept
@@ -98,7 +99,7 @@ class LeaderEpochs:
                 self.save()
 
     def cut_start(self, offset: int, *, save: bool = True) -> None:
-        """Forget epochs that ended at or before `offset`; the one in force there now begins there."""
+        """Remove epochs that ended at or before `offset`; the epoch in force there now begins there."""
         kept = [entry for entry in self.entries if entry[1] > offset]
         below = len(self.entries) - len(kept)
         if below == 0 or self.entries[below - 1][1] == offset == self.entries[0][1]:

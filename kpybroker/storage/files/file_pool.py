@@ -1,4 +1,4 @@
-"""A limit on open files, shared by all logs of a broker: files that were not used lately are closed."""
+"""A limit on open files, shared by all logs of a broker: the least recently used files are closed."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.world import Disk
 
 ROOM = 8
-"""Free descriptors that a step which opens several files needs before it changes anything."""
+"""The number of free descriptors that a step which opens several files needs before it changes anything."""
 
 
 class Openable(Protocol):
-    """A file in the pool: it can be closed at any time and opens again by itself."""
+    """A file in the pool: it can be closed at any time and reopens by itself."""
 
     used: bool
     """Set by its owner on every use, cleared by the pool."""
 
     @property
     def busy(self) -> bool:
-        """A thread is using the file: it cannot be closed now."""
+        """Whether a thread is using the file, so that it cannot be closed now."""
 
     def close_files(self) -> None:
-        """Give the descriptor back. Never raises, and opens nothing before it has closed its own."""
+        """Close the file. Never raises, and opens nothing before it has closed its own descriptor."""
 
 
 def is_short(error: BaseException | None) -> bool:
-    """The process or the system is out of descriptors (EMFILE, ENFILE); the files themselves are sound."""
+    """Whether the error means that the process or the system is out of descriptors (EMFILE, ENFILE); the files
+    themselves are sound."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class FilePool:
-    """Second-chance eviction: a use costs its owner one attribute, not a call."""
+    """Second-chance eviction: a use costs its owner only the assignment of an attribute."""
 
     __slots__ = ("_open", "limit")
 
@@ -45,7 +46,7 @@ class FilePool:
         return len(self._open)
 
     def opened(self, owner: Openable) -> None:
-        """`owner` has just opened its file; others may be closed for it, it will not."""
+        """`owner` has just opened its file; other files may be closed for it, but not this one."""
         if len(self._open) >= self.limit:
             self._evict()
         self._open[owner] = None
@@ -63,11 +64,11 @@ class FilePool:
                     raise
 
     def require_room(self, disk: Disk) -> None:
-        """Before a step that opens several files and must not stop half way. Raises KAFKA_STORAGE_ERROR."""
+        """Called before a step that opens several files and must not stop half way. Raises KAFKA_STORAGE_ERROR."""
         while not disk.has_handles(ROOM):
             if not self._evict():
                 raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, "file descriptors are short; ask again when connections have closed"
+                    ErrorCode.KAFKA_STORAGE_ERROR, "file descriptors are short; try again when connections have closed"
                 )
 
     def _evict(self) -> bool:

@@ -1,4 +1,4 @@
-"""The two sparse indexes of a segment, kept in memory as the bytes that are on disk.
+"""The two sparse indexes of a segment, kept in memory as the same bytes as on disk.
 
 Offset index: 8-byte entries (relative offset int32, position int32): the last offset of a batch and where it begins.
 Time index: 12-byte entries (timestamp int64, relative offset int32): the largest timestamp so far and the last offset
@@ -16,7 +16,7 @@ TIME_ENTRY = Struct(">qi")
 
 
 def whole(content: bytes, entry_bytes: int) -> bytes:
-    """Without the part of an entry that a crash may have left at the end."""
+    """The entries, without a partial one that a crash may have left at the end."""
     return content[: len(content) - len(content) % entry_bytes]
 
 
@@ -47,7 +47,7 @@ class OffsetIndex:
         return self.entry(len(self) - 1) if self.entries else None
 
     def position_for(self, offset: int) -> int:
-        """The largest indexed position at or before the batch that holds `offset`; 0 without one."""
+        """The largest indexed position at or before the batch that holds `offset`; 0 if there is none."""
         found = self._count_up_to(offset)
         return self.entry(found - 1)[1] if found else 0
 
@@ -65,15 +65,15 @@ class OffsetIndex:
         entries = self.entries
         found = bisect_right(range(len(self)), position, key=lambda at: OFFSET_ENTRY.unpack_from(entries, at << 3)[1])
         if found and self.entry(found - 1)[0] > offset:
-            found = self._count_up_to(offset)  # both grow, so this is the smaller one
+            found = self._count_up_to(offset)  # both are ascending, so this is the smaller one
         return self.entry(found - 1)[1] if found else 0
 
     def note_saved(self, size_bytes: int) -> None:
-        """The file has so many bytes of `entries`."""
+        """Note that the file has this many bytes of `entries`."""
         self.saved_bytes = size_bytes
 
     def cut(self, position: int) -> None:
-        """Forget the batches that begin at or after `position`."""
+        """Remove the batches that begin at or after `position`."""
         entries = self.entries
         kept = bisect_left(range(len(self)), position, key=lambda at: OFFSET_ENTRY.unpack_from(entries, at << 3)[1])
         del self.entries[kept << 3 :]
@@ -95,7 +95,8 @@ class TimeIndex:
         return len(self.entries) // TIME_ENTRY.size
 
     def add(self, timestamp: int, offset: int) -> None:
-        """`timestamp` is the largest so far, in the batch that ends with `offset`. No entry where it did not grow."""
+        """`timestamp` is the largest so far, in the batch that ends with `offset`. No entry is added if it did not
+        grow."""
         last = self.last()
         if timestamp > (-1 if last is None else last[0]):
             self.entries += TIME_ENTRY.pack(timestamp, offset - self.base_offset)
@@ -109,17 +110,18 @@ class TimeIndex:
         return self.entry(len(self) - 1) if self.entries else None
 
     def offset_before(self, timestamp: int) -> int:
-        """An offset before which no record has a timestamp >= `timestamp`; the base offset without a better one."""
+        """An offset before which no record has a timestamp >= `timestamp`; the base offset if there is no better
+        one."""
         entries, size = self.entries, TIME_ENTRY.size
         found = bisect_left(range(len(self)), timestamp, key=lambda at: TIME_ENTRY.unpack_from(entries, at * size)[0])
         return self.entry(found - 1)[1] if found else self.base_offset
 
     def note_saved(self, size_bytes: int) -> None:
-        """The file has so many bytes of `entries`."""
+        """Note that the file has this many bytes of `entries`."""
         self.saved_bytes = size_bytes
 
     def cut(self, offset: int) -> None:
-        """Forget the batches that end at or after `offset`."""
+        """Remove the batches that end at or after `offset`."""
         entries, size, relative = self.entries, TIME_ENTRY.size, offset - self.base_offset
         kept = bisect_left(range(len(self)), relative, key=lambda at: TIME_ENTRY.unpack_from(entries, at * size)[1])
         del self.entries[kept * size :]

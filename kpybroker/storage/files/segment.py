@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 LOG, INDEX, TIME_INDEX, SNAPSHOT, TXN_INDEX = ".log", ".index", ".timeindex", ".snapshot", ".txnindex"
 MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _SAVES, _SAVE_ENTRIES = 8, 4096
-"""An index is saved _SAVES times while it fills, and after _SAVE_ENTRIES entries at the latest."""
+"""An index is saved _SAVES times while it fills, and at the latest after _SAVE_ENTRIES entries."""
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -31,7 +31,8 @@ class SegmentGone(KafkaError):
 
 
 class Segment:
-    """Batches from `base_offset` on. `size_bytes` counts queued batches too, `written_bytes` those in the file."""
+    """The batches from `base_offset` on. `size_bytes` counts queued batches too, `written_bytes` only those in the
+    file."""
 
     __slots__ = (
         "_disk",
@@ -89,7 +90,7 @@ class Segment:
         self.index_entries = 0
         self.used = False
         self.deleted = False
-        """The files are renamed or unlinked."""
+        """Whether the files are renamed or unlinked."""
         self._handle = -1
         self._doomed = False
         self._users = 0
@@ -107,18 +108,19 @@ class Segment:
         self.used = True
         if self._handle < 0:
             if self.deleted:
-                raise SegmentGone(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment was deleted meanwhile")
+                raise SegmentGone(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment has been deleted")
             self._handle = self._pool.open(self._disk, self.path + LOG, create=not self.written_bytes)
             self._pool.opened(self)
         return self._handle
 
     def read_at_once(self, size: int, position: int) -> Buffer | None:
-        """Bytes of the `.log`, fewer at its end; None if that would wait for the disk. Raises OSError, SegmentGone."""
+        """Bytes of the `.log`, fewer at its end; None if the read would wait for the disk. Raises OSError,
+        SegmentGone."""
         return self._disk.pread_nowait(self.handle(), size, position)
 
     @property
     def is_open(self) -> bool:
-        """`handle` needs no descriptor."""
+        """Whether `handle` needs no descriptor."""
         return self._handle >= 0
 
     @property
@@ -137,7 +139,7 @@ class Segment:
             self.drop_files()
 
     def moved(self, directory: str) -> None:
-        """The log's directory has another name."""
+        """The log's directory has been renamed."""
         self.path = f"{directory}/{file_name(self.base_offset, '')}"
         self.aborted.moved(self.path + TXN_INDEX)
 
@@ -188,7 +190,7 @@ class Segment:
 
     @property
     def has_indexes(self) -> bool:
-        """The indexes are in memory."""
+        """Whether the indexes are in memory."""
         return self._index is not None
 
     async def load_indexes_cold(self) -> None:
@@ -231,13 +233,13 @@ class Segment:
         self._index, self._times = OffsetIndex(self.base_offset, offsets), TimeIndex(self.base_offset, times)
 
     def clear_indexes(self) -> None:
-        """Begin with empty indexes: existing files are cut when they are saved."""
+        """Begin with empty indexes: existing files are truncated when they are saved."""
         self._index, self._times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self.index_entries = 0
         self.since_entry_bytes = 0
 
     def save_indexes(self, *, make: bool = False) -> None:
-        """Write the entries that are only in memory; `make` also creates empty files, which Kafka expects."""
+        """Write the entries that are only in memory; `make` also creates empty files, as Kafka expects them."""
         for index, suffix in ((self._index, INDEX), (self._times, TIME_INDEX)):
             missing = make and not self._disk.exists(self.path + suffix)
             if index is None:
@@ -262,7 +264,7 @@ class Segment:
     def rewrite_indexes(self) -> None:
         """Make the files hold exactly the entries in memory: after a rebuild or a truncation."""
         for index, suffix in ((self._index, INDEX), (self._times, TIME_INDEX)):
-            assert index is not None, "indexes are in memory when they were changed"
+            assert index is not None, "changed indexes are in memory"
             if not index.entries and not self._disk.exists(self.path + suffix):
                 continue
             index.note_saved(0)
@@ -284,7 +286,7 @@ class Segment:
         self.since_entry_bytes += size
 
     def _add_entry(self, last_offset: int, position: int, limit_bytes: int) -> None:
-        """If descriptors are short a later batch gets the entry: a look-up then begins a little earlier."""
+        """If descriptors are short, a later batch gets the entry: a look-up then begins a little earlier."""
         try:
             index, times = self.index(), self.times()
             index.add(last_offset, position)
@@ -307,15 +309,15 @@ class Segment:
         self.written_bytes = self.size_bytes
 
     def wrote(self, size_bytes: int) -> None:
-        """A thread has appended so many of the queued bytes."""
+        """A thread has appended this many of the queued bytes."""
         self.written_bytes += size_bytes
 
     def drop_unwritten(self) -> None:
-        """Cut off the bytes that a failed write left. Raises OSError."""
+        """Truncate the bytes that a failed write left. Raises OSError."""
         self._disk.truncate(self.handle(), self.written_bytes)
 
     def jitter_roll(self, jitter_ms: int) -> None:
-        """Roll so much earlier than segment.ms says (segment.jitter.ms)."""
+        """Roll this much earlier than segment.ms says (segment.jitter.ms)."""
         self.roll_jitter_ms = jitter_ms
 
     def needs_roll(self, batch: Batch, last_offset: int, settings: LogSettings, now_ms: int) -> bool:
@@ -330,26 +332,26 @@ class Segment:
         return (
             size + batch.size_bytes > settings.segment_bytes
             or waited_ms > settings.segment_ms
-            or (waited_ms > settings.max_compaction_lag_ms and settings.compacted)  # what is active is not cleaned
+            or (waited_ms > settings.max_compaction_lag_ms and settings.compacted)  # the active segment is not cleaned
             or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
             or (self.index_entries + 1) * TimeIndex.entry_bytes >= settings.segment_index_bytes
         )
 
     def began_ms(self) -> int:
-        """max_timestamp of the first batch, -1 without a time. Raises OSError."""
+        """max_timestamp of the first batch; -1 if it has no time. Raises OSError."""
         if self.first_timestamp is None:
             header = self._disk.pread(self.handle(), HEADER_BYTES, 0) if self.written_bytes else b""
             self.first_timestamp = Batch(memoryview(header)).max_timestamp if len(header) == HEADER_BYTES else -1
         return self.first_timestamp
 
     def seal(self) -> None:
-        """No more batches come: the time index ends with the largest timestamp, and both indexes are saved."""
+        """No more batches follow: the time index ends with the largest timestamp, and both indexes are saved."""
         if self.max_timestamp >= 0:
             self.times().add(self.max_timestamp, self.max_timestamp_offset)
         self.save_indexes(make=True)
 
     def largest_timestamp(self) -> int:
-        """max_timestamp, from the time index if the segment was not read; -1 without one."""
+        """max_timestamp, from the time index if the segment was not read; -1 if there is none."""
         if self.max_timestamp < 0 and self.size_bytes:
             last = self.times().last()
             if last is not None:
@@ -357,7 +359,7 @@ class Segment:
         return self.max_timestamp
 
     def cut(self, position: int, next_offset: int) -> None:
-        """Forget everything from `position` on, where the batch with `next_offset` would begin. Raises OSError."""
+        """Remove everything from `position` on, where the batch with `next_offset` would begin. Raises OSError."""
         handle = self.handle()
         self.index().cut(position)
         self.times().cut(next_offset)
@@ -374,13 +376,13 @@ class Segment:
         self.recount()
 
     def begin_scan(self) -> None:
-        """Forget all batches, to `add` those of the file anew."""
+        """Discard all batches before `add` is called again for those in the file."""
         self.size_bytes = self.written_bytes = self.unsure_bytes = 0
         self.max_timestamp = self.max_timestamp_offset = -1
         self.clear_indexes()
 
     def end_scan(self, file_bytes: int) -> None:
-        """The batches that were added are sound: cut off the rest of the file, write the indexes. Raises OSError."""
+        """The added batches are sound: truncate the rest of the file, and write the indexes. Raises OSError."""
         self.written_bytes = self.size_bytes
         if self.size_bytes < file_bytes:
             self._disk.truncate(self.handle(), self.size_bytes)
@@ -418,7 +420,7 @@ class Segment:
     # reading
 
     def is_walked(self, begin: int, end: int) -> bool:
-        """The headers from `begin` to `end` need no check any more."""
+        """Whether the headers from `begin` to `end` have been checked already."""
         return begin >= self.unsure_bytes or (self.walked[0] <= begin and min(end, self.unsure_bytes) <= self.walked[1])
 
     def note_walked(self, begin: int, end: int) -> None:
@@ -433,7 +435,7 @@ class Segment:
     def locate(self, offset: int) -> tuple[int, int, int] | None:
         """(position, base offset, next offset) of the batch that holds `offset`, or of the first one after it.
 
-        None when every batch ends before. May wait for the disk.
+        None if every batch ends before `offset`. May wait for the disk.
         """
         position = self.index().position_for(offset)
         for at, base_offset, next_offset, _ in self.walk(position):
@@ -442,7 +444,7 @@ class Segment:
         return None
 
     def end_by_walk(self) -> int:
-        """The offset behind the last written batch. May wait for the disk."""
+        """The offset after the last written batch. May wait for the disk."""
         end = self.base_offset
         last = self.index().last()
         for _, _, next_offset, _ in self.walk(last[1] if last else 0):
@@ -457,7 +459,7 @@ class Segment:
         return self.written_bytes
 
     def read(self, size: int, position: int) -> bytes:
-        """May wait for the disk. Raises OSError."""
+        """Bytes of the file; may wait for the disk. Raises OSError."""
         return self._disk.pread(self.handle(), size, position)
 
     def batch_at(self, position: int, size_bytes: int) -> Batch:

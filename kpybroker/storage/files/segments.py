@@ -18,7 +18,7 @@ class Segments:
         self._bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
         self.any_aborted = False
-        """A segment may have entries in its transaction index; most logs have none."""
+        """Whether any segment may have entries in its transaction index; most logs have none."""
 
     def __len__(self) -> int:
         return len(self._list)
@@ -38,12 +38,12 @@ class Segments:
         return sum(segment.size_bytes for segment in self._list)
 
     def number_for(self, offset: int) -> int:
-        """The index of the segment that holds `offset`, if any does; 0 below the first."""
+        """The index of the segment that holds `offset`, if there is one; 0 below the first."""
         return max(bisect_right(self._bases, offset) - 1, 0)
 
     def first_in_doubt(self, recovery_point: int) -> int:
-        """The index of the first segment that a crash may have damaged. One that ends at the recovery point is among
-        them: its records are on disk, but its indexes are synced only once another segment has begun."""
+        """The index of the first segment that a crash may have damaged. This includes one that ends at the recovery
+        point: its records are on disk, but its indexes are synced only once another segment has begun."""
         return self.number_for(recovery_point - 1)
 
     def holding(self, offset: int) -> Segment:
@@ -73,22 +73,22 @@ class Segments:
         return taken
 
     def take_after(self, number: int) -> list[Segment]:
-        """Remove the segments behind index `number`."""
+        """Remove the segments after index `number`."""
         taken = self._list[number + 1 :]
         del self._list[number + 1 :], self._bases[number + 1 :]
         self.active = self._list[-1]
         return taken
 
     def replace(self, old: list[Segment], new: Segment) -> None:
-        """Put one segment in the place of neighbours, none of them active; it begins where they do."""
+        """Replace neighbouring segments, none of them active, with one segment that begins where they do."""
         number = self.number_for(new.base_offset)
-        assert self._list[number : number + len(old)] == old, "what is replaced is here"
-        assert self.active is not old[-1], "nothing writes to what is replaced"
+        assert self._list[number : number + len(old)] == old, "the replaced segments are in this log"
+        assert self.active is not old[-1], "the active segment is not replaced"
         self._list[number : number + len(old)] = [new]
         self._bases[number : number + len(old)] = [new.base_offset]
 
     def replace_all(self, segment: Segment) -> list[Segment]:
-        """Replace all segments by an empty one; returns the old ones."""
+        """Replace all segments with an empty one; returns the old ones."""
         taken = self._list
         self._list, self._bases, self.active = [segment], [segment.base_offset], segment
         return taken

@@ -18,7 +18,7 @@ _VERSION = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """One entry. Everything of other transactions below `last_stable` was decided when it was written."""
+    """One entry. All transactions below `last_stable` were decided when it was written."""
 
     producer_id: int
     first_offset: int
@@ -36,10 +36,10 @@ class TxnIndex:
         self._path = path
         self._entries: list[AbortedTransaction] | None = None
         self._saved = 0
-        """Entries that the file has."""
+        """The number of entries in the file."""
 
     def moved(self, path: str) -> None:
-        """Its directory has another name."""
+        """The log's directory has been renamed."""
         self._path = path
 
     def load(self) -> None:
@@ -84,7 +84,8 @@ class TxnIndex:
         self._load().append(aborted)
 
     def within(self, offset: int, upper: int) -> tuple[list[AbortedTransaction], bool]:
-        """Those with records from `offset` on and below `upper`; whether no later segment can have more of them."""
+        """The transactions with records from `offset` on and below `upper`; and whether later segments cannot have more
+        of them."""
         found = []
         for aborted in self._load():
             if aborted.last_offset >= offset and aborted.first_offset < upper:
@@ -94,11 +95,11 @@ class TxnIndex:
         return found, False
 
     def cut(self, offset: int) -> None:
-        """Forget the markers at and after `offset`, in the file too. Raises OSError, Damage."""
+        """Remove the markers at and after `offset`, also from the file. Raises OSError, Damage."""
         self._replace([aborted for aborted in self._load() if aborted.last_offset < offset])
 
     def clear(self) -> None:
-        """Forget everything, in the file too, whatever it holds. Raises OSError."""
+        """Remove everything, also from the file, whatever it contains. Raises OSError."""
         self._replace([])
 
     def _replace(self, kept: list[AbortedTransaction]) -> None:

@@ -1,8 +1,8 @@
-"""Checks of a client's batch before it is appended, and the three cases in which it is changed.
+"""Checks a client's batch before it is appended, and decides whether its records must be opened.
 
-Always checked, from the header: size, magic, CRC, count = last offset delta + 1, whether so many records can be in so
-many bytes, no control bit, maximum timestamp. Then the records are walked over; `kpybroker.record.validation=count`
-does without where the topic can: where it is not compacted, takes records of any age, and has its producers' codec.
+Always checked, from the header: size, magic, CRC, count = last offset delta + 1, whether that many records fit into
+that many bytes, no control bit, maximum timestamp. Then the records are scanned; `kpybroker.record.validation=count`
+skips that where the topic permits it: if it is not compacted, accepts records of any age, and has its producers' codec.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def changes_batches(settings: LogSettings) -> bool:
 
 
 def _must_open(settings: LogSettings) -> bool:
-    """The header has the newest of the timestamps alone."""
+    """Whether the records must be opened: the header has only the newest of the timestamps."""
     has_oldest = settings.message_timestamp_before_max_ms < LONG_MAX and not batch_time_is_ours(settings)
     return settings.compacted or has_oldest
 
 
 def batch_time_is_ours(settings: LogSettings) -> bool:
-    """Batches carry the time of their append."""
+    """Whether batches get the time of their append as their timestamp (LogAppendTime)."""
     return settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
 
 
@@ -87,7 +87,7 @@ def check_header(batch: Batch, settings: LogSettings, now_ms: int) -> None:
     if batch.base_offset or record_count <= 0 or record_count != batch.last_offset_delta + 1:
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
-            f"batch of {batch.record_count} records from offset {batch.base_offset}"
+            f"batch with {batch.record_count} records from offset {batch.base_offset}"
             f" with last offset delta {batch.last_offset_delta}",
         )
     if attributes and (attributes & _NOT_A_CLIENTS or attributes & CODEC_MASK > _LAST_CODEC):
@@ -107,7 +107,7 @@ def _check_count(batch: Batch) -> None:
     if count > records_possible(batch.codec, body_bytes):
         raise KafkaError(ErrorCode.INVALID_RECORD, f"{count} records cannot be in {body_bytes} bytes")
     if batch.codec and count > RECORDS_LIMIT:
-        text = f"a compressed batch of {count} records: at most {RECORDS_LIMIT} are taken"
+        text = f"a compressed batch of {count} records: at most {RECORDS_LIMIT} are accepted"
         raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
 
 
@@ -120,9 +120,9 @@ def _refuse_attributes(batch: Batch) -> None:
 
 
 def needs_no_walk(batch: Batch, settings: LogSettings) -> bool:
-    """Check a small uncompressed batch, as most are, if the topic needs no more than that.
+    """Check a small uncompressed batch, as most are, if that is all that the topic needs.
 
-    False decides nothing: `opening` does.
+    False decides nothing: `opening` decides.
     """
     if not settings.record_validation_full:
         return True
@@ -137,12 +137,12 @@ def needs_no_walk(batch: Batch, settings: LogSettings) -> bool:
 
 
 def opening(batch: Batch, settings: LogSettings, now_ms: int) -> Opening:
-    """The batch as the topic wants it, but for the time of its append: checked, opened, compressed anew.
+    """The batch in the form that the topic requires, except for the time of its append: checked, opened, recompressed.
 
-    Raises KafkaError. The bytes it was given stay as they are: they may be opened again.
+    Raises KafkaError. The given bytes stay unchanged, as they may be opened again.
     """
     check_header(batch, settings, now_ms)
-    codec = CODEC_BY_NAME.get(settings.compression_type, batch.codec)  # "producer" names none
+    codec = CODEC_BY_NAME.get(settings.compression_type, batch.codec)  # "producer" names no codec
     if settings.record_validation_full or _must_open(settings) or codec != batch.codec:
         batch = yield from opened(batch, codec, settings, now_ms)
     return batch

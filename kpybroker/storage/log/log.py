@@ -52,7 +52,7 @@ WRITTEN_AT_ONCE_BYTES = 8 << 20
 
 
 class Log:
-    """One partition's log on one disk. Not for several threads."""
+    """One partition's log on one disk. Not thread-safe."""
 
     __slots__ = (
         "_on_start_moved",
@@ -83,9 +83,9 @@ class Log:
         self.start = self.last_stable = self.high_watermark = of.start
         self.end = of.end
         self.cleaned_end = of.cleaned_end
-        """Compaction has cleaned everything below; at most `end`."""
+        """Compaction has cleaned everything below this offset, which is at most `end`."""
         self.behind: WriteBehind | None = None
-        """The writes on a thread; None while there are none."""
+        """The writes on a thread; None if there are none."""
         self._sync = GroupSync(files)
         self._queue: list[Buffer] = []
         self._on_written: Callable[[], None] = _nobody_waits
@@ -111,7 +111,7 @@ class Log:
         lazy: bool = False,
         topic_id: bytes | None = None,
     ) -> Log:
-        """Load, and recover unless `clean`; below `synced_end` nothing is cut off. Raises Damage.
+        """Load the log, and recover it unless `clean`; nothing below `synced_end` is truncated. Raises Damage.
 
         A missing directory is created: at once, or with the first batch if `lazy`."""
         origin = Origin(
@@ -132,7 +132,7 @@ class Log:
         return self._settings
 
     def configure(self, settings: LogSettings) -> None:
-        """Take over other settings."""
+        """Adopt new settings."""
         self._settings = settings
         self._simple = not changes_batches(settings)
 
@@ -153,12 +153,12 @@ class Log:
 
     @property
     def written_end(self) -> int:
-        """Everything below is in the page cache."""
+        """Everything below this offset is in the page cache."""
         return self.files.written_end
 
     @property
     def synced_end(self) -> int:
-        """Everything below is on disk."""
+        """Everything below this offset is on disk."""
         return self.files.synced_end
 
     @property
@@ -167,12 +167,12 @@ class Log:
 
     @property
     def offline(self) -> str | None:
-        """Why the log serves nothing any more."""
+        """Why the log is offline; None while it serves."""
         return self.files.offline
 
     @property
     def is_syncing(self) -> bool:
-        """A sync is under way."""
+        """Whether a sync is in progress."""
         return self._sync.is_running
 
     def require_online(self) -> None:
@@ -195,7 +195,7 @@ class Log:
         self.files.listen(before_cut, on_io_error)
 
     def tell(self, on_written: Callable[[], None]) -> None:
-        """Call `on_written` when a thread's write has ended; the log is offline if it failed."""
+        """Call `on_written` when a thread's write has ended; if the write failed, the log is offline."""
         self._on_written = on_written
 
     # appending
@@ -210,10 +210,10 @@ class Log:
         verified: Verification | None = None,
         known: int = NOTHING,
     ) -> Appended:
-        """Assign offsets and epoch in place and queue the batches; `flush` writes them, before the views change.
+        """Assign offsets and epoch in place and queue the batches; `flush` must write them before the views change.
 
-        A client's batch is validated, as far as it is not `known` to be sound: it comes alone; `verified` says that it
-        may begin a transaction. Raises KafkaError, and then nothing was appended.
+        A client's batch is validated unless it is `known` to be sound, and must be the only one; `verified` says that
+        it may begin a transaction. Raises KafkaError, in which case nothing was appended.
         """
         files = self.files
         if files.offline is not None:
@@ -232,12 +232,12 @@ class Log:
             if known == NOTHING and self.opens(batch):
                 batches = [batch := at_once(opening(batch, settings, now_ms))]
             if not self._simple and batch_time_is_ours(settings):
-                batch.stamp(stamped := now_ms)  # now, not when it was opened: times of append do not go backwards
+                batch.stamp(stamped := now_ms)  # the current time: times of append must not go backwards
         segments = files.segments
         if not segments.active.is_open:
             files.open_active()
         if len(batches) > 1:
-            files.pool.require_room(files.world.disk)  # that none of them is refused once another was queued
+            files.pool.require_room(files.world.disk)  # so that none of them is refused after another was queued
         base_offset = end = self.end
         try:
             for batch in batches:
@@ -254,14 +254,14 @@ class Log:
         return appended((base_offset, end - 1, stamped, False))
 
     def opens(self, batch: Batch) -> bool:
-        """Whether the records of a client's batch must be walked over before it is appended."""
+        """Whether the records of a client's batch must be scanned before it is appended."""
         return not (self._simple and needs_no_walk(batch, self._settings))
 
     def append_replicated(self, batches: list[Batch]) -> None:
-        """Queue a leader's batches as they are: offsets and epochs were assigned by it.
+        """Queue a leader's batches unchanged, with the offsets and epochs that it assigned.
 
-        Raises Damage: the log is offline, or a batch was not what may come. KafkaError: not all of them for now; those
-        below `end` are queued.
+        Raises Damage: the log is offline, or a batch does not continue the log. KafkaError: not all of them for now;
+        those below `end` are queued.
         """
         files = self.files
         files.require_online()
@@ -296,7 +296,8 @@ class Log:
         return end
 
     def roll(self) -> None:
-        """Begin a new segment, unless the active one is empty. Raises Damage; KafkaError: not now."""
+        """Begin a new segment, unless the active one is empty. Raises Damage; KafkaError if that is not possible
+        now."""
         self.flush()
         files = self.files
         if not files.segments.active.size_bytes:
@@ -322,18 +323,15 @@ class Log:
     # writing
 
     def require_room(self) -> None:
-        """Before an append that a thread will write. Raises REQUEST_TIMED_OUT."""
+        """Called before an append that a thread will write. Raises REQUEST_TIMED_OUT."""
         device = self.files.device
         if device.is_full:
             waiting = device.queued_bytes
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{device.path}: {waiting} bytes wait to be written")
 
     def flush(self, *, wait: bool = True) -> None:
-        """Write all queued batches, in one call. Raises Damage: the log is offline. KafkaError: not yet, for lack of
-        descriptors; they stay queued.
-
-        Without `wait` a slow device, or a write that takes long to copy, is left to a thread: `written_end` moves when
-        the thread has written.
+        """Write all queued batches, in one call. Raises Damage: the log is offline. KafkaError: they stay queued, for
+        lack of descriptors.
         """
         queue = self._queue
         files = self.files
@@ -355,16 +353,16 @@ class Log:
         try:
             files.write(segment, queue, self.end)
         except KafkaError:
-            self._queue[:] = [b"".join(queue)]  # the views are of buffers that are used again
+            self._queue[:] = [b"".join(queue)]  # the buffers behind the views are about to be reused
             raise
         self._queue.clear()
 
     def _open(self, segment: Segment) -> None:
-        """Have the file to write to open. Raises Damage, KafkaError."""
+        """Open the file to write to. Raises Damage, KafkaError."""
         try:
             segment.handle()
         except OSError as error:
-            self._queue[:] = [b"".join(self._queue)]  # the views are of buffers that are used again
+            self._queue[:] = [b"".join(self._queue)]  # the buffers behind the views are about to be reused
             raise self.files.unchanged(error) from error
 
     def _flush_behind(self, *, wait: bool) -> None:
@@ -424,7 +422,7 @@ class Log:
             try:
                 return await files.reader.read_cold(offset, max_bytes, min(upper, files.written_end), min_one=min_one)
             except SegmentGone:
-                continue  # cleaning has replaced it; if retention deleted it, the offset is out of range
+                continue  # cleaning has replaced the segment; if retention deleted it, the offset is out of range
             except (OSError, Damage) as error:
                 raise files.refusal(error) from error
 
@@ -450,7 +448,7 @@ class Log:
         return at_once(self.looking_up(None))
 
     def looking_up(self, timestamp: int | None) -> Work[Found | None]:
-        """`offset_for_timestamp` in slices, or `max_timestamp` for None."""
+        """`offset_for_timestamp` in slices, or `max_timestamp` if the timestamp is None."""
         self.require_online()
         files = self.files
         try:
@@ -461,7 +459,7 @@ class Log:
             raise files.refusal(error) from error
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch that wrote `offset`, -1 when unknown."""
+        """The leader epoch that wrote `offset`; -1 if it is unknown."""
         return self.files.epochs.epoch_at(offset)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
@@ -471,12 +469,12 @@ class Log:
     # watermarks
 
     def advance(self, high_watermark: int) -> None:
-        """Everything below has committed."""
+        """Everything below this offset has committed."""
         self.high_watermark = high_watermark
         self.last_stable = high_watermark if self.producers.transactions.quiet else self.stable_below(high_watermark)
 
     def stable_below(self, high_watermark: int) -> int:
-        """The last stable offset for that high watermark."""
+        """The last stable offset for this high watermark."""
         return max(self.producers.transactions.stable_below(high_watermark), self.start)
 
     def advance_start(self, offset: int) -> None:
@@ -484,7 +482,7 @@ class Log:
 
         Raises KAFKA_STORAGE_ERROR.
         """
-        assert self.start <= offset <= self.high_watermark, "only committed records are deleted, and only once"
+        assert self.start <= offset <= self.high_watermark, "only committed records can be deleted, and only once"
         if offset > self.start:
             files = self.files
             files.pool.require_room(files.world.disk)
@@ -495,31 +493,31 @@ class Log:
                 raise files.refusal(error) from error
 
     def move_start(self, offset: int) -> None:
-        """Begin at `offset`, without telling the directory. Raises OSError."""
+        """Begin at `offset`, without notifying the directory. Raises OSError."""
         self.start = offset
         self.high_watermark = max(self.high_watermark, offset)
         self.last_stable = max(self.last_stable, offset)
-        self.files.epochs.cut_start(offset, save=not self.files.device.is_slow)  # a start cuts them again
+        self.files.epochs.cut_start(offset, save=not self.files.device.is_slow)  # the next start truncates them again
 
     def note_cleaned(self, end: int) -> None:
         """Compaction has cleaned everything below `end`."""
         self.cleaned_end = end
 
     def begin_epoch(self, epoch: int) -> None:
-        """This replica leads from here on: the epoch begins at `end`."""
+        """This replica leads from now on: the epoch begins at `end`."""
         self.files.epochs.assign(epoch, self.end, save=False)
 
     # syncing, cutting, closing
 
     async def sync(self, *, is_chore: bool = False) -> None:
-        """Return when everything flushed is on disk; callers share one fdatasync. No request and no other node waits
-        for a chore, which may take its time. Raises Damage."""
+        """Return when everything flushed is on disk; callers share one fdatasync. A sync for a chore may take its time,
+        as no request and no other node waits for it. Raises Damage."""
         files = self.files
         try:
             is_forced = self._settings.fsync_always
             await self._sync.up_to(files.written_end, log_start=self.start, is_chore=is_chore, is_forced=is_forced)
         except OSError as error:
-            if files is self.files:  # else the replica has moved meanwhile, and all of it is on another disk
+            if files is self.files:  # otherwise the replica has moved in the meantime, and all of it is on another disk
                 raise self.fail(error) from error
         if self.offline is not None:
             raise Damage(self.offline)
@@ -529,9 +527,10 @@ class Log:
         self._sync.blocking(self.start)
 
     def truncate_to(self, offset: int) -> None:
-        """Delete everything at and after `offset`; the leader never had it. Raises Damage; KafkaError: not now.
+        """Delete everything at and after `offset`, which the leader never had. Raises Damage; KafkaError if that is not
+        possible now.
 
-        An epoch that began at the end goes too: its leader may not have written anything.
+        An epoch that began at the end is removed too: its leader may not have written anything.
         """
         self.flush()
         files = self.files
@@ -564,7 +563,8 @@ class Log:
         self.last_stable = min(self.last_stable, self.stable_below(self.high_watermark))
 
     def apply_retention(self, now_ms: int) -> int:
-        """Delete segments by time, size and start offset; returns how many. Raises Damage; KafkaError: not now."""
+        """Delete segments by time, size and start offset; returns how many. Raises Damage; KafkaError if that is not
+        possible now."""
         self.producers.expire(now_ms, self.producer_expiration_ms)
         files, settings = self.files, self._settings
         segments, disk = files.segments, files.world.disk
@@ -585,24 +585,25 @@ class Log:
         return count
 
     def replace_files(self, future: Log) -> None:
-        """Go on with the files of another log, which has the same batches, all on disk. Producers stay as they are in
-        memory, where more is known of them than in files."""
+        """Continue with the files of another log, which has the same batches, all on disk. The producer state in memory
+        stays, as it is more complete than in the files."""
         future.files.replace(self.files)
         self.files, self._sync = future.files, future._sync
         self.cleaned_end = 0
 
     def retire(self, why: str) -> None:
-        """The directory is deleted or given up: serve nothing any more, and never open its files again."""
+        """The directory is deleted or abandoned: go offline, and never open its files again."""
         self.files.go_offline(why)
         self.files.retire()
 
     def _write_out(self) -> None:
-        """Write all that a clean stop leaves: indexes, producer snapshot. Raises OSError, Damage, KafkaError."""
+        """Write everything that a clean shutdown leaves: indexes and producer snapshot. Raises OSError, Damage,
+        KafkaError."""
         self.flush()
         self.files.write_out(self.end, self.producers)
 
     async def close_soon(self) -> None:
-        """As `close`, with its syncs in threads; the caller syncs the log directory. Raises Damage."""
+        """Like `close`, with its syncs in threads; the caller syncs the log directory. Raises Damage."""
         try:
             if self.offline is None:
                 self._write_out()
@@ -612,7 +613,7 @@ class Log:
         self.drop_files()
 
     def close(self, *, sync: bool = True) -> None:
-        """Write all that a clean stop leaves; waits for the disk. Raises Damage."""
+        """Write everything that a clean shutdown leaves; waits for the disk. Raises Damage."""
         try:
             if self.offline is None:
                 self._write_out()
@@ -629,12 +630,12 @@ class Log:
 
 
 def _nobody_waits() -> None:
-    """The callbacks of a log that is not a partition's yet."""
+    """The default callback, for a log that does not belong to a partition yet."""
 
 
 def _chunks(queue: list[Buffer], end: int) -> Iterator[tuple[bytes, int]]:
-    """Copies of the queued bytes, each at most WRITE_BYTES or one batch, and the offset that each ends at: the views
-    are of buffers that are used again."""
+    """Copies of the queued bytes, each at most WRITE_BYTES or one batch, and the end offset of each: the buffers behind
+    the views are about to be reused."""
     taken, size_bytes = list[Buffer](), 0
     for view in queue:
         if taken and size_bytes + len(view) > WRITE_BYTES:

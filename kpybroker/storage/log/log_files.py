@@ -1,7 +1,7 @@
 """The files of one log: segments, leader epochs, producer snapshots, and how much of them is written and synced.
 
-`Log` stands on this and adds watermarks, producer state and the queue of appended batches. Nothing here knows `Log`. A
-replica that moves to another directory keeps its `Log` object and gets other `LogFiles`.
+`Log` builds on this and adds watermarks, producer state and the queue of appended batches. Nothing here depends on
+`Log`. A replica that moves to another directory keeps its `Log` object and gets new `LogFiles`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class LogFiles:
-    """The files of one partition in one directory. Not for several threads."""
+    """The files of one partition in one directory. Not thread-safe."""
 
     __slots__ = (
         "_before_cut",
@@ -77,24 +77,25 @@ class LogFiles:
         self.topic_id = topic_id
         self.device = world.disk.device(directory)
         self.made = made
-        """The directory exists; a partition that never had a batch may do without one."""
+        """Whether the directory exists; a partition that never had a batch may not have one."""
         self.segments = segments
         self.epochs = epochs
         self.reader = Reader(world.disk, segments)
         self.snapshot_end = snapshot_end
-        """The offset of the newest producer snapshot, -1 without one."""
+        """The offset of the newest producer snapshot; -1 if there is none."""
         self.garbage: list[tuple[int, str]] = []
         """(due by the steady clock in ms, path): renamed files, to be unlinked off the loop."""
         self.offline: str | None = None
-        """Why the log serves nothing any more."""
+        """Why the log is offline; None while it serves."""
         self.changed = False
-        """Written to or cut since it was opened, so that a clean stop has something to write."""
+        """Whether it was written to or truncated since it was opened, so that a clean shutdown has something to
+        write."""
         self.written_end = self.synced_end = end
         """Everything below `written_end` is in the page cache, everything below `synced_end` on disk."""
         self.names_changed = False
-        """Files were created whose names may not be on disk yet."""
+        """Whether files were created whose names may not be on disk yet."""
         self.generation = 0
-        """Counts truncations, and replacements by other files: what was read before may not be in the files now."""
+        """Counts truncations and replacements by other files: what was read before may not be in the files any more."""
         self._sealed: list[Segment] = []
         self._before_cut: Callable[[int], None] | None = None
         self._on_io_error: Callable[[str, int, str], None] | None = None
@@ -115,7 +116,7 @@ class LogFiles:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 
     def go_offline(self, why: str) -> None:
-        """Serve nothing any more, unless the log is offline already."""
+        """Go offline, unless the log is offline already."""
         if self.offline is None:
             self.offline = why
 
@@ -124,31 +125,31 @@ class LogFiles:
         if self.offline is None:
             self.offline = f"{self.topic}-{self.partition} in {self.directory}: {error}"
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-                self.offline += "; free space and start the broker again: what was acknowledged is kept"
+                self.offline += "; free space and start the broker again: acknowledged records are kept"
             log.error("log is offline: %s", self.offline)
             if isinstance(error, OSError) and not is_short(error) and self._on_io_error is not None:
                 self._on_io_error(self.topic, self.partition, self.offline)
         return Damage(self.offline)
 
     def refusal(self, error: OSError | Damage) -> KafkaError:
-        """The error for a caller that changed nothing. Takes the log offline, unless the process is merely out of
+        """The error for a caller that has changed nothing. Takes the log offline, unless the process is merely out of
         descriptors."""
         if is_short(error):
-            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}; ask again when connections have closed")
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}; try again when connections have closed")
         self.fail(error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 
     def unchanged(self, error: OSError) -> Damage | KafkaError:
-        """As `refusal`, but Damage where the log goes offline."""
+        """Like `refusal`, but Damage if the log goes offline."""
         return self.refusal(error) if is_short(error) else self.fail(error)
 
     def fail_write(self, segment: Segment, error: OSError) -> Damage:
-        """Take the log offline after a failed write, and cut off the bytes that it left."""
+        """Take the log offline after a failed write, and truncate the bytes that it left."""
         damage = self.fail(error)
         try:
             segment.drop_unwritten()
         except OSError:
-            log.warning("%s%s may end in a torn batch; recovery cuts it", segment.path, LOG)
+            log.warning("%s%s may end in a torn batch; recovery truncates it", segment.path, LOG)
         return damage
 
     # writing
@@ -162,7 +163,8 @@ class LogFiles:
         self.made = True
 
     def open_active(self) -> None:
-        """Open the active segment's file before anything changes: without a descriptor the caller may try again.
+        """Open the active segment's file before anything changes, so that the caller can retry if there is no
+        descriptor.
 
         Raises KAFKA_STORAGE_ERROR; any error but a lack of descriptors takes the log offline.
         """
@@ -174,14 +176,15 @@ class LogFiles:
             raise self.refusal(error) from error
 
     def load_active_aborted(self) -> None:
-        """Load the active segment's transaction index, before a marker comes. Raises as `open_active` does."""
+        """Load the active segment's transaction index, before a marker is appended. Raises the same errors as
+        `open_active`."""
         try:
             self.segments.active.aborted.load()
         except (OSError, Damage) as error:
             raise self.refusal(error) from error
 
     def write(self, segment: Segment, buffers: Sequence[Buffer], end: int) -> None:
-        """Write the queued bytes of the active segment in one call: everything below `end` is written then.
+        """Write the queued bytes of the active segment in one call, after which everything below `end` is written.
 
         Raises Damage: the log is offline. KafkaError: nothing was written, for lack of descriptors.
         """
@@ -198,7 +201,7 @@ class LogFiles:
         self.changed = True
 
     def note_new_names(self) -> None:
-        """Files are created: the directory needs a sync."""
+        """Files were created: the directory needs a sync."""
         self.names_changed = True
 
     def wrote(self, segment: Segment, size_bytes: int, end: int) -> None:
@@ -230,7 +233,7 @@ class LogFiles:
             self.snapshot_end = end
 
     def load_producers(self, end: int, expiration_ms: int) -> ProducerStates:
-        """The producers' state at `end`, from a snapshot and the batches behind it. Raises OSError, Damage."""
+        """The producers' state at `end`, from a snapshot and the batches after it. Raises OSError, Damage."""
         producers = load_producers(
             self.world.disk, self.directory, self.segments, end, self.world.wall_ms(), expiration_ms, end
         )
@@ -238,7 +241,7 @@ class LogFiles:
         return producers
 
     def swap(self, old: list[Segment], new: Segment, delay_ms: int) -> None:
-        """Put `new`, whose files end in `.cleaned`, in the place of the neighbours `old`. Raises OSError.
+        """Replace the neighbouring segments `old` with `new`, whose files end in `.cleaned`. Raises OSError.
 
         An error in the middle is damage: the next start finishes the swap.
         """
@@ -257,7 +260,7 @@ class LogFiles:
         gone = self.segments.take_first(count)
         first = self.segments.first
         if not first.size_bytes:
-            first.handle()  # after a crash only its name says where offsets continue
+            first.handle()  # after a crash, only its name shows at which offset to continue
             self.names_changed = True
         self._remove(gone, delay_ms)
         for offset in snapshot_offsets(self.world.disk, self.directory):
@@ -265,7 +268,7 @@ class LogFiles:
                 self.world.disk.unlink(f"{self.directory}/{file_name(offset, SNAPSHOT)}")
 
     def cut(self, offset: int, delay_ms: int) -> None:
-        """Delete the batches at and after `offset`, and all of a batch that holds it; `written_end` moves.
+        """Delete the batches at and after `offset`, including the whole batch that contains it; `written_end` moves.
 
         Raises OSError, KafkaError.
         """
@@ -280,7 +283,7 @@ class LogFiles:
             segment.cut(located[0], located[1])
         else:
             segment.recount()
-        disk.sync_blocking(segment.handle())  # before any append: a loss of power must not mix the histories
+        disk.sync_blocking(segment.handle())  # before any append: a power loss must not mix the two histories
         disk.sync_directory_blocking(self.directory)
         end = segment.end_by_walk()  # cleaning may have left a gap below the batch that was found
         for taken in snapshot_offsets(disk, self.directory):
@@ -301,7 +304,7 @@ class LogFiles:
         self._end_at(offset)
 
     def _lower_recovery_point(self, offset: int) -> None:
-        """Before a file changes: after a crash, recovery must read what replaces synced batches."""
+        """Called before a file changes: after a crash, recovery must read the batches that replace synced ones."""
         if self._before_cut is not None:
             self._before_cut(offset)
 
@@ -329,42 +332,42 @@ class LogFiles:
         self.garbage.append((self.world.steady_ms() + delay_ms, path + DELETED))
 
     def take_garbage(self, now_ms: int | None = None) -> list[str]:
-        """Files that are due to be unlinked (all, without a time)."""
+        """Return the files that are due to be unlinked (all files if no time is given)."""
         due = [path for at_ms, path in self.garbage if now_ms is None or at_ms <= now_ms]
         self.garbage = [entry for entry in self.garbage if not (now_ms is None or entry[0] <= now_ms)]
         return due
 
-    # syncing: what `GroupSync` reads and reports
+    # syncing: the part that `GroupSync` uses
 
     @property
     def has_sealed(self) -> bool:
-        """Full segments wait for their sync."""
+        """Whether full segments wait for their sync."""
         return bool(self._sealed)
 
     def recovered(self, recovery_point: int) -> None:
-        """After an unclean stop the page cache may hold batches that are not on disk."""
+        """After an unclean shutdown, the page cache may hold batches that are not on disk."""
         segments = self.segments
         self.changed = self.names_changed = True
         self.synced_end = recovery_point
         self._sealed = [segments[at] for at in range(segments.first_in_doubt(recovery_point), len(segments) - 1)]
 
     def take_sealed(self) -> list[Segment]:
-        """The full segments that wait for their sync, which the caller does."""
+        """Return the full segments that wait for their sync; the caller syncs them."""
         sealed, self._sealed = self._sealed, []
         return sealed
 
     def take_names_changed(self) -> bool:
-        """Whether the directory needs a sync, which the caller does."""
+        """Return whether the directory needs a sync; the caller syncs it."""
         changed, self.names_changed = self.names_changed, False
         return changed
 
     def sync_failed(self, sealed: list[Segment]) -> None:
-        """A sync ended early: `sealed` and the directory wait for the next one."""
+        """A sync ended early: `sealed` and the directory have to wait for the next one."""
         self._sealed = [segment for segment in sealed if not segment.deleted] + self._sealed
         self.names_changed = True
 
     def synced(self, end: int, generation: int) -> None:
-        """Everything below `end` is on disk, unless the log was cut since `generation`."""
+        """Everything below `end` is on disk, unless the log was truncated since `generation`."""
         if generation == self.generation:
             self.synced_end = max(self.synced_end, end)
 
@@ -380,7 +383,7 @@ class LogFiles:
     # the end, or another directory
 
     def write_out(self, end: int, producers: ProducerStates) -> None:
-        """Write what a clean stop leaves besides the batches. Raises OSError."""
+        """Write what a clean shutdown leaves besides the batches. Raises OSError."""
         active = self.segments.active
         if self.changed and active.written_bytes:
             active.seal()
@@ -396,19 +399,19 @@ class LogFiles:
             segment.drop_files()
 
     def retire(self) -> None:
-        """The directory is being deleted: nobody opens its files again."""
+        """The directory is being deleted: its files are never opened again."""
         for segment in self.segments:
             segment.retire()
 
     def renamed(self, directory: str) -> None:
-        """The directory has another name."""
+        """The directory has been renamed."""
         self.directory = directory
         self.epochs.moved(directory)
         for segment in self.segments:
             segment.moved(directory)
 
     def replace(self, old: LogFiles) -> None:
-        """Take the place of `old`, the files of a replica with the same batches, all of which are on disk here."""
-        self.generation = old.generation + 1  # a cleaning under way read the old files
+        """Replace `old`, the files of a replica with the same batches, all of which are on disk here."""
+        self.generation = old.generation + 1  # a cleaning in progress has read the old files
         self.changed = True
         old.synced(old.written_end, old.generation)  # its waiters need not wait any longer

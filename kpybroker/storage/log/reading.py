@@ -1,7 +1,7 @@
-"""Reads of whole batches: where to begin, where to end, and which thread waits for the disk.
+"""Reads whole batches: decides where a read begins and ends, and which thread waits for the disk.
 
-A read is a generator that yields its requests to the disk; the caller answers from the page cache, or gives up and
-lets a thread answer. Consumers go on where they stopped, so the positions where reads ended are kept.
+A read is a generator that yields its requests to the disk; the caller answers from the page cache, or gives up and lets
+a thread answer. Consumers continue where they stopped, so the positions where reads ended are cached.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kpybroker.world import Buffer, Disk
 
 _PLACES_KEPT = 64
 _LOOK_AHEAD_BYTES = 8192
-"""Read so much more if the first batch has to be searched, so that one read is enough."""
+"""Read this much more if the first batch has to be searched for, so that one read is enough."""
 
 
 _GROWING = 1 << 62
@@ -28,7 +28,7 @@ _GROWING = 1 << 62
 
 
 class Ask(NamedTuple):
-    """The next request of a read: bytes of a segment, or (size 0) its indexes in memory."""
+    """The next request of a read: bytes of a segment, or (size 0) loading its indexes into memory."""
 
     segment: Segment
     size: int
@@ -50,7 +50,7 @@ class Reader:
         self._changes = 0
 
     def forget(self) -> None:
-        """Segments were deleted or cut."""
+        """Segments were deleted or truncated."""
         self._places.clear()
         self._changes += 1
 
@@ -63,7 +63,7 @@ class Reader:
     def read(self, offset: int, max_bytes: int, upper: int, written_end: int, *, min_one: bool) -> Buffer | None:
         """Whole batches from the one with `offset`, below `upper`; None if the read would wait for the disk.
 
-        Raises Damage if the bytes there are no batch.
+        Raises Damage if the bytes there are not a batch.
         """
         place = self._places.get(offset)
         if place is not None and offset < upper:
@@ -104,9 +104,9 @@ class Reader:
             return result
 
     async def read_cold(self, offset: int, max_bytes: int, upper: int, *, min_one: bool) -> Buffer:
-        """The same, on a thread if it must wait. Raises Damage; SegmentGone: the caller tries again.
+        """The same, on a thread if it must wait. Raises Damage; SegmentGone if the caller has to try again.
 
-        The log may grow meanwhile, so what is read is walked up to `upper`: the file may end elsewhere by then.
+        The log may grow in the meantime, so the result is scanned up to `upper`: the file may have another end by then.
         """
         plan = self._plan(offset, max_bytes, upper, _GROWING, min_one=min_one)
         try:
@@ -122,8 +122,8 @@ class Reader:
                     await ask.segment.load_indexes_cold()
                     chunk = b""
                 if ask.segment.deleted:
-                    # what came may be of the one in its place, and what follows it may begin behind that one
-                    raise SegmentGone(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment was deleted meanwhile")
+                    # the bytes may be from the segment in its place, whose next batch may begin after that one
+                    raise SegmentGone(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment has been deleted")
                 ask = plan.send(chunk)
         except StopIteration as done:
             result: Buffer = done.value
@@ -152,7 +152,7 @@ class Reader:
                 position += at
                 if at and not size:
                     continue
-                if changes == self._changes:  # else it was cut while a thread read, and this is of before
+                if changes == self._changes:  # otherwise the log was truncated during the read
                     raise _no_batch(segment, position, offset)
                 return b""
             following = self._segments.after(segment)
@@ -195,7 +195,7 @@ class Reader:
                 return whole[at:limit]
         end = at
         if limit - at > _LOOK_AHEAD_BYTES and segment.has_indexes:
-            # the walk that finds the last whole batch begins at the last index entry inside
+            # the scan for the last whole batch begins at the last index entry inside
             end = max(at, segment.index().floor(upper - 1, position + limit - PREFIX_BYTES) - position)
         next_offset = -1
         while end + WALKED.size <= limit:
@@ -203,7 +203,7 @@ class Reader:
             size = length + PREFIX_BYTES
             if end + size > limit or base_offset + last_delta >= upper or length <= 0:
                 if next_offset < 0 and end > at:
-                    next_offset = base_offset  # the index led straight to the batch that does not fit any more
+                    next_offset = base_offset  # the index pointed exactly at the batch that no longer fits
                 break
             next_offset = base_offset + last_delta + 1
             end += size
@@ -215,9 +215,9 @@ class Reader:
 def _walk(
     segment: Segment, position: int, chunk: Buffer, at: int, limit: int, upper: int, segment_end: int
 ) -> tuple[int, int]:
-    """Look at the headers of a chunk from `at` on: where the last whole batch below `limit` and `upper` ends, and -1.
+    """Scan the headers of a chunk from `at` on: where the last whole batch below `limit` and `upper` ends, and -1.
 
-    Where what follows is no batch, the offset that it should have instead of -1.
+    If no batch follows there, the offset that it should have, instead of -1.
     """
     end = segment.base_offset
     while at < limit:
@@ -238,7 +238,7 @@ def _walk(
 
 
 def end_of(batches: Buffer) -> int:
-    """The offset behind the last of some whole batches; 0 for none."""
+    """The offset after the last of some whole batches; 0 if there are none."""
     at = end = 0
     while at + WALKED.size <= len(batches):
         base_offset, length, last_delta = WALKED.unpack_from(batches, at)
@@ -270,15 +270,15 @@ def aborted_within(segments: Segments, offset: int, records: Buffer) -> list[Abo
 def _no_batch(segment: Segment, position: int, offset: int) -> Damage:
     return Damage(
         f"{segment.path}{LOG}: the bytes at position {position}, where the batch with offset {offset} or one before it "
-        "should be, are no batch; stop the broker, and see `kpybroker storage check` and `repair`"
+        "should be, are not a batch; stop the broker, and see `kpybroker storage check` and `repair`"
     )
 
 
 def _first(chunk: Buffer, offset: int) -> tuple[int, int]:
     """(position, size) of the first batch that ends at or after `offset`.
 
-    Size 0: none in this chunk, and the search goes on at the position, unless that is 0; size -1: what is there is no
-    batch.
+    Size 0: none in this chunk, and the search continues at the position, unless that is 0; size -1: the bytes there are
+    not a batch.
     """
     at = 0
     while at + WALKED.size <= len(chunk):

@@ -1,7 +1,7 @@
-"""Loads a log after a clean stop, and recovers it after any other.
+"""Loads a log after a clean shutdown, and recovers it after an unclean one.
 
-After a clean stop the files are trusted. Otherwise every batch from the recovery point's segment on is checked; the
-first batch that is incomplete or damaged ends the log, and indexes, leader epochs and producer state are rebuilt.
+After a clean shutdown the files are trusted. Otherwise every batch from the recovery point's segment on is checked; the
+first incomplete or damaged batch ends the log, and indexes, leader epochs and producer state are rebuilt.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Loaded:
     start: int
     end: int
     cleaned_end: int = 0
-    """Compaction has cleaned everything below."""
+    """Compaction has cleaned everything below this offset."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,7 +63,7 @@ class Origin:
     producer_expiration_ms: int
     cleaned_end: int = 0
     synced_end: int = 0
-    """Everything below was on disk: unreadable bytes there are damage, not the tail of a crash."""
+    """Everything below this offset was on disk: unreadable bytes there are damage, not the tail of a crash."""
 
 
 def open_files(
@@ -144,12 +144,12 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
         _refuse_lost_end(segments.active, end, origin)
     start = max(origin.log_start, segments.first.base_offset)
     if start > end:
-        log.warning("%s: the log ends at %d, before its start offset %d; it begins anew there", directory, end, start)
+        log.warning("%s: the log ends at %d, before its start offset %d; it starts over there", directory, end, start)
         for segment in segments.replace_all(Segment(disk, pool, directory, start, created_ms=now_ms)):
             _delete_segment(disk, segment)
         end = trusted = start
     if not epochs_known and end > start:
-        epochs.cut_end(0, save=False)  # the last segments do not show the epochs of those before
+        epochs.cut_end(0, save=False)  # the last segments do not contain the epochs of earlier ones
         _read_epochs(segments, epochs)
     epochs.cut_end(end)
     epochs.cut_start(start)
@@ -158,7 +158,7 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
 
 
 def _without_leftovers(disk: Disk, directory: str) -> list[str]:
-    """The names in the directory; first completes or deletes what an interrupted cleaning or deletion left."""
+    """The names in the directory, after completing or deleting what an interrupted cleaning or deletion left."""
     finish_swaps(disk, directory)
     kept = []
     for name in disk.list(directory):
@@ -170,7 +170,7 @@ def _without_leftovers(disk: Disk, directory: str) -> list[str]:
 
 
 def _load_epochs(epochs: LeaderEpochs, names: list[str]) -> bool:
-    """Load the epochs; False if the file is missing or damaged: every batch has its epoch, too."""
+    """Load the epochs; False if the file is missing or damaged. Every batch has its epoch, too."""
     if "leader-epoch-checkpoint" not in names:
         return False
     try:
@@ -178,7 +178,7 @@ def _load_epochs(epochs: LeaderEpochs, names: list[str]) -> bool:
     except Damage as damage:
         log.warning("%s; leader epochs are read from the batches", damage)
         return False
-    return bool(epochs.entries)  # a loss of power can leave an empty file
+    return bool(epochs.entries)  # a power loss can leave an empty file
 
 
 def _read_epochs(segments: Segments, epochs: LeaderEpochs) -> None:
@@ -192,7 +192,7 @@ def _read_epochs(segments: Segments, epochs: LeaderEpochs) -> None:
 
 
 def _trust(segments: Segments, names: list[str], settings: LogSettings, epochs: LeaderEpochs) -> int:
-    """Load after a clean stop; a segment without an index is scanned. Returns the end offset."""
+    """Load after a clean shutdown; a segment without an index is scanned. Returns the end offset."""
     present = frozenset(names)
     end = segments.first.base_offset
     for segment in segments:
@@ -208,7 +208,7 @@ def _lacks_index(segment: Segment, present: frozenset[str]) -> bool:
 
 
 def _rebuild_index(segment: Segment, settings: LogSettings, epochs: LeaderEpochs) -> int:
-    log.warning("%s%s lacks an index, it is made anew", segment.path, LOG)
+    log.warning("%s%s lacks an index; it is rebuilt", segment.path, LOG)
     end, _ = scan(segment, settings, epochs, segment.base_offset, _ALL)
     segment.seal()
     return end
@@ -225,7 +225,8 @@ def _end_of(segment: Segment) -> int:
         end, reached = next_offset, at + size
     if reached != segment.size_bytes:
         raise Damage(
-            f"{segment.path}{LOG}: after a clean stop, the bytes from {reached} to {segment.size_bytes} are not batches"
+            f"{segment.path}{LOG}: after a clean shutdown, the bytes from {reached} to {segment.size_bytes} are not "
+            "batches"
         )
     segment.largest_timestamp()
     segment.count_entries(position)
@@ -240,7 +241,8 @@ def _recover(
     epochs: LeaderEpochs,
     origin: Origin,
 ) -> int:
-    """Check all batches from the recovery point's segment on, cut at the first bad one. Returns the end offset."""
+    """Check all batches from the recovery point's segment on, and truncate at the first bad one. Returns the end
+    offset."""
     first = segments.first_in_doubt(origin.recovery_point)
     for number in range(first):
         if segments[number].size_bytes and _lacks_index(segments[number], present):
@@ -255,13 +257,13 @@ def _recover(
         if not why and number + 1 < len(segments) and not settings.compacted:
             following = segments[number + 1].base_offset
             if following > max(end, origin.cleaned_end, origin.synced_end):
-                # only cleaning leaves gaps; this is a tail that was lost between two batches
+                # only cleaning leaves gaps; here, a tail between two batches was lost
                 why = f"its batches end before offset {following}, where the next segment begins"
                 _refuse_lost_end(segment, end, origin)
         if why:
             lost = segments.take_after(number)
             log.warning(
-                "%s%s: %s; cut at offset %d, position %d: %d bytes and %d later segments are dropped",
+                "%s%s: %s; truncated at offset %d, position %d: %d bytes and %d later segments are dropped",
                 *(segment.path, LOG, why, end, segment.size_bytes, file_bytes - segment.size_bytes, len(lost)),
             )
             for later in lost:
@@ -273,7 +275,7 @@ def _recover(
 
 
 def _refuse_emptied(segments: Segments, settings: LogSettings, origin: Origin) -> None:
-    """Refuse an empty segment before another: only cleaning leaves one, or a crash above the synced end."""
+    """Refuse an empty segment before another one: only cleaning leaves one, or a crash above the synced end."""
     if settings.compacted:
         return
     for number in range(len(segments) - 1):
@@ -298,10 +300,10 @@ def _refuse_lost_end(last: Segment, end: int, origin: Origin) -> None:
 def scan(
     segment: Segment, settings: LogSettings, epochs: LeaderEpochs, end: int, synced_end: int = 0
 ) -> tuple[int, str]:
-    """Check every batch and rebuild the indexes; bytes behind the last sound batch are cut off.
+    """Check every batch and rebuild the indexes; bytes after the last sound batch are truncated.
 
-    Returns the end offset, and why the segment was cut ("" if it was not). Raises OSError; Damage, without a cut, if
-    that would be below `synced_end`: no crash leaves it so.
+    Returns the end offset, and why the segment was truncated ("" if it was not). Raises OSError; Damage, without
+    truncating, if that would be below `synced_end`: no crash leaves a log in this state.
     """
     file_bytes = segment.size_bytes
     segment.begin_scan()

@@ -1,9 +1,7 @@
-"""Batches that are opened before they are appended: their records walked over, their bytes compressed another way.
+"""Opens batches before they are appended: scans their records, and recompresses them if needed.
 
-As in Apache Kafka, a batch must have the records its header promises, with timestamps that the topic takes, and with
-keys if it is compacted. Their offsets must follow one another (Kafka numbers them anew): no record is changed.
-
-Opening is done in slices, so that others have their turn: see `slices.py`.
+As in Apache Kafka, a batch must have the records that its header promises, with timestamps that the topic accepts, and
+with keys if it is compacted. Their offsets must be consecutive (Kafka renumbers them): no record is changed.
 """
 
 from __future__ import annotations
@@ -22,24 +20,25 @@ from kpybroker.wire.records.record_fields import Piece
 from kpybroker.wire.records.record_scan import Walk, walk_through
 
 RECORDS_LIMIT = 1 << 20
-"""Records of a batch that is compressed: a few bytes of zstd can say millions."""
+"""The most records of a compressed batch: a few bytes of zstd can stand for millions."""
 HEADERS_LIMIT = 1 << 22
-"""Headers of a batch that is compressed, for the same reason: they take as long as a quarter as many records."""
+"""The most headers of a compressed batch, for the same reason: they take as long as a quarter as many records."""
 PLAIN_LIMIT_BYTES = 128 << 20
-"""What a batch may decompress to; as much as compaction reads again."""
+"""The most bytes that a batch may decompress to; compaction can read as much again."""
 RECOMPRESSED_LIMIT_BYTES = 32 << 20
-"""What a batch may decompress to that is compressed anew, and so is in memory whole."""
+"""The most bytes that a batch may decompress to if it is recompressed and so is in memory as a whole."""
 ON_LOOP_BYTES = 1 << 20
-"""What is decompressed in one go on the loop; more goes to a thread."""
+"""The most bytes that are decompressed in one go on the loop; larger batches go to a thread."""
 COMPRESSED_ON_LOOP_BYTES = 64 << 10
 SLOWLY_ON_LOOP_BYTES = 8 << 10
-"""What is compressed in one go on the loop, at most levels and at the slow ones: one to three milliseconds."""
+"""The most bytes that are compressed in one go on the loop, at most levels and at the slow ones: one to three
+milliseconds."""
 PLAIN_PIECE_BYTES = 64 << 10
-"""A batch that is not compressed is walked over in pieces of this size."""
+"""An uncompressed batch is scanned in pieces of this size."""
 RECORD_BYTES_MIN = 7
 """The smallest record: its length, attributes, two deltas, two absent fields and no headers."""
 FEW_BYTES = 1024
-"""Records of more bytes on average are looked at where they are: to copy them would cost more."""
+"""Records of more bytes on average are scanned in place: copying them would cost more."""
 LOG_APPEND_TIME_TYPE = "LogAppendTime"
 _EVER = 1 << 64
 _LEVELS: dict[int, Callable[[LogSettings], int]] = {
@@ -48,7 +47,7 @@ _LEVELS: dict[int, Callable[[LogSettings], int]] = {
     Codec.ZSTD: lambda settings: settings.compression_zstd_level,
 }
 _SLOW_FROM: dict[int, int] = {Codec.GZIP: 7, Codec.LZ4: 3, Codec.ZSTD: 8}
-"""Levels from here on take 20 to 400 ms for a megabyte."""
+"""From these levels on, a megabyte takes 20 to 400 ms."""
 _BYTES_PER_BYTE: dict[int, int] = {
     Codec.NONE: 1,
     Codec.GZIP: 1032,
@@ -56,18 +55,18 @@ _BYTES_PER_BYTE: dict[int, int] = {
     Codec.LZ4: 255,
     Codec.ZSTD: 1 << 17,
 }
-"""More than one byte of the codec can become."""
+"""An upper bound for the bytes that one byte of the codec can become."""
 Opening = Work[Batch]
 """Opens a batch, and returns the one to append."""
 
 
 def refusal(code: ErrorCode, text: str, records: list[int]) -> KafkaError:
-    """A refusal that names the records to blame by their index in the batch."""
+    """A refusal that names the offending records by their index in the batch."""
     return KafkaError(code, text, [(index, text) for index in records])
 
 
 def records_possible(codec: int, body_bytes: int) -> int:
-    """More records than this cannot be in so many bytes, whatever they are."""
+    """An upper bound for the number of records in that many bytes."""
     return body_bytes * _BYTES_PER_BYTE[codec] // RECORD_BYTES_MIN
 
 
@@ -90,7 +89,7 @@ def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Open
     except KafkaError as error:
         if error.code != ErrorCode.CORRUPT_MESSAGE:
             raise
-        # Kafka's answer to what cannot be decompressed. The other one tells Java to send the same bytes again
+        # Kafka's error for bytes that cannot be decompressed; on the other one, Java sends the same bytes again
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message) from error
     if settings.compacted and found.without_key:
         text = "a compacted topic cannot accept a record without a key"
@@ -111,7 +110,7 @@ def plain_pieces(
     limit_bytes: int,
     decompressed: Callable[[int, memoryview, int], Iterable[Piece | Load]] = stored_pieces,
 ) -> Iterable[Piece | Load]:
-    """The batch's records, `decompressed` to at most `limit_bytes` as they are asked for."""
+    """The batch's records, `decompressed` to at most `limit_bytes` on demand."""
     body, codec = batch.view[HEADER_BYTES:], batch.codec
     if codec:
         return decompressed(codec, body, limit_bytes)
@@ -121,7 +120,7 @@ def plain_pieces(
 
 
 def compressed_on_loop_bytes(codec: int, level: int | None) -> int:
-    """So many bytes of records, at most, are compressed on the loop; `level` None for a codec without levels."""
+    """The most bytes of records that are compressed on the loop; `level` is None for a codec without levels."""
     if codec == Codec.NONE:
         return RECOMPRESSED_LIMIT_BYTES
     is_slow = level is not None and level >= _SLOW_FROM[codec] and (codec, level) != (Codec.LZ4, LZ4_DEFAULT_LEVEL)

@@ -1,4 +1,4 @@
-"""Which of a log's oldest segments its settings give up: by time, size and start offset."""
+"""Decides which of a log's oldest segments to delete: by time, size and start offset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def expired(
 ) -> tuple[int, str]:
     """How many of the oldest segments to delete, and why. May wait for the disk. Raises OSError.
 
-    `end`: where the active segment ends. It may be among them, unless it is empty; nothing above the high watermark is.
+    `end`: where the active segment ends. It may be deleted too, unless it is empty; nothing above the high watermark is
+    deleted.
     """
     count, why = 0, ""
     over_bytes = segments.size_bytes - settings.retention_bytes
@@ -41,7 +42,7 @@ def age_from_ms(disk: Disk, segment: Segment) -> int:
 
 
 def unlink_all(disk: Disk, paths: list[str]) -> None:
-    """Unlink files that may be gone already: two segments with one base can have been deleted. Raises OSError."""
+    """Unlink files that may already be gone: two deleted segments may have the same base offset. Raises OSError."""
     for path in paths:
         if disk.exists(path):
             disk.unlink(path)

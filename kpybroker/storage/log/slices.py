@@ -1,7 +1,7 @@
-"""Long work on the loop, one slice in each turn: opening batches, and searching records by time.
+"""Long work on the loop, one slice in each turn: decompressing batches, and searching records by time.
 
-Work is a generator; at each yield the loop serves others. It yields None, or a function without arguments to run on
-the disk's thread, whose result it gets back.
+Work is a generator; at each yield the loop serves other requests. It yields None, or a function without arguments to
+run on the disk's thread, whose result it gets back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OffLoop = Callable[[], Any]
 Work = Generator[OffLoop | None, Any, Result]
 
 SHORT_AT_ONCE, MIDDLING_AT_ONCE, LONG_AT_ONCE = 4, 2, 2
-"""Works that run at a time, by how many slices they had: short works never wait for long ones."""
+"""How many works run at a time, by the number of slices they have had: short works never wait for long ones."""
 AT_ONCE = SHORT_AT_ONCE + MIDDLING_AT_ONCE + LONG_AT_ONCE
 """Each may hold a decompressor's window, or all bytes that snappy decompressed at once."""
 SHORT_SLICES = 64
@@ -34,7 +34,7 @@ WAITING_LIMIT = 10_000
 
 
 def nothing_open() -> None:
-    """A work yields this between two batches: it holds no decompressor, and may give its place to another."""
+    """Work yields this between two batches: it then holds no decompressor, and may give up its place."""
 
 
 def at_once(work: Work[Result]) -> Result:
@@ -49,7 +49,7 @@ def at_once(work: Work[Result]) -> Result:
 
 
 def _go_on(work: Work[Any], step: OffLoop | None) -> Callable[[], OffLoop | None]:
-    """Run the step; returns how the work continues, with the step's result or its error."""
+    """Run the step; returns how to resume the work, with the step's result or its error."""
     try:
         return partial(work.send, None if step is None else step())
     except (KafkaError, OSError) as error:
@@ -65,7 +65,7 @@ class Places:
 
     @property
     def is_free(self) -> bool:
-        """The next work need not wait."""
+        """Whether the next work need not wait."""
         return self._free > 0
 
     async def enter(self, deadline: float | None) -> None:
@@ -74,7 +74,7 @@ class Places:
             self._free -= 1
             return
         if len(self._waiting) >= WAITING_LIMIT:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{WAITING_LIMIT} requests like this are waiting")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{WAITING_LIMIT} requests of this kind are already waiting")
         loop = asyncio.get_running_loop()
         place: asyncio.Future[None] = loop.create_future()
         self._waiting.append(place)
@@ -83,9 +83,9 @@ class Places:
             await place
         except asyncio.CancelledError:
             if place.cancelled():
-                with suppress(ValueError):  # a place came free in this turn
+                with suppress(ValueError):  # a place was freed in this turn
                     self._waiting.remove(place)
-            elif place.exception() is None:  # else it was refused in this turn, and never had a place
+            elif place.exception() is None:  # otherwise it was refused in this turn, and never had a place
                 self.leave()
             raise
         finally:
@@ -95,10 +95,12 @@ class Places:
     def _give_up(self, place: asyncio.Future[None]) -> None:
         if not place.done():
             self._waiting.remove(place)
-            place.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "others' batches took all of timeout.ms"))
+            place.set_exception(
+                KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the batches of other requests took all of timeout.ms")
+            )
 
     def leave(self) -> None:
-        """Pass the place on to the next in the queue."""
+        """Pass the place on to the next work in the queue."""
         while self._waiting:
             place = self._waiting.popleft()
             if not place.done():
@@ -110,9 +112,10 @@ class Places:
 class SlicedWork:
     """All sliced work of one broker.
 
-    A work waits for its first place behind at most SHORT_SLICES of each work before it, and for the next behind at most
-    MIDDLING_SLICES; one that needs more starts again among longer ones. A long one gives up its place between batches.
-    `LongWork` is for requests of many elements: it takes the same turns of the loop, but its places count elements.
+    A work waits for its first place behind at most SHORT_SLICES of each earlier work, and for the next place behind at
+    most MIDDLING_SLICES; one that needs more starts again among longer ones. A long one gives up its place between
+    batches. `LongWork` is for requests with many elements: it takes the same turns of the loop, but its places count
+    elements.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -133,8 +136,8 @@ class SlicedWork:
 
         `begin` may be called several times, so the work must not change its input, or must keep its progress outside.
 
-        `begun` is a work that has begun already, `step` its last yield. It starts again if it has to wait, since a work
-        that waits holds nothing open. Raises the work's errors; REQUEST_TIMED_OUT if too much waits, or no place is
+        `begun` is a work that has already begun, `step` its last yield. It starts again if it has to wait, since a
+        waiting work holds nothing open. Raises the work's errors; REQUEST_TIMED_OUT if too much waits, or no place is
         free within `timeout_ms`.
         """
         deadline = None if timeout_ms is None else asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000

@@ -1,9 +1,9 @@
-"""The renames that put cleaned segments in the place of old ones; a crash leaves the old ones or the new ones.
+"""The renames that replace old segments with cleaned ones; after a crash, either the old or the new ones are there.
 
-Kafka's protocol. What is written is named `.cleaned`; complete and synced, it is renamed to `.swap`; the old files are
-renamed to `.deleted`; `.swap` loses its ending. A start that finds `.cleaned` deletes it; one that finds `.swap` ends
-what was begun: it deletes the segments from its base offset to its last batch, and takes the ending away. Of the files
-of a segment the `.log` is renamed last, so that it speaks for the others.
+This is Kafka's protocol. New files are written as `.cleaned`; once they are complete and synced, they are renamed to
+`.swap`; the old files are renamed to `.deleted`; then `.swap` is removed from the names. A start that finds `.cleaned`
+deletes it; one that finds `.swap` completes the swap: it deletes the segments from its base offset to its last batch,
+and removes the suffix. Of a segment's files, the `.log` is renamed last, so that it stands for the others.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 
 
 def prepare_swap(disk: Disk, path: str) -> None:
-    """Name the complete and synced files of a cleaned segment `.swap`: from here on a crash leaves the new ones.
+    """Rename the complete and synced files of a cleaned segment to `.swap`: from here on a crash leaves the new ones.
 
-    `path`: of the segment, without a suffix. Raises OSError.
+    `path`: that of the segment, without a suffix. Raises OSError.
     """
     for suffix in FILE_SUFFIXES:
         _rename(disk, path + suffix + CLEANED, path + suffix + SWAP)
 
 
 def finish_swap(disk: Disk, path: str) -> None:
-    """Once the old files are renamed: give the cleaned segment's files their names. Raises OSError."""
+    """Called once the old files are renamed: give the cleaned segment's files their names. Raises OSError."""
     for suffix in FILE_SUFFIXES:
         _rename(disk, path + suffix + SWAP, path + suffix)
 
@@ -58,13 +58,13 @@ def finish_swaps(disk: Disk, directory: str) -> None:
     for name in names:
         base = _base_of(name, SWAP)
         if base is not None and base >= first_unfinished:
-            # a split by Apache Kafka, or a cleaning whose .log was not renamed: the old segments are all there
+            # a split by Apache Kafka, or a cleaning whose .log was not renamed: the old segments are complete
             disk.unlink(f"{directory}/{name}")
         elif base is not None:
             begun.append((base, name))
     for base in sorted({base for base, name in begun if name.endswith(LOG + SWAP)}):
         end = _next_offset(disk, f"{directory}/{file_name(base, LOG)}{SWAP}", base)
-        log.warning("%s: a cleaning of offsets %d to %d was interrupted; it is ended", directory, base, end)
+        log.warning("%s: a cleaning of offsets %d to %d was interrupted; completing it", directory, base, end)
         _delete_between(disk, directory, base, max(end, base + 1))
     for _, name in sorted(begun, key=lambda one: one[1].endswith(LOG + SWAP)):
         disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
@@ -76,7 +76,7 @@ def _base_of(name: str, ending: str) -> int | None:
 
 
 def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
-    """The offset behind the last whole batch of a file; its base offset if it is empty."""
+    """The offset after the last whole batch of a file; its base offset if it is empty."""
     handle = disk.open(path)
     try:
         size, position, end = disk.size(handle), 0, base_offset
@@ -96,7 +96,7 @@ def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
 
 
 def _delete_between(disk: Disk, directory: str, base_offset: int, end: int) -> None:
-    """Delete the old segments. If a `.log` is gone, the other files of its name belong to the new segment."""
+    """Delete the old segments. If a `.log` is missing, the other files with its name belong to the new segment."""
     present = set(disk.list(directory))
     logs = sorted(base for name in present if (base := _base_of(name, LOG)) is not None and base_offset <= base < end)
     for base in logs:

@@ -15,7 +15,7 @@ from kpybroker.storage.log.log_files import LogFiles
 from kpybroker.world import Disk
 
 SHORT_RETRY_S = 0.1
-"""When to try again for a descriptor after there was none."""
+"""When to retry after there was no descriptor."""
 
 
 class GroupSync:
@@ -30,11 +30,11 @@ class GroupSync:
 
     @property
     def is_running(self) -> bool:
-        """A sync is under way."""
+        """Whether a sync is in progress."""
         return self._running is not None
 
     async def up_to(self, end: int, *, log_start: int, is_chore: bool = False, is_forced: bool = False) -> None:
-        """Return when everything below `end` is on disk, or was cut off meanwhile. Raises OSError.
+        """Return when everything below `end` is on disk, or was truncated in the meantime. Raises OSError.
 
         A chore may take its time: its syncs do not count as a hanging disk, unless each batch is synced anyway
         (`is_forced`). `log_start`: see `LogFiles.save_epochs`.
@@ -62,11 +62,11 @@ class GroupSync:
         files, disk = self._files, self._files.world.disk
         files.save_epochs(log_start)
         generation, end, sealed = files.generation, files.written_end, files.take_sealed()
-        active = files.segments.active  # it may be full, and another be active, before the sealed ones are synced
+        active = files.segments.active  # it may fill up, and another become active, before the sealed ones are synced
         try:
             for segment in sealed:
                 if segment.deleted:
-                    continue  # retention was quicker
+                    continue  # retention has deleted it first
                 await _sync_segment(files, segment, self._is_watched)
                 await self._sync_with(_companions(segment.path), partial(_sync_companions, disk, segment.path))
             if active.written_bytes and not active.deleted:
@@ -75,13 +75,13 @@ class GroupSync:
                 parent = files.directory.rsplit("/", 1)[0]
                 await self._sync_with(_names(files), partial(_sync_names, files), files.directory, parent)
         except (OSError, asyncio.CancelledError):
-            files.sync_failed(sealed)  # what waits for the disk thread never begins
+            files.sync_failed(sealed)  # work that still waits for the disk thread never begins
             raise
         files.synced(end, generation)
 
     async def _sync_with(self, paths: list[str], in_one_go: Callable[[], None], *directories: str) -> None:
-        """Sync what goes with a segment. For a watched sync one by one, each of which tells that the disk hangs; for a
-        chore, which may stand behind others, `in_one_go`."""
+        """Sync the files that accompany a segment. A watched sync does them one by one, so that each can reveal a
+        hanging disk; a chore, which may wait behind others, does them `in_one_go`."""
         files = self._files
         if not self._is_watched:
             await files.world.disk.off_loop(in_one_go, files.directory)
@@ -92,13 +92,13 @@ class GroupSync:
                 await files.world.disk.sync_directory(directory)
 
     def blocking(self, log_start: int) -> None:
-        """Sync everything on the caller, at a stop. Raises OSError."""
+        """Sync everything on the calling thread, at a stop. Raises OSError."""
         files, disk = self._files, self._files.world.disk
         active = files.segments.active
         files.save_epochs(log_start)
         sealed = files.take_sealed()
         try:
-            if files.segments.any_aborted:  # a torn transaction index looks sound, and a clean start believes it
+            if files.segments.any_aborted:  # a torn transaction index looks sound, and a clean start trusts it
                 _sync_companions(disk, active.path)
                 files.note_new_names()
             for segment in sealed:
@@ -114,9 +114,9 @@ class GroupSync:
         files.synced(files.written_end, files.generation)
 
     async def at_stop(self, log_start: int) -> None:
-        """As `blocking`, in threads; the caller syncs the log directory, once for all partitions in it.
+        """Like `blocking`, in threads; the caller syncs the log directory, once for all partitions in it.
 
-        A sync that is cancelled leaves the rest unsynced, and not counted as synced. Raises OSError.
+        If it is cancelled, the rest is not synced, and does not count as synced. Raises OSError.
         """
         files, disk = self._files, self._files.world.disk
         active = files.segments.active
@@ -152,12 +152,12 @@ async def _sync_segment(files: LogFiles, segment: Segment, is_watched: bool = Fa
 
 
 def _working(files: LogFiles, is_watched: bool) -> AbstractContextManager[None]:
-    """For one sync: a watched one tells that the disk hangs where it does not end."""
+    """Marks the time of one sync: a watched one that does not end reveals a hanging disk."""
     return files.device.working(files.world.steady_ms) if is_watched else nullcontext()
 
 
 def _companions(path: str) -> list[str]:
-    """The indexes of a full segment, and the snapshot made when it began."""
+    """The indexes of a full segment, and the producer snapshot from when it began."""
     return [path + suffix for suffix in (INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)]
 
 
@@ -167,7 +167,7 @@ def _names(files: LogFiles) -> list[str]:
 
 
 async def _sync_files(files: LogFiles, paths: list[str], *, is_watched: bool = False) -> None:
-    """Sync those that exist."""
+    """Sync the files that exist."""
     disk = files.world.disk
     for path in paths:
         try:
@@ -194,7 +194,7 @@ def _sync_files_blocking(disk: Disk, paths: list[str]) -> None:
 
 
 def _sync_companions(disk: Disk, path: str) -> None:
-    """On the disk thread."""
+    """Runs on the disk thread."""
     _sync_files_blocking(disk, _companions(path))
 
 

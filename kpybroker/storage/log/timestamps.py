@@ -1,7 +1,7 @@
-"""Offsets by time (ListOffsets): the time index says where to begin, the batches the rest.
+"""Offsets by time (ListOffsets): the time index shows where to begin, and the batches have the rest.
 
 The work is done in slices, because a batch may have any number of records, and a segment any number of batches. Batches
-are read on the disk's thread where they are cold; indexes and headers may wait for the disk.
+that are not in the page cache are read on the disk's thread; indexes and headers may wait for the disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kpybroker.wire.records.record_search import TimeWalk
 Found = tuple[int, int, int]
 """(offset, timestamp, leader epoch) of a record."""
 HEADERS_A_SLICE = 500
-"""Batches whose headers are looked at before others have their turn."""
+"""How many batch headers are examined before other requests are served."""
 
 
 def first_at_or_after(segments: Segments, timestamp: int, start: int) -> Work[Found | None]:
@@ -65,7 +65,7 @@ def _first_in(segment: Segment, timestamp: int, start: int) -> Work[Found | None
 
 
 def _record_in(batch: Batch, timestamp: int | None, start: int) -> Work[Found | None]:
-    """The first record at or after `timestamp`, or the newest of all where that is None."""
+    """The first record at or after `timestamp`, or the newest record if it is None."""
     epoch, is_whole = batch.leader_epoch, batch.record_count > batch.last_offset_delta
     if batch.log_append_time and batch.base_offset >= start and is_whole:
         return batch.base_offset, batch.max_timestamp, epoch
@@ -106,7 +106,7 @@ def _size_at(segment: Segment, position: int) -> int:
 
 
 def _newest_by_walking(segments: Segments, start: int) -> Work[Found | None]:
-    """The newest record, found by walking: the indexes point to one that is deleted, cleaned, or not written yet."""
+    """The newest record, found by a scan: the indexes point to one that is deleted, cleaned, or not written yet."""
     best: Found | None = None
     segment: Segment | None = segments.holding(start)
     while segment is not None:
@@ -129,7 +129,7 @@ def _newest_by_walking(segments: Segments, start: int) -> Work[Found | None]:
 
 
 def _batch_at(segment: Segment, position: int, size_bytes: int) -> Work[Batch]:
-    """The whole batch; on the disk's thread where it would wait. Raises OSError, Damage, SegmentGone."""
+    """The whole batch; read on the disk's thread if the read would wait. Raises OSError, Damage, SegmentGone."""
     segment.hold()
     try:
         found: Any = segment.read_at_once(size_bytes, position)

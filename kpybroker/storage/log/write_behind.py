@@ -1,4 +1,4 @@
-"""Writes of a log on a thread, where its device is slow."""
+"""Writes a log on a thread while its device is slow."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ WRITE_BYTES = 4 << 20
 """A thread writes at most this in one call, or one batch: short writes show progress before a disk is given up."""
 POSITION_MAX = 0x7FFFFFFF
 GROWN_BYTES = 64 << 20
-"""A segment may be so much larger than segment.bytes while its device is slow."""
+"""How much larger than segment.bytes a segment may become while its device is slow."""
 GROWN_INDEX_BYTES = 1 << 20
-"""Its time index may be so much larger than segment.index.bytes meanwhile; the entries are in memory."""
+"""How much larger than segment.index.bytes its time index may become; the entries are in memory."""
 
 
 def may_grow(segment: Segment, batch: Batch, last_offset: int, settings: LogSettings) -> bool:
-    """Whether the batch can do without a new segment, for a while: a little above the limits of size, and later."""
+    """Whether the batch can do without a new segment for a while: slightly above the size limits, and later."""
     return (
         segment.size_bytes + batch.size_bytes <= min(settings.segment_bytes + GROWN_BYTES, POSITION_MAX)
         and last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET
@@ -36,7 +36,7 @@ def may_grow(segment: Segment, batch: Batch, last_offset: int, settings: LogSett
 
 
 class UnderWay(NamedTuple):
-    """A write on a thread: `size_bytes` of a segment, everything below offset `end`; `work` is the device's number."""
+    """A write on a thread: `size_bytes` of a segment, up to offset `end`; `work` is the device's number for it."""
 
     write: PendingWrite
     work: int
@@ -54,7 +54,7 @@ class WriteBehind:
     __slots__ = ("_chunks", "_ended", "_files", "_on_end", "_on_written", "_under_way")
 
     def __init__(self, files: LogFiles, on_written: Callable[[], None], on_end: Callable[[], None]) -> None:
-        """`on_written` is called after each write that no caller waited for; the log is offline if it failed."""
+        """`on_written` is called after each write that no caller waited for; if it failed, the log is offline."""
         self._files = files
         self._on_written = on_written
         self._on_end = on_end
@@ -63,7 +63,7 @@ class WriteBehind:
         self._ended: asyncio.Future[None] | None = None
 
     def add(self, data: bytes, end: int, *, waits: bool) -> None:
-        """Write this too: everything below `end`; with `waits` the caller takes the result. Raises Damage."""
+        """Queue a write of everything below `end`; with `waits`, the caller takes the result. Raises Damage."""
         self._chunks.append((data, end))
         self._files.device.queue(len(data))
         if self._under_way is None:
@@ -92,14 +92,14 @@ class WriteBehind:
 
     def _written(self, write: PendingWrite) -> None:
         if self._under_way is not None and self._under_way.write is write:
-            with contextlib.suppress(Damage):  # the log has logged it, and is offline
+            with contextlib.suppress(Damage):  # the log has logged the error, and is offline
                 self._go_on(waits=False)
-        self._on_written()  # also where `wait` took the result: its caller does not know who else waits
+        self._on_written()  # even if `wait` took the result: its caller does not know who else waits
 
     def _go_on(self, *, waits: bool) -> None:
-        """Take the result of the write under way, and begin the next. Raises Damage."""
+        """Take the result of the write in progress, and begin the next one. Raises Damage."""
         files = self._files
-        assert self._under_way is not None, "a write is under way"
+        assert self._under_way is not None, "a write is in progress"
         (write, work, segment, size_bytes, end), self._under_way = self._under_way, None
         files.device.unqueue(size_bytes)
         try:

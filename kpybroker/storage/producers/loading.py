@@ -1,4 +1,4 @@
-"""Producer state of a log that was just opened or cut: a snapshot, and the batches around it."""
+"""Loads the producer state of a log that was just opened or truncated: from a snapshot, and the batches around it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 _REPLAY_BYTES = 4 << 20
 _RECALL_BYTES = 8 << 10
 _RECALLED_ENTRIES = 128
-"""Index entries back from a snapshot: at least 512 KiB of small batches, or as many large ones."""
+"""How many index entries to go back from a snapshot: at least 512 KiB of small batches, or as many large ones."""
 
 
 def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
-    """Offsets of the producer snapshots in a directory, growing."""
+    """Offsets of the producer snapshots in a directory, ascending."""
     stems = (name[: -len(SNAPSHOT)] for name in disk.list(directory) if name.endswith(SNAPSHOT))
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
@@ -31,13 +31,14 @@ def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
 def load_producers(
     disk: Disk, directory: str, segments: Segments, end: int, now_ms: int, expiration_ms: int, trusted: int
 ) -> ProducerStates:
-    """The newest sound snapshot at or below `trusted`, and the batches around it. Raises OSError, Damage.
+    """The producer state from the newest sound snapshot at or below `trusted`, and the batches around it. Raises
+    OSError, Damage.
 
-    One from below the first segment is passed over: the batches that would complete it are deleted, among them perhaps
-    the marker of a transaction that it shows as open, or later sequences of a producer (as Kafka's
-    `ProducerStateManager.truncateAndReload`). Of the others those are kept that were made when a segment began: a
-    truncation may need them. Transaction indexes are made anew from offset `trusted` on, where a segment begins or the
-    log ends.
+    A snapshot from below the first segment is ignored: the batches that would complete it are deleted, among them
+    perhaps the marker of a transaction that it shows as open, or later sequences of a producer (as in Kafka's
+    `ProducerStateManager.truncateAndReload`). Of the other snapshots, those that were taken when a segment began are
+    kept: a truncation may need them. Transaction indexes are rebuilt from offset `trusted` on, where a segment begins
+    or the log ends.
     """
     producers = ProducerStates()
     bases = frozenset(segment.base_offset for segment in segments)
@@ -67,9 +68,9 @@ def load_producers(
 
 
 def _recall(producers: ProducerStates, segments: Segments) -> None:
-    """Recall the batches just before a snapshot, which keeps only each producer's newest batch.
+    """Read the batches just before a snapshot, which has only each producer's newest batch.
 
-    A client that was cut off by a stop sends all that it had in flight again, up to five batches.
+    A client that a stop disconnected sends everything again that it had in flight, up to five batches.
     """
     offset = producers.snapshot_offset
     parts: list[tuple[Segment, int]] = []
@@ -92,7 +93,7 @@ def _recall(producers: ProducerStates, segments: Segments) -> None:
 
 
 def _replay(producers: ProducerStates, segments: Segments, end: int, trusted: int) -> None:
-    """Count the batches behind the snapshot; from `trusted` on, note the transactions that were aborted."""
+    """Read the batches after the snapshot; from `trusted` on, note the transactions that were aborted."""
     replay_from = max(producers.snapshot_offset, segments.first.base_offset)
     if replay_from >= end:
         return
@@ -114,7 +115,7 @@ def _replay(producers: ProducerStates, segments: Segments, end: int, trusted: in
 def _end_cleaned(producers: ProducerStates, segments: Segments) -> None:
     """End transactions that are open in the snapshot, but whose records and marker are gone.
 
-    Cleaning took them: it takes nothing of one that is open.
+    Cleaning has removed them: it removes nothing of an open transaction.
     """
     for known in producers:
         first = known.current_txn_first_offset
@@ -125,7 +126,7 @@ def _end_cleaned(producers: ProducerStates, segments: Segments) -> None:
 
 
 def _is_transactional(segments: Segments, producer: Producer, offset: int) -> bool:
-    """The producer has written this offset, in a transaction."""
+    """Whether the producer has written this offset, in a transaction."""
     segment = segments.holding(offset)
     located = segment.locate(offset)
     if located is None or located[1] > offset:
@@ -137,7 +138,7 @@ def _is_transactional(segments: Segments, producer: Producer, offset: int) -> bo
 def note_end(
     producers: ProducerStates, segments: Segments, segment: Segment, ended: Ended, *, has_index: bool = False
 ) -> None:
-    """A marker in `segment` ended a transaction: the index shows it where it was aborted."""
+    """A marker in `segment` ended a transaction: add it to the index if it was aborted."""
     last_stable = producers.transactions.end(ended)
     if ended.aborted and not has_index:
         segments.note_aborted()

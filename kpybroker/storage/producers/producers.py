@@ -1,8 +1,8 @@
 """The producers of a log: epoch, the last five batches, an open transaction (KIP-98, KIP-360, KIP-890).
 
-The snapshot file is Kafka's: version int16 = 1, CRC-32C uint32 of what follows, an int32 count, and per producer its id
-int64, epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64, coordinator epoch
-int32, first offset of the open transaction int64. Of the five batches a snapshot keeps the newest.
+The snapshot file is Kafka's: version int16 = 1, CRC-32C uint32 of the rest, an int32 count, and for each producer its
+id int64, epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64, coordinator epoch
+int32, first offset of the open transaction int64. Of the last five batches, a snapshot has only the newest.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """Kafka's producer.id.expiration.ms."""
 BATCHES_KEPT = 5
 PRODUCERS_MAX = 30_000
-"""Of one log: for each newcomer beyond, one that has been idle for long is forgotten. A snapshot of so many, which is
-made while everybody waits, takes some 30 ms; one takes some 450 bytes of memory."""
+"""The most producers of one log: for each newcomer beyond it, one that has been idle for long is forgotten. A snapshot
+of this many, during which the loop is blocked, takes some 30 ms; one producer takes some 450 bytes of memory."""
 _LOOKED_AT = 8
 _HEADER = Struct(">hI")
 _COUNT = Struct(">i")
@@ -46,7 +46,7 @@ class Written(NamedTuple):
 
 
 class Producer:
-    """State of one producer id. Timestamps are its records', as in Kafka."""
+    """The state of one producer id. Timestamps are those of its records, as in Kafka."""
 
     __slots__ = (
         "batches",
@@ -71,7 +71,8 @@ class Producer:
 
     @property
     def idleness(self) -> tuple[bool, int]:
-        """The least is forgotten first: transactional ones last, for their epochs fence, and of others the oldest."""
+        """The producer with the least value is forgotten first: transactional ones last, since their epochs fence, and
+        among others the oldest."""
         return self.coordinator_epoch >= 0, self.batches[-1].last_offset if self.batches else -1
 
 
@@ -80,10 +81,11 @@ def _idleness(known: Producer) -> tuple[bool, int]:
 
 
 class ProducerStates:
-    """All producers of one log. `check` looks, `update` changes.
+    """All producers of one log. `check` only reads the state, `update` changes it.
 
-    There are `limit` of them at most, but for those with an open transaction, of which a coordinator knows. A producer
-    that was forgotten goes on as one that is not known: it may begin anywhere, and what it sends twice is kept twice.
+    There are at most `limit` of them, not counting those with an open transaction, which a coordinator knows. A
+    forgotten producer is treated like an unknown one: it may begin with any sequence, and a batch that it sends twice
+    is stored twice.
     """
 
     __slots__ = ("_by_id", "_limit", "snapshot_offset", "transactions", "verifications")
@@ -94,20 +96,20 @@ class ProducerStates:
         self.transactions = Transactions()
         self.verifications = Verifications()
         self.snapshot_offset = -1
-        """The snapshot that this state began with, -1 without one."""
+        """The offset of the snapshot from which this state was loaded; -1 if there was none."""
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def __iter__(self) -> Iterator[Producer]:
-        """All producers known, in the order they came."""
+        """All known producers, in the order in which they appeared."""
         return iter(self._by_id.values())
 
     def get(self, producer_id: int) -> Producer | None:
         return self._by_id.get(producer_id)
 
     def has_open(self, producer_id: int, producer_epoch: int) -> bool:
-        """The producer has a transaction open here, in this epoch."""
+        """Whether the producer has an open transaction here, in this epoch."""
         known = self._by_id.get(producer_id)
         return known is not None and known.current_txn_first_offset >= 0 and known.producer_epoch == producer_epoch
 
@@ -116,7 +118,7 @@ class ProducerStates:
     ) -> Verification | None:
         """The verification that an append needs to begin a transaction; None if one is open already (KIP-890).
 
-        bumps: the producer speaks the second protocol, in which each transaction has an epoch of its own. Raises
+        bumps: the producer uses transaction version 2, in which each transaction has an epoch of its own. Raises
         INVALID_PRODUCER_EPOCH.
         """
         if self.has_open(producer_id, producer_epoch):
@@ -125,24 +127,25 @@ class ProducerStates:
         return self.verifications.begin(producer_id, producer_epoch, sequence, now_ms, bumps=bumps)
 
     def require_transaction(self, producer_id: int, producer_epoch: int, verified: Verification | None) -> None:
-        """Before transactional records are appended. Raises INVALID_TXN_STATE: none is open, and none was verified."""
+        """Called before transactional records are appended. Raises INVALID_TXN_STATE if no transaction is open or
+        verified."""
         if verified is NOT_NEEDED or self.has_open(producer_id, producer_epoch):
             return
         if verified is None or self.verifications.get(producer_id) is not verified:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the records are not part of an ongoing transaction")
 
     def is_void(self, verified: Verification) -> bool:
-        """A marker came since the verification began, so its answer is out of date."""
+        """Whether a marker was written since the verification began, so that its answer is out of date."""
         waiting = self.verifications.get(verified.producer_id)
         return waiting is not verified and not self.has_open(verified.producer_id, verified.producer_epoch)
 
     def check(self, batch: Batch, verified: Verification | None = None) -> Written | None:
-        """The earlier batch that `batch` repeats, else None: it may be appended.
+        """The earlier batch that `batch` repeats; None if there is none and it may be appended.
 
-        Raises KafkaError: INVALID_TXN_STATE outside of a transaction, or within one for what is not part of it;
-        INVALID_PRODUCER_EPOCH behind a newer epoch; OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. A producer that is not
-        known may begin with any sequence, its state can have been deleted with its records; but not with one above what
-        it had to begin with a moment ago.
+        Raises KafkaError: INVALID_TXN_STATE for transactional records outside of a transaction, or other records within
+        one; INVALID_PRODUCER_EPOCH for an older epoch; OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. An unknown producer may
+        begin with any sequence, since its state may have been deleted with its records; but not with a higher sequence
+        than the one that was just verified.
         """
         known = self._by_id.get(batch.producer_id)
         if known is None:
@@ -184,7 +187,7 @@ class ProducerStates:
             )
 
     def check_epoch(self, producer_id: int, producer_epoch: int) -> None:
-        """Raises INVALID_PRODUCER_EPOCH behind a newer one."""
+        """Raises INVALID_PRODUCER_EPOCH if a newer epoch is known."""
         known = self._by_id.get(producer_id)
         if known is not None and producer_epoch < known.producer_epoch:
             raise KafkaError(
@@ -193,10 +196,10 @@ class ProducerStates:
             )
 
     def check_marker(self, marker: Marker, transaction_version: int) -> None:
-        """Raises INVALID_PRODUCER_EPOCH; TRANSACTION_COORDINATOR_FENCED: there is a newer coordinator.
+        """Raises INVALID_PRODUCER_EPOCH; TRANSACTION_COORDINATOR_FENCED if there is a newer coordinator.
 
-        In the second protocol a transaction is ended in the epoch after its own: a marker in the epoch of an open one
-        is late, and of the one before (KIP-1228).
+        With transaction version 2, a transaction is ended in the epoch after its own: a marker in the epoch of an open
+        transaction is late, and belongs to the previous one (KIP-1228).
         """
         self.check_epoch(marker.producer_id, marker.producer_epoch)
         known = self._by_id.get(marker.producer_id)
@@ -214,9 +217,9 @@ class ProducerStates:
             )
 
     def update(self, batch: Batch) -> Ended | None:
-        """Count a batch that is in the log, with its offsets assigned; it has a producer id.
+        """Add a batch that is in the log, with its offsets assigned; it has a producer id.
 
-        Returns the transaction that it ends, if it ends one.
+        Returns the transaction that it ends, if there is one.
         """
         marker = read_marker(batch) if batch.is_control else None
         if batch.is_control and marker is None:
@@ -254,7 +257,7 @@ class ProducerStates:
         return Ended(known.producer_id, first_offset, offset, not marker.commits)
 
     def _forget_one(self) -> None:
-        """The most idle one of a few; the others have their turn again after all the rest."""
+        """Forget the most idle one of a few producers; the others are examined again only after all the rest."""
         some = list(islice(self._by_id.values(), _LOOKED_AT))
         for known in some:
             del self._by_id[known.producer_id]
@@ -262,7 +265,8 @@ class ProducerStates:
         self._by_id.update((known.producer_id, known) for known in some if known is not gone)
 
     def _keep_limit(self) -> None:
-        """Of a snapshot that has more, made before there was a limit, or by Apache Kafka."""
+        """Apply the limit to a snapshot that has more producers, from before there was a limit, or from Apache
+        Kafka."""
         more = len(self._by_id) - self._limit
         if more > 0:
             idle = sorted((each for each in self if each.current_txn_first_offset < 0), key=_idleness)
@@ -270,12 +274,12 @@ class ProducerStates:
                 del self._by_id[known.producer_id]
 
     def forget_transaction(self, known: Producer) -> None:
-        """It has none open: the one that it had was cleaned away, with its marker."""
+        """The producer has no open transaction: the one that it had was removed by cleaning, with its marker."""
         self.transactions.forget(known.current_txn_first_offset)
         known.current_txn_first_offset = -1
 
     def recall(self, batch: Batch) -> None:
-        """Recall a batch from before the snapshot; call it in the order of their offsets."""
+        """Add a batch from before the snapshot; to be called in the order of their offsets."""
         known = self._by_id.get(batch.producer_id)
         if known is None or not known.batches or known.producer_epoch != batch.producer_epoch:
             return
@@ -288,7 +292,7 @@ class ProducerStates:
             del known.batches[:-BATCHES_KEPT]
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers whose newest record is that old, unless a transaction is open."""
+        """Forget producers whose newest record is older than this, unless a transaction is open."""
         self.verifications.expire(now_ms, expiration_ms)
         for known in list(self._by_id.values()):
             if known.current_txn_first_offset < 0 and now_ms - known.last_timestamp >= expiration_ms:
@@ -317,9 +321,9 @@ class ProducerStates:
         return _HEADER.pack(1, crc32c(body)) + body
 
     def load_snapshot(self, content: bytes, offset: int, now_ms: int, expiration_ms: int) -> None:
-        """Take the state of a snapshot made at `offset`, without the producers that expired. Raises Damage."""
+        """Load the state of a snapshot taken at `offset`, without the producers that have expired. Raises Damage."""
         if len(content) < _HEADER.size + _COUNT.size:
-            raise Damage("producer snapshot is cut short")
+            raise Damage("producer snapshot is truncated")
         version, crc = _HEADER.unpack_from(content)
         body = content[_HEADER.size :]
         (count,) = _COUNT.unpack_from(body)

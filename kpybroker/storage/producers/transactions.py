@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from typing import NamedTuple
 
 VERIFYING_LIMIT = 10_000
-"""Producers of one log that are being verified; of more, the one that has waited longest must ask again."""
+"""The most producers of one log that are being verified; beyond it, the one that has waited longest must ask again."""
 
 
 class Ended(NamedTuple):
@@ -19,38 +19,41 @@ class Ended(NamedTuple):
 
 
 class Transactions:
-    """Where the transactions of a log begin that readers of committed records may not pass."""
+    """The offsets at which the unfinished transactions of a log begin; read_committed consumers do not read beyond the
+    first of them."""
 
     __slots__ = ("_ended", "_open", "quiet")
 
     def __init__(self) -> None:
         self._open: OrderedDict[int, int] = OrderedDict()
-        """First offset -> producer id, growing."""
+        """First offset -> producer id, in ascending order."""
         self._ended: deque[Ended] = deque()
-        """Ended, by markers that have not committed yet; in order of the markers."""
+        """Transactions whose markers have not committed yet, in the order of the markers."""
         self.quiet = True
-        """There is none of either."""
+        """Whether there is neither an open transaction nor an uncommitted marker."""
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """Offsets grow."""
+        """Add an open transaction. First offsets are added in ascending order."""
         self._open[first_offset] = producer_id
         self.quiet = False
 
     def end(self, ended: Ended) -> int:
-        """Returns the last stable offset as it will be once the marker has committed, if none before it is left."""
+        """Returns what the last stable offset will be once the marker has committed, if no earlier transaction is
+        left."""
         del self._open[ended.first_offset]
         self._ended.append(ended)
         return next(iter(self._open), ended.last_offset + 1)
 
     def forget(self, first_offset: int) -> None:
-        """It is not open, and nothing is left of it that anybody could read."""
+        """Remove an open transaction of which no readable record is left."""
         del self._open[first_offset]
 
     def first_open(self) -> int | None:
         return next(iter(self._open), None)
 
     def stable_below(self, high_watermark: int) -> int:
-        """The last stable offset: what has committed, up to the first transaction whose end has not."""
+        """The last stable offset: everything below it has committed, and so have the markers of all transactions that
+        begin below it."""
         ended = self._ended
         while ended and ended[0].last_offset < high_watermark:
             ended.popleft()
@@ -62,8 +65,8 @@ class Transactions:
 
 
 class Verification:
-    """A pending question to the coordinator: may this producer write transactionally? A marker or a batch that comes
-    meanwhile makes it void (KIP-890)."""
+    """A pending question to the coordinator: does this producer have a transaction with this partition? A marker or a
+    batch that arrives in the meantime makes the answer void (KIP-890)."""
 
     __slots__ = ("at_ms", "begins_at_zero", "lowest_sequence", "producer_epoch", "producer_id")
 
@@ -73,7 +76,8 @@ class Verification:
         self.lowest_sequence = sequence
         self.at_ms = now_ms
         self.begins_at_zero = bumps
-        """Its epoch grows with each transaction, so a partition that does not know it must see its first record."""
+        """The epoch is bumped with each transaction, so the first batch to a partition without state for this epoch
+        must have sequence 0."""
 
 
 NOT_NEEDED = Verification(-1, -1, -1, 0, bumps=False)
@@ -81,7 +85,7 @@ NOT_NEEDED = Verification(-1, -1, -1, 0, bumps=False)
 
 
 class Verifications:
-    """By producer id."""
+    """The pending verifications of a log, by producer id."""
 
     __slots__ = ("_by_id",)
 
@@ -89,7 +93,7 @@ class Verifications:
         self._by_id: OrderedDict[int, Verification] = OrderedDict()
 
     def begin(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int, *, bumps: bool) -> Verification:
-        """Batches that wait together share one."""
+        """Batches that wait at the same time share one verification."""
         known = self._by_id.get(producer_id)
         if known is None:
             if len(self._by_id) >= VERIFYING_LIMIT:

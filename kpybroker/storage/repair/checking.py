@@ -56,30 +56,30 @@ class Checked:
     path: str
     findings: list[Finding] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
-    """Segment files with bytes that are no batch, or with damaged batches."""
+    """Segment files with bytes that are not a batch, or with damaged batches."""
     emptied: list[int] = field(default_factory=list)
-    """Base offsets of empty segments that are not the last."""
+    """Base offsets of empty segments that are not the last one."""
     unreadable: list[str] = field(default_factory=list)
     """Files that recovery can rebuild."""
     lost_end: int = -1
     """The end of the batches if it is below the recovery point, else -1."""
     has_hole: bool = False
-    """There are sound batches behind damaged ones."""
+    """Whether there are sound batches after damaged ones."""
     epochs: LeaderEpochs | None = None
     sure: int = 0
-    """The next start rebuilds the indexes of segments from here on; the checkpoint may lack their epochs."""
+    """The next start rebuilds the indexes of segments from this offset on; the checkpoint may lack their epochs."""
 
     def known_epoch(self, base: int) -> Callable[[int], int]:
         """The leader epochs that are known for a segment with this base offset."""
         return self.epochs.epoch_at if self.epochs is not None and base < self.sure else _nothing_known
 
     def add(self, path: str, text: str, position: int = -1, offset: int = -1) -> None:
-        """There is a finding."""
+        """Add a finding."""
         self.findings.append(Finding(path, position, offset, text))
 
 
 class Marks(NamedTuple):
-    """What the directory's checkpoints say about its partitions."""
+    """The contents of the directory's checkpoints."""
 
     clean: bool
     recovery_points: dict[TopicPartition, int]
@@ -93,10 +93,10 @@ def check_directory(world: World, path: str) -> tuple[Checked, Marks]:
     try:
         meta = read_properties(world, f"{path}/{META_PROPERTIES}")
         if meta.get("version") != "1" or not meta.get("node.id", "").isdecimal() or not meta.get("cluster.id"):
-            raise ValueError("version 1 with node.id and cluster.id is expected")
+            raise ValueError("expected version 1 with node.id and cluster.id")
         decode_id(meta.get("directory.id", ""))
     except (FileNotFoundError, Damage, ValueError) as error:
-        found.add(f"{path}/{META_PROPERTIES}", f"cannot be used: {error}; it is to be written by hand, or restored")
+        found.add(f"{path}/{META_PROPERTIES}", f"cannot be used: {error}; write it by hand, or restore it")
     offsets: dict[str, dict[TopicPartition, int]] = {}
     for name in CHECKPOINTS:
         try:
@@ -159,7 +159,7 @@ def check_partition(
             found.emptied.append(base)
         if limit == ENDLESS and not is_metadata and marks.starts.get(key, 0) <= examined.next_offset < point:
             end = found.lost_end = examined.next_offset
-            found.add(file, f"ends at offset {end}, and what is below {point} had been on the disk", offset=end)
+            found.add(file, f"ends at offset {end}, but everything below {point} had been on the disk", offset=end)
         progress(len(data))
     _check_small_files(world, found, directory, names)
     return found
@@ -240,11 +240,11 @@ def _check_aborted(
     strange = [one for one in said if (one[0], one[2]) not in markers]
     size = world.disk.path_size(file) if world.disk.exists(file) else 0
     if size % 34:
-        found.add(file, f"{size % 34} bytes at the end are no entry", size - size % 34)
+        found.add(file, f"{size % 34} bytes at the end are not an entry", size - size % 34)
     for producer, first, last in lacking[:1]:
         found.add(file, f"lacks the transaction of producer {producer} from {first}, aborted at {last}", offset=last)
     for producer, _, last in strange[:1]:
-        found.add(file, f"has a transaction of producer {producer} that the log does not abort there", offset=last)
+        found.add(file, f"has a transaction of producer {producer} that is not aborted there in the log", offset=last)
 
 
 def _check_epochs(found: Checked, directory: str, examined: Examined, epochs: LeaderEpochs) -> None:
@@ -252,7 +252,7 @@ def _check_epochs(found: Checked, directory: str, examined: Examined, epochs: Le
         told, has = epochs.epoch_at(sound.batch.base_offset), sound.batch.leader_epoch
         is_deleted = sound.batch.base_offset < epochs.entries[0][1]  # below the log's start
         if has >= 0 and told != has and not is_deleted:
-            text = f"says leader epoch {told}, and the batch at offset {sound.batch.base_offset} has {has}"
+            text = f"has leader epoch {told}, but the batch at offset {sound.batch.base_offset} has {has}"
             file = f"{directory}/{EPOCHS}"
             if file not in found.unreadable:
                 found.add(file, text, offset=sound.batch.base_offset)

@@ -23,7 +23,7 @@ class Flaw(NamedTuple):
     offset: int
     text: str
     is_tail: bool = False
-    """There is no sound batch behind it."""
+    """No sound batch follows."""
 
 
 class Sound(NamedTuple):
@@ -47,9 +47,10 @@ class Examined(NamedTuple):
 def examine(
     data: bytes, base: int, limit: int, epoch: int, known_epoch: Callable[[int], int] = lambda offset: -1
 ) -> Examined:
-    """Look at all batches of a segment that begins with offset `base`, where the next one begins with `limit`.
+    """Look at all batches of a segment with base offset `base`; `limit` is the base offset of the next segment.
 
-    epoch: of the batch before; known_epoch: what the checkpoint says of an offset, -1 for nothing.
+    epoch: the leader epoch of the batch before; known_epoch: the leader epoch of an offset according to the checkpoint,
+    or -1.
     """
     found, flaws = _sound_batches(memoryview(data), base)
     batches: list[Sound] = []
@@ -60,7 +61,7 @@ def examine(
         sound_to = position + batch.size_bytes
         wanted = _offset_of(batch, following, base, end, limit, is_adjacent=is_adjacent)
         if wanted != batch.base_offset:
-            what = "taken out" if wanted is None else f"it should be {wanted}"
+            what = "removed" if wanted is None else f"it should be {wanted}"
             text = f"a batch from offset {batch.base_offset} where {end} is next: {what}"
             flaws.append(Flaw(position, end, text))
             if wanted is None:
@@ -106,7 +107,7 @@ def _told(region: memoryview, left: int) -> str:
             return f"a batch of {len(region)} bytes with a wrong CRC"
         if batch.magic == MAGIC and batch.size_bytes >= HEADER_BYTES and len(region) == left < batch.size_bytes:
             return f"a batch of {batch.size_bytes} bytes with {left} left"
-    return f"{len(region)} bytes that are no batch"
+    return f"{len(region)} bytes that are not a batch"
 
 
 def _sound_at(view: memoryview, at: int) -> Batch | None:
@@ -121,7 +122,7 @@ def _sound_at(view: memoryview, at: int) -> Batch | None:
 
 
 def _next_sound(view: memoryview, at: int, base: int) -> int:
-    """Where the next sound batch begins, from `at` on; the end of the file without one."""
+    """Where the next sound batch begins, at or after `at`; the end of the file if there is none."""
     data = view.obj
     assert isinstance(data, bytes)
     while (magic := data.find(b"\x02", at + MAGIC_AT)) >= 0:
@@ -147,7 +148,7 @@ def _offset_of(
 ) -> int | None:
     """The base offset that a batch should have; None if it is uncertain.
 
-    is_adjacent: nothing is missing between it and the batch before.
+    is_adjacent: nothing is missing between this batch and the one before.
     """
     size = batch.last_offset_delta + 1
     fits = end <= batch.base_offset and batch.base_offset + size <= min(limit, base + MAX_RELATIVE_OFFSET + 1)

@@ -17,7 +17,7 @@ Wrong = tuple[int, str] | None
 
 
 def check_offsets(content: bytes, base: int, batches: list[Sound], is_last: bool) -> Wrong:
-    """An entry names the position where a batch begins, and no batch before has offsets at or above its own."""
+    """An entry names the position where a batch begins, and no earlier batch has offsets at or above its own."""
     positions = {sound.position: number for number, sound in enumerate(batches)}
     before = (-1, -1)
     content, rest = _entries(content, OFFSET_ENTRY.size, is_last)
@@ -32,11 +32,11 @@ def check_offsets(content: bytes, base: int, batches: list[Sound], is_last: bool
         if offset >= batches[-1].batch.next_offset:
             return at, f"an entry says that offset {offset} is at position {position}"
         before = offset, position
-    return (len(content), f"{rest} bytes at the end are no entry") if rest else None
+    return (len(content), f"{rest} bytes at the end are not an entry") if rest else None
 
 
 def check_times(content: bytes, base: int, batches: list[Sound], is_last: bool) -> Wrong:
-    """An entry has the largest timestamp of all batches up to its offset; the last one that of a full segment."""
+    """An entry has the largest timestamp of all batches up to its offset; the last entry has that of a full segment."""
     ends = [sound.batch.base_offset for sound in batches]
     largest: list[int] = []
     for sound in batches:
@@ -53,11 +53,12 @@ def check_times(content: bytes, base: int, batches: list[Sound], is_last: bool) 
         before = timestamp, relative
     if largest and not is_last and largest[-1] >= 0 and before[0] != largest[-1]:
         return len(content), f"lacks the segment's largest timestamp, {largest[-1]}"
-    return (len(content), f"{rest} bytes at the end are no entry") if rest else None
+    return (len(content), f"{rest} bytes at the end are not an entry") if rest else None
 
 
 def _entries(content: bytes, size: int, is_last: bool) -> tuple[bytes, int]:
-    """The entries, and how many bytes are none. Zeros that Kafka allocates for a last segment do not count."""
+    """The entries, and the number of bytes that are not entries. Zeros that Kafka preallocates for the last segment do
+    not count."""
     end = len(content)
     if is_last:
         while end >= size and not any(content[end - size : end]):
@@ -66,7 +67,7 @@ def _entries(content: bytes, size: int, is_last: bool) -> tuple[bytes, int]:
 
 
 def check_transactions(examined: Examined, open_: dict[int, int]) -> list[tuple[int, int, int]]:
-    """The transactions that are aborted in a segment: producer, first offset (-1: not known), the marker's offset.
+    """The transactions that are aborted in a segment: producer, first offset (-1 if unknown), and the marker's offset.
 
     open_: the first offset of each producer's open transaction, kept from segment to segment.
     """

@@ -29,25 +29,27 @@ def way_out(checked: Checked, key: TopicPartition) -> str | None:
         return None
     if checked.has_hole:
         return (
-            "the metadata log cannot do without a batch: restore the directory, or, where other controllers have it, "
+            "the metadata log cannot lose a batch: restore the directory, or, if other controllers have it, "
             f"take {checked.path} away so that it is fetched again"
         )
     if any(path.endswith(".checkpoint") for path in checked.unreadable):
-        return "a metadata snapshot is passed over for the one before it; where there is none, restore the directory"
+        return (
+            "a start ignores this metadata snapshot and uses the one before it; if there is none, restore the directory"
+        )
     return None
 
 
 def plan(checked: Checked) -> Iterator[str]:
     """The steps of the repair, in order."""
     for file in checked.damaged:
-        yield f"set a copy of {file} aside, and write it anew with its sound batches"
+        yield f"set a copy of {file} aside, and rewrite it with its sound batches"
     for base in checked.emptied:
         yield f"set {checked.path}/{file_name(base, LOG)} aside with its indexes: its offsets become a gap"
     for file in checked.unreadable:
-        yield f"set {file} aside, to be made anew"
+        yield f"set {file} aside, to be rebuilt"
     if checked.lost_end >= 0:
         yield f"lower the recovery point of {checked.path} to {checked.lost_end}, where its batches end"
-    yield f"make the indexes, leader epochs and producer state of {checked.path} anew where they are wrong"
+    yield f"rebuild the indexes, leader epochs and producer state of {checked.path} where they are wrong"
 
 
 def repair_partition(world: World, path: str, key: TopicPartition, checked: Checked, marks: Marks, aside: str) -> int:
@@ -82,7 +84,7 @@ def repair_partition(world: World, path: str, key: TopicPartition, checked: Chec
             _replace(world, file, [sound.view for sound in examined.batches])
         else:
             disk.unlink(file)
-    if checked.damaged and disk.exists(epochs):  # it was not held against batches that are damaged
+    if checked.damaged and disk.exists(epochs):  # it was not compared with the damaged batches
         _copy(world, epochs, f"{place}/{EPOCHS}")
         disk.unlink(epochs)
     disk.sync_directory_blocking(directory)
@@ -123,7 +125,7 @@ def note_ends(world: World, path: str, marks: Marks, ends: dict[TopicPartition, 
 
 
 def set_aside(world: World, checked: Checked, aside: str) -> None:
-    """Checkpoints of the directory that cannot be read. Raises OSError."""
+    """Set aside the checkpoints of the directory that cannot be read. Raises OSError."""
     world.disk.mkdir(aside)
     for file in checked.unreadable:
         _copy(world, file, f"{aside}/{file.rpartition('/')[2]}")

@@ -112,7 +112,7 @@ def build(message: Any, version: int) -> bytes:
 
 
 def build_chunks(message: Any, version: int) -> list[bytes | memoryview]:
-    """As `build`, but records of `LARGE_BYTES` and more stay separate buffers, uncopied."""
+    """Like `build`, but records of `LARGE_BYTES` and more stay separate buffers, uncopied."""
     return merge(*pieces_of(message, version))
 
 

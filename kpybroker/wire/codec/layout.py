@@ -1,4 +1,4 @@
-"""What a declared class is on the wire in one version: a tree of plain pieces.
+"""The layout of a declared class on the wire in one version: a tree of simple pieces.
 
 The tree is the meaning of a declaration. `lowering` turns it into code; a test turns the same tree into interpreted
 construct objects, and both must agree on every input (docs/decisions/0001-lowered-and-interpreted.md).
@@ -68,7 +68,7 @@ Piece = Fixed | Text | Blob | Array | Struct
 
 
 def in_versions(versions: str, version: int) -> bool:
-    """Whether "3", "2-4", "2+" or "none" has this version."""
+    """Whether "3", "2-4", "2+" or "none" includes this version."""
     if versions == "none":
         return False
     if versions.endswith("+"):
@@ -108,7 +108,7 @@ def _struct(cls: Any, version: int, flexible: bool, nullable: bool) -> Struct:
 
 
 def _piece(kind: Any, said: Field, version: int, flexible: bool) -> Piece:
-    assert not isinstance(kind, str), "a module of declarations does without `from __future__ import annotations`"
+    assert not isinstance(kind, str), "a module of declarations must not use `from __future__ import annotations`"
     kind, optional = without_none(kind)
     if is_part(kind) and said.tag is not None and said.nullable is None:
         optional = False  # None says "not sent" there

@@ -4,9 +4,9 @@ What makes it fast: neighbouring fixed-width fields, the length that follows the
 call; compact lengths of one byte are handled inline; objects are made without their constructor; strings are cut from
 a bytes copy of the frame (only records are views of the frame itself).
 
-What keeps it safe: an index or a struct call past the end raises, a slice past the end leaves the position behind the
-end, where the next read or the final check refuses it; counts are compared with the bytes that are left before a list
-is made. So every malformed frame ends in MalformedFrame, and nothing is allocated that the frame does not contain.
+What keeps it safe: an index or a struct call past the end raises; a slice past the end leaves the position after the
+end, where the next read or the final check refuses it; counts are compared with the remaining bytes before a list is
+created. So every malformed frame ends in MalformedFrame, and nothing is allocated that the frame does not contain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kpybroker.wire.codec.layout import Array, Blob, Fixed, Piece, Struct, Text
 
 
 class Emitter:
-    """The lines of a function, and the names they use."""
+    """Collects the lines of a function, and the names that they use."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.namespace = namespace
@@ -31,11 +31,11 @@ class Emitter:
         self.lines.append(" " * self.depth + text)
 
     def indent(self) -> None:
-        """The next lines are one level deeper."""
+        """Indent the next lines by one level more."""
         self.depth += 1
 
     def dedent(self, levels: int = 1) -> None:
-        """The next lines are less deep."""
+        """Indent the next lines by one level less."""
         self.depth -= levels
 
     def temporary(self, prefix: str) -> str:

@@ -58,7 +58,7 @@ class Structure:
     """Other generated parsers and builders, by kind and version."""
 
     def __init__(self, **values: Any) -> None:
-        made = make_init(type(self))  # on first use: most classes are never built
+        made = make_init(type(self))  # on first use, as most classes are never built
         type.__setattr__(type(self), "__init__", made)
         made(self, **values)
 

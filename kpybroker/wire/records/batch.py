@@ -135,7 +135,7 @@ class Batch:
 
     @property
     def log_append_time(self) -> bool:
-        """All records have max_timestamp, the broker's time."""
+        """Whether all records have max_timestamp, the broker's time, as their timestamp."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     def crc_ok(self) -> bool:
@@ -349,8 +349,8 @@ def encode_batch(
 
 
 def with_body(batch: Batch, codec: int, body: Buffer, max_timestamp: int) -> Batch:
-    """The batch with another encoding of its records: `body` is what follows the header. Of the attributes, the codec
-    and the transactional bit are kept."""
+    """The batch with another encoding of its records: `body` are the bytes after the header. Of the attributes, the
+    codec and the transactional bit are kept."""
     last, producer = batch.last_offset_delta, (batch.producer_id, batch.producer_epoch, batch.base_sequence)
     attributes = codec | batch.attributes & TRANSACTIONAL
     header = (attributes, last, batch.base_timestamp, max_timestamp, *producer, batch.record_count)

@@ -115,8 +115,8 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> Buffer:
 def pieces(codec: int, data: Buffer, limit_bytes: int) -> Iterator[Part]:
     """The decompressed bytes of stored data, in pieces of at most PIECE_BYTES.
 
-    `whole_bytes` is the size of the parts that they are cut from. Raises as `decompress` does, when it reaches the
-    error.
+    `whole_bytes` is the size of the parts that they are cut from. Raises the same errors as `decompress`, when it
+    reaches them.
     """
     return at_once(stored_pieces(codec, data, limit_bytes))
 

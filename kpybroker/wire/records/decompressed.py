@@ -1,4 +1,4 @@
-"""What all codecs share when they decompress in pieces: the size of the pieces, and errors."""
+"""The parts that all codecs share when they decompress in pieces: the size of the pieces, and errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _cut(kept: list[Part]) -> Iterator[bytes]:
 
 
 def loaded(made: Callable[[], Part], bound_bytes: int) -> Pieces:
-    """What `made` returns: at once, or by a Load if it may be more than IN_PLACE_BYTES."""
+    """The result of `made`: computed at once, or by a Load if it may be more than IN_PLACE_BYTES."""
     if bound_bytes <= IN_PLACE_BYTES:
         yield made()
         return

@@ -38,7 +38,7 @@ class Walking(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether the rest does not matter."""
+        """Whether the rest of the records does not matter."""
 
 
 def next_piece(left: Iterator[Piece | Load]) -> Generator[Load | None, Any, Piece | None]:

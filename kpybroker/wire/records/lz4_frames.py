@@ -106,12 +106,8 @@ def few_blocks(data: bytes) -> int | None:
 
 
 def pieces(data: bytes, decompress_whole: Callable[[bytes, int | None], Part]) -> Pieces:
-    """The plain bytes of a client's frame, block by block, however small these are; `decompress_whole` where they are
-    few. Nothing is put together or cut, see `even`.
-
-    Raises KafkaError for what Java's consumer does not read, or not to its end, with Apache Kafka's codes:
-    UNKNOWN_SERVER_ERROR for blocks that depend on those before them, INVALID_RECORD for bytes behind the first frame or
-    behind a block of no bytes, CORRUPT_MESSAGE for no frame.
+    """The decompressed bytes of a client's frame, block by block, however small these are; `decompress_whole` if there
+    are few. Pieces are neither joined nor cut, see `even`.
     """
     bound = few_blocks(data)
     if bound is not None:
@@ -162,7 +158,7 @@ def _clients(data: bytes) -> Header:
 
 def _check_block(data: bytes, block: Block) -> None:
     if block.word == _AS_IT_IS and data[block.end : block.end + 4] != _END:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "LZ4 block of no bytes: Java's consumer reads no further")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "an empty LZ4 block: Java's consumer stops reading there")
 
 
 def _check_end(data: bytes, end: int) -> None:

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 INDEXES = 1 << 20
-"""Records of a batch that have a layout: as many as three bytes can count."""
+"""The number of records in a batch for which there is a layout: as many as three bytes can count."""
 MISFIT = 1 << 40
 """A position beyond the end of anything."""
 _RUN = 64
@@ -19,7 +19,7 @@ _TWO_BYTES, _THREE_BYTES = _RUN, _RUN << 7
 
 
 class Layout(NamedTuple):
-    """Of records whose offset deltas have the same size."""
+    """The layout of records whose offset deltas have the same size."""
 
     unpack: Callable[[Any, int], tuple[Any, ...]]
     """From the offset delta on: its first byte, the rest of it, the first byte of the key's length. Raises struct.error

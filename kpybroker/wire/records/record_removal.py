@@ -1,8 +1,8 @@
-"""Stored batches from which records are taken out, as compaction does (KIP-98, KIP-534).
+"""Removes records from stored batches, as compaction does (KIP-98, KIP-534).
 
-A thinned batch keeps its offsets, producer, sequence and leader epoch: the first and the last offset of its header are
-those it was appended with, and its records keep their deltas. The time from which its tombstones may go (its delete
-horizon) stands in the base timestamp, and bit 6 of the attributes says so.
+A thinned batch keeps its offsets, producer, sequence and leader epoch: the first and the last offset in its header are
+unchanged, and its records keep their deltas. The time after which its tombstones may be removed (its delete horizon) is
+in the base timestamp, and bit 6 of the attributes marks that.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Scanned = tuple[int, int, int, int, Plain | None, bool]
 has a value."""
 Found = Scanned[bytes]
 _COPIED_BYTES = 1 << 20
-"""The most bytes that are copied at once: on a thread, others wait for the interpreter meanwhile."""
+"""The most bytes that are copied at once: during a copy on a thread, other threads wait for the interpreter."""
 _VARINT_BITS = 70
 _HALF = 1 << 63
 
 
 def scan(plain: Plain, at: int, count: int) -> tuple[list[Scanned[Plain]], int]:
-    """`count` records from position `at` on, with growing offsets, and where they end. Raises KafkaError:
-    INVALID_RECORD."""
+    """Reads `count` records from position `at` on, with ascending offsets; returns them and where they end. Raises
+    KafkaError: INVALID_RECORD."""
     found: list[Scanned[Plain]] = []
     previous = -1
     try:
@@ -122,9 +122,9 @@ def put_retimed(out: bytearray, plain: memoryview, records: Sequence[Scanned[Pla
 
 
 def thinned(batch: Batch, body: Buffer, count: int, max_timestamp: int, horizon_ms: int | None) -> bytes:
-    """The batch with the `count` records of `body`, which is not compressed yet; the codec stays.
+    """The batch with the `count` records of `body`, which is not compressed yet; the codec stays the same.
 
-    `horizon_ms`: a delete horizon that it gets now, and that the timestamp deltas in `body` are relative to.
+    `horizon_ms`: the delete horizon that the batch gets now, to which the timestamp deltas in `body` are relative.
     """
     attributes, base_timestamp = batch.attributes, batch.base_timestamp
     if horizon_ms is not None:

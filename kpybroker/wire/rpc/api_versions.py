@@ -1,4 +1,4 @@
-"""ApiVersions (18): what does this broker speak, and which features are finalized?"""
+"""ApiVersions (18): which APIs does this broker serve, and which features are finalized?"""
 
 import re
 

@@ -1,4 +1,4 @@
-"""BeginQuorumEpoch (53): the new leader of the quorum tells the voters that it leads (KIP-595)."""
+"""BeginQuorumEpoch (53): the new leader of the quorum announces itself to the voters (KIP-595)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Uint16, Uuid

@@ -1,4 +1,4 @@
-"""BrokerRegistration (62): a broker that starts introduces itself to the active controller (KIP-631)."""
+"""BrokerRegistration (62): a starting broker registers with the active controller (KIP-631)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Int64, Uint16, Uuid

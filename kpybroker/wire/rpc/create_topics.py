@@ -1,4 +1,4 @@
-"""CreateTopics (19): make topics, placed by the controller or as told."""
+"""CreateTopics (19): create topics, with replicas placed by the controller or assigned manually."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32, Uuid

@@ -1,4 +1,4 @@
-"""EndTxn (26): commit or abort the transaction; from v5 on, the answer names the epoch of the next one (KIP-890)."""
+"""EndTxn (26): commit or abort a transaction; from v5 on, the response has the epoch of the next one (KIP-890)."""
 
 from kpybroker.wire.codec.message import field, message
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""LeaveGroup (13): members leave a group without waiting for their session to end."""
+"""LeaveGroup (13): members leave a group before their sessions expire."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32

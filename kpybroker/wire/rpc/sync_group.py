@@ -1,4 +1,4 @@
-"""SyncGroup (14): the leader hands in the assignment, every member receives its own."""
+"""SyncGroup (14): the leader sends all assignments, and every member receives its own."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32

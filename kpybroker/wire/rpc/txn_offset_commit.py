@@ -1,4 +1,4 @@
-"""TxnOffsetCommit (28): offsets of a group that count once the transaction they belong to is committed."""
+"""TxnOffsetCommit (28): offsets of a group that take effect once their transaction commits."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""UnregisterBroker (64): forget a broker that is not coming back (KIP-631)."""
+"""UnregisterBroker (64): remove the registration of a broker that will not come back (KIP-631)."""
 
 from kpybroker.wire.codec.message import message
 from kpybroker.wire.codec.primitives import Int16, Int32

@@ -1,4 +1,4 @@
-"""UpdateRaftVoter (82): a voter tells the leader its new endpoints and versions (KIP-853)."""
+"""UpdateRaftVoter (82): a voter reports its new endpoints and versions to the leader (KIP-853)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uint16, Uuid

@@ -1,4 +1,5 @@
-"""Vote (52): a candidate, or one who wonders whether to be one (pre-vote, KIP-996), asks the voters (KIP-595)."""
+"""Vote (52): a candidate asks the voters for their votes (KIP-595), or asks whether it would get them (pre-vote,
+KIP-996)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64, Uint16, Uuid

@@ -68,7 +68,8 @@ class ConsumerGroupMemberMetadataValue:
     rebalance_timeout_ms: Int32 = -1
     server_assignor: str | None = ""
     classic_member_metadata: ClassicMemberMetadata | None = field(default=ClassicMemberMetadata, tag=0, nullable="0+")
-    """None, a member of the consumer protocol, is written out: to Kafka a missing field is an empty structure."""
+    """None stands for a member of the consumer protocol, and is encoded explicitly: to Kafka, a missing field is an
+    empty structure."""
 
 
 @message("0", key=6)

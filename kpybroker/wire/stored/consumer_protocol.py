@@ -1,4 +1,5 @@
-"""What members of the classic protocol tell their leader, and what it gives them; read where a group migrates."""
+"""The subscriptions and assignments that members of the classic protocol exchange with their leader; the coordinator
+reads them when a group migrates."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int32

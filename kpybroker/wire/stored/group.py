@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`: offsets and classic groups; other kinds of group have rooms of their own.
+"""The records of `__consumer_offsets`: offsets and classic groups; other kinds of group have modules of their own.
 
 A key's prefix is the kind of record, a value's its version; see `kpybroker.wire.stored.prefixed`.
 """

@@ -25,7 +25,7 @@ def prefix_of(data: bytes | memoryview) -> int:
     try:
         prefix: int = _PREFIX.unpack_from(data)[0]
     except error:
-        raise Damage(f"{len(data)} bytes where a stored key or value is due") from None
+        raise Damage(f"{len(data)} bytes instead of a stored key or value") from None
     return prefix
 
 

@@ -1,4 +1,5 @@
-"""What a quorum stores of itself: control records of the metadata log and its snapshots, and the file quorum-state.
+"""The records that a quorum stores about itself: control records of the metadata log and its snapshots, and the file
+quorum-state.
 
 Source: KIP-595, KIP-630 (snapshots), KIP-853 (voters as records).
 """
@@ -53,7 +54,7 @@ class KRaftVersionFeature:
 
 @part
 class RegisteredVoter:
-    """Kafka calls it Voter, as it does two others."""
+    """Kafka uses the name Voter for this, and for two other structures."""
 
     voter_id: Int32 = 0
     voter_directory_id: Uuid = ZERO_UUID

@@ -92,7 +92,7 @@ class StreamsGroupCurrentMemberAssignmentKey:
 
 @part
 class CurrentTaskIds:
-    """Kafka calls it TaskIds, as it does the one of target assignments."""
+    """Kafka uses the name TaskIds both for this and for the tasks of a target assignment."""
 
     subtopology_id: str = ""
     partitions: list[Int32] = []
