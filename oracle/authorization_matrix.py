@@ -12,11 +12,12 @@ from typing import Any
 
 from oracle.authorization import CASES, LISTENER, NOTHING, OF_CONTROLLERS, SETTINGS, Case, Play, Ports
 from oracle.authorization_at_controllers import at_controllers
+from oracle.authorization_shares import SHARES
 from oracle.authorization_versions import VERSIONS
 from oracle.target import steady_port
 
 RECORDED = Path(__file__).resolve().parent.parent / "tests/security/authorization-4.3.1.json"
-MATRIX = (*CASES, *VERSIONS, *at_controllers((*CASES, *VERSIONS)))
+MATRIX = (*CASES, *SHARES, *VERSIONS, *at_controllers((*CASES, *VERSIONS)))
 """Every request that is recorded."""
 
 

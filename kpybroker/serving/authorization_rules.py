@@ -445,13 +445,13 @@ async def _describe_share_group_offsets(asked: Asked) -> Any:
     return told
 
 
-def _share_offsets(operation: Operation, refused: Callable[[Any, ErrorCode], Any]) -> Rule:
+def _share_offsets(operation: Operation, refused: Callable[[Asked, Any, ErrorCode], Any]) -> Rule:
     """The operation on the group, and READ on each topic."""
 
     async def rule(asked: Asked) -> Any:
         def refuse(request: Any, refusal: KafkaError) -> Any:
             api = by_key[asked.call.api_key]
-            return api.response(responses=[refused(topic, refusal.code) for topic in request.topics])
+            return api.response(responses=[refused(asked, topic, refusal.code) for topic in request.topics])
 
         asked.require(operation, GROUP, asked.request.group_id)
         return await asked._replace(refuse=refuse).by_row(
@@ -463,9 +463,12 @@ def _share_offsets(operation: Operation, refused: Callable[[Any, ErrorCode], Any
     return rule
 
 
-def _unaltered(topic: Any, code: ErrorCode) -> Any:
+def _unaltered(asked: Asked, topic: Any, code: ErrorCode) -> Any:
+    """With the topic's id, as Apache Kafka shows it."""
+    known = asked.broker.metadata.image.topic(topic.topic_name)
     return alter_share_group_offsets.AlterShareGroupOffsetsResponseTopic(
         topic_name=topic.topic_name,
+        topic_id=ZERO_UUID if known is None else known.id,
         partitions=[
             alter_share_group_offsets.AlterShareGroupOffsetsResponsePartition(
                 partition_index=row.partition_index, error_code=code
@@ -475,7 +478,7 @@ def _unaltered(topic: Any, code: ErrorCode) -> Any:
     )
 
 
-def _undeleted(topic: Any, code: ErrorCode) -> Any:
+def _undeleted(_: Asked, topic: Any, code: ErrorCode) -> Any:
     return delete_share_group_offsets.DeleteShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, error_code=code)
 
 
