@@ -16,7 +16,7 @@ from oracle.broker import KPyBroker
 from oracle.kafka import CLUSTER_ID, Kafka
 from oracle.tools import Ran, tool
 
-LOWERED = ("--feature", "share.version=0", "--feature", "streams.version=0")
+LOWERED = ("--feature", "streams.version=0")
 """Features that kpybroker does not serve, and that kafka-storage finalizes by default."""
 
 

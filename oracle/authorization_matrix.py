@@ -17,8 +17,8 @@ from oracle.authorization_versions import VERSIONS
 from oracle.target import steady_port
 
 RECORDED = Path(__file__).resolve().parent.parent / "tests/security/authorization-4.3.1.json"
-MATRIX = (*CASES, *SHARES, *VERSIONS, *at_controllers((*CASES, *VERSIONS)))
-"""Every request that is recorded."""
+MATRIX = (*CASES, *VERSIONS, *at_controllers((*CASES, *VERSIONS)), *SHARES)
+"""Every request that is recorded; those that create a topic or a group that others would see are the last."""
 
 
 def some_ports() -> Ports:

@@ -39,7 +39,7 @@ LADDERS = {
     "replication": ["partition", "follower", "node"],
     "server": ["connections", "requests", "server", "metrics", "node"],
     "security": ["sasl", "tls"],
-    "serving": ["produce", "fetch"],
+    "serving": ["produce", "fetch", "shares"],
     "sim": ["world", "laws", "cluster", "clients", "faults", "checks", "actors", "simulation", "mutants"],
     "wire": ["codec", "records"],
 }

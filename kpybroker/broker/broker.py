@@ -26,9 +26,6 @@ from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.node.chores import retain_and_checkpoint
 from kpybroker.replication.node.replicas import ReplicaCallbacks
 from kpybroker.replication.node.replication import Replication
-from kpybroker.replication.partition.partition import Partition
-from kpybroker.shares.leader import ShareLeader
-from kpybroker.shares.settings import rules_of
 from kpybroker.storage.dirs.cleaner import Cleaner
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.log_dirs import LogDirectories, open_log_dirs
@@ -59,7 +56,7 @@ class Broker:
             lambda: membership.epoch,
             lambda: metadata.image,
             ReplicaCallbacks(
-                self._leadership_changed,
+                lambda partition, leads: self.coordinators.leadership_changed(partition, leads),
                 background.fail,
                 membership.tell,
             ),
@@ -73,11 +70,6 @@ class Broker:
         )
         self.coordinators = Coordinators(
             world, metadata, self.replication, membership, log_dirs, self.topic_creation, config.node_id
-        )
-        self.shares = ShareLeader(
-            self.coordinators.persister,
-            lambda group_id: rules_of(metadata.image, metadata.config, group_id),
-            world.steady_ms,
         )
 
     @property
@@ -175,7 +167,6 @@ class Broker:
         self.background.cancel()
         await self.replication.replicas.close()
         self.replication.flush_queue.flush()
-        self.shares.close()
         self.coordinators.close()
         self.controller.stop(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops"))
         await self.quorum.close()
@@ -236,14 +227,8 @@ class Broker:
             if partition is not None:
                 partition.configure(settings)
 
-    def _leadership_changed(self, partition: Partition, leads: bool) -> None:
-        self.coordinators.leadership_changed(partition, leads)
-        if not leads:
-            self.shares.forget(partition.topic_id, partition.index)
-
     def _remove(self, topic: TopicImage) -> None:
         self.replication.replicas.let_go(topic)
-        self.shares.forget(topic.id)
         self.coordinators.on_topic_deleted(topic)
 
     def _applied(self, node_id: int) -> int:

@@ -23,8 +23,10 @@ from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.state_log import PartitionLog
 from kpybroker.replication.partition.txn_markers import TxnMarkers
 from kpybroker.shares.coordinator import ShareCoordinator
+from kpybroker.shares.leader import ShareLeader
 from kpybroker.shares.machine import ShareSettings
 from kpybroker.shares.persister import Persister
+from kpybroker.shares.settings import LeaderSettings, rules_of
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_TOPIC
 from kpybroker.transactions.client import TransactionsClient
@@ -53,21 +55,8 @@ class Coordinators:
         self._membership = membership
         self._node_id = node_id
         config = metadata.config
-        self.connections = BrokerConnections(
-            broker_dialer(world, lambda: metadata.config),
-            f"broker-{node_id}-coordinators",
-            metadata.address_for_brokers,
-        )
-        self.shares = ShareCoordinator(
-            world,
-            read_settings(ShareSettings, config),
-            lambda: metadata.partition_count(
-                SHARE_STATE_TOPIC, metadata.config.share_coordinator_state_topic_num_partitions
-            ),
-            lambda: metadata.image,
-            partial(_delete_below, replication.hosting, log_dirs),
-            config.share_coordinator_state_topic_prune_interval_ms,
-        )
+        self.connections = _connections(world, metadata, node_id)
+        self.shares = _share_coordinator(world, metadata, replication.hosting, log_dirs)
         self.persister = Persister(
             node_id,
             lambda: metadata.image,
@@ -104,6 +93,8 @@ class Coordinators:
         self.transactions_client = TransactionsClient(
             node_id, lambda: metadata.config, lambda: metadata.image, self.transactions, self.connections
         )
+        self.share_leader = _share_leader(world, metadata, self.persister)
+        """What this broker does for share groups as the leader of partitions."""
         self.by_topic: dict[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
             OFFSETS_TOPIC: self.groups,
             SHARE_STATE_TOPIC: self.shares,
@@ -118,9 +109,12 @@ class Coordinators:
         """Forget, in the background, what is kept of a deleted topic."""
         self.groups.on_topics_deleted({topic.name: topic.id})
         self.shares.on_topics_deleted({topic.id})
+        self.share_leader.forget(topic.id)
 
     def leadership_changed(self, partition: Partition, leads: bool) -> None:
         """This broker has started or stopped leading a partition: start or stop coordinating it."""
+        if not leads:
+            self.share_leader.forget(partition.topic_id, partition.index)
         coordinator = self.by_topic.get(partition.topic)
         if coordinator is None:
             return
@@ -138,11 +132,41 @@ class Coordinators:
 
     def close(self) -> None:
         """Stop coordinating, and close the connections to other brokers."""
+        self.share_leader.close()
         self.groups.close()
         self.shares.close()
         self.transactions.close()
         self.transactions_client.close()
         self.connections.close()
+
+
+def _connections(world: World, metadata: MetadataView, node_id: int) -> BrokerConnections:
+    return BrokerConnections(
+        broker_dialer(world, lambda: metadata.config),
+        f"broker-{node_id}-coordinators",
+        metadata.address_for_brokers,
+    )
+
+
+def _share_leader(world: World, metadata: MetadataView, persister: Persister) -> ShareLeader:
+    settings = read_settings(LeaderSettings, metadata.config)
+    return ShareLeader(persister, lambda group_id: rules_of(metadata.image, settings, group_id), world.steady_ms)
+
+
+def _share_coordinator(
+    world: World, metadata: MetadataView, hosting: Hosting, log_dirs: LogDirectories
+) -> ShareCoordinator:
+    config = metadata.config
+    return ShareCoordinator(
+        world,
+        read_settings(ShareSettings, config),
+        lambda: metadata.partition_count(
+            SHARE_STATE_TOPIC, metadata.config.share_coordinator_state_topic_num_partitions
+        ),
+        lambda: metadata.image,
+        partial(_delete_below, hosting, log_dirs),
+        config.share_coordinator_state_topic_prune_interval_ms,
+    )
 
 
 async def _delete_below(hosting: Hosting, log_dirs: LogDirectories, index: int, offset: int) -> None:

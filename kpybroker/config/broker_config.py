@@ -175,7 +175,6 @@ class BrokerConfig:
     group_share_assignment_interval_ms: int
     group_share_delivery_count_limit: int
     group_share_heartbeat_interval_ms: int
-    group_share_initialize_retry_interval_ms: int
     group_share_max_assignment_interval_ms: int
     group_share_max_delivery_count_limit: int
     group_share_max_heartbeat_interval_ms: int

@@ -59,7 +59,7 @@ COORDINATOR_KEYS: tuple[ConfigKey, ...] = (
     harmless("group.share.assignors", LIST, "simple"),
     obeyed("group.share.delivery.count.limit", INT, "5", between(2, 10)),
     obeyed("group.share.heartbeat.interval.ms", INT, "5000", at_least(1)),
-    obeyed("group.share.initialize.retry.interval.ms", INT, "30000", at_least(1), internal=True),
+    harmless("group.share.initialize.retry.interval.ms", INT, "30000", at_least(1), internal=True),
     obeyed("group.share.max.assignment.interval.ms", INT, "15000", at_least(0)),
     obeyed("group.share.max.delivery.count.limit", INT, "10", between(5, 25)),
     obeyed("group.share.max.heartbeat.interval.ms", INT, "15000", at_least(1)),

@@ -30,7 +30,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     acknowledging = Acknowledging(broker, call, session.key, rows, may_renew=request.is_renew_ack)
     answers = await acknowledging.written()
     if request.share_session_epoch == CLOSING:
-        broker.shares.close_session(session.key)
+        broker.coordinators.share_leader.close_session(session.key)
     leaders = Leaders(broker, call)
     topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
     for place, refusal in answers.items():
@@ -41,7 +41,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         topic = topics.setdefault(place[0], ShareAcknowledgeTopicResponse(topic_id=place[0], partitions=[]))
         topic.partitions.append(row)
     return Response(
-        acquisition_lock_timeout_ms=broker.shares.rules(session.key.group_id).limits.lock_ms,
+        acquisition_lock_timeout_ms=broker.coordinators.share_leader.rules(session.key.group_id).limits.lock_ms,
         responses=list(topics.values()),
         node_endpoints=leaders.endpoints(NodeEndpoint),
     )

@@ -38,7 +38,7 @@ async def _acknowledged(
     """Fetch when the acknowledgements are written; the last request of a session fetches nothing."""
     answers = await acknowledging.written()
     if request.share_session_epoch == CLOSING:
-        broker.shares.close_session(session.key)
+        broker.coordinators.share_leader.close_session(session.key)
         session.forget(list(session.places))
         answered = ShareView(broker, call, request, session, answers).answer(final=True)
         assert isinstance(answered, Response), "nothing is read"

@@ -167,7 +167,7 @@ class Server:
         if self._connections.pop(connection.number, None) is not None:
             self._count_bytes(connection)
             self.broker.controller.presence.closed(connection.number)
-            self.broker.shares.closed(connection.number)
+            self.broker.coordinators.share_leader.closed(connection.number)
 
     def _count_bytes(self, connection: Connection) -> None:
         """Add a connection's counts to the metrics."""

@@ -99,7 +99,7 @@ class LedSharePartition:
             start = loaded.start
             self._state_epoch = loaded.state_epoch
             if start == UNINITIALIZED:
-                reset = self._rules().offset_reset
+                reset = self._rules().share_auto_offset_reset
                 start = await find_start(reset)
                 if reset != "earliest":  # another leader would find another start
                     await self._persister.write(

@@ -2,54 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config.component import setting
 from kpybroker.metadata.group_settings import number_of, text_of
 from kpybroker.metadata.image import Image
 from kpybroker.shares.partition import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSettings:
+    """The broker's settings for leaders of share partitions: defaults for groups, and the limits of their own."""
+
+    share_delivery_count_limit: int = setting("group.share.delivery.count.limit")
+    share_min_delivery_count_limit: int = setting("group.share.min.delivery.count.limit")
+    share_max_delivery_count_limit: int = setting("group.share.max.delivery.count.limit")
+    share_partition_max_record_locks: int = setting("group.share.partition.max.record.locks")
+    share_min_partition_max_record_locks: int = setting("group.share.min.partition.max.record.locks")
+    share_max_partition_max_record_locks: int = setting("group.share.max.partition.max.record.locks")
+    share_record_lock_duration_ms: int = setting("group.share.record.lock.duration.ms")
+    share_min_record_lock_duration_ms: int = setting("group.share.min.record.lock.duration.ms")
+    share_max_record_lock_duration_ms: int = setting("group.share.max.record.lock.duration.ms")
 
 
 class GroupRules(NamedTuple):
     """The settings of one share group."""
 
     limits: Limits
-    offset_reset: str
+    share_auto_offset_reset: str
     """earliest, latest, or by_duration:<ISO 8601 duration>."""
-    is_committed: bool
-    """Only records of committed transactions are delivered."""
-    may_renew: bool
+    share_isolation_level: str
+    share_renew_acknowledge_enable: bool
+
+    @property
+    def is_committed(self) -> bool:
+        """Only records of committed transactions are delivered."""
+        return self.share_isolation_level == "read_committed"
 
 
-def rules_of(image: Image, config: BrokerConfig, group_id: str) -> GroupRules:
+def rules_of(image: Image, settings: LeaderSettings, group_id: str) -> GroupRules:
     """The settings in force for a group."""
     lock_ms = number_of(
         image,
         group_id,
         "share.record.lock.duration.ms",
-        config.group_share_record_lock_duration_ms,
-        config.group_share_min_record_lock_duration_ms,
-        config.group_share_max_record_lock_duration_ms,
+        settings.share_record_lock_duration_ms,
+        settings.share_min_record_lock_duration_ms,
+        settings.share_max_record_lock_duration_ms,
     )
     deliveries = number_of(
         image,
         group_id,
         "share.delivery.count.limit",
-        config.group_share_delivery_count_limit,
-        config.group_share_min_delivery_count_limit,
-        config.group_share_max_delivery_count_limit,
+        settings.share_delivery_count_limit,
+        settings.share_min_delivery_count_limit,
+        settings.share_max_delivery_count_limit,
     )
     in_flight = number_of(
         image,
         group_id,
         "share.partition.max.record.locks",
-        config.group_share_partition_max_record_locks,
-        config.group_share_min_partition_max_record_locks,
-        config.group_share_max_partition_max_record_locks,
+        settings.share_partition_max_record_locks,
+        settings.share_min_partition_max_record_locks,
+        settings.share_max_partition_max_record_locks,
     )
     return GroupRules(
         Limits(lock_ms, deliveries, in_flight),
         text_of(image, group_id, "share.auto.offset.reset", "latest"),
-        text_of(image, group_id, "share.isolation.level", "read_uncommitted") == "read_committed",
+        text_of(image, group_id, "share.isolation.level", "read_uncommitted"),
         text_of(image, group_id, "share.renew.acknowledge.enable", "true").lower() == "true",
     )

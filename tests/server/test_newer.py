@@ -18,7 +18,7 @@ from kpybroker.wire.stored.metadata import FeatureLevelRecord, frame_record
 from kpybroker.wire.stored.quorum import KRaftVersionRecord
 from kpybroker.world.real import RealWorld
 
-SHARE = FeatureLevelRecord(name="share.version", feature_level=1)
+OTHER = FeatureLevelRecord(name="other.version", feature_level=1)
 STREAMS = FeatureLevelRecord(name="streams.version", feature_level=1)
 UNKNOWN = b"\x01\xfa\x01\x00\x00"
 """A record key of kind 250."""
@@ -76,16 +76,16 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_unserved_features_are_named_with_the_command_that_lowers_them(data: Path) -> None:
-    append(data, frame_record(SHARE))
+    append(data, frame_record(OTHER))
     append(data, frame_record(STREAMS))
     said = refusal(data)
-    assert "share.version is at level 1, and 0 is served; streams.version is at level 1, and 0 is served" in said
+    assert "other.version is at level 1, and 0 is served; streams.version is at level 1, and 0 is served" in said
     assert (
-        "run `kafka-features.sh --bootstrap-server HOST:PORT downgrade --feature share.version=0 "
+        "run `kafka-features.sh --bootstrap-server HOST:PORT downgrade --feature other.version=0 "
         "--feature streams.version=0`" in said
     )
-    append(data, frame_record(FeatureLevelRecord(name="share.version", feature_level=0)))
-    assert "share.version" not in refusal(data)
+    append(data, frame_record(FeatureLevelRecord(name="other.version", feature_level=0)))
+    assert "other.version" not in refusal(data)
     append(data, frame_record(FeatureLevelRecord(name="streams.version", feature_level=0)))
     start(data)
 
@@ -120,9 +120,9 @@ def test_a_later_version_of_the_quorum(data: Path) -> None:
 def test_a_snapshot_is_checked_too(data: Path) -> None:
     end = end_of(max((data / METADATA_DIRECTORY).glob("*.log")))
     snapshot = data / METADATA_DIRECTORY / f"{end:020d}-0000000009.checkpoint"
-    levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), SHARE]
+    levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), STREAMS]
     snapshot.write_bytes(b"".join(encode_snapshot(levels, epoch=9, now_ms=1, last_timestamp_ms=1)))
-    assert "downgrade --feature share.version=0`" in refusal(data)
+    assert "downgrade --feature streams.version=0`" in refusal(data)
 
 
 def test_a_directory_that_was_only_formatted(data: Path, tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ def test_a_directory_that_was_only_formatted(data: Path, tmp_path: Path) -> None
     (fresh / ".lock").touch()
     for name in ("meta.properties",):
         (fresh / name).write_bytes((data / name).read_bytes())
-    levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), SHARE]
+    levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), STREAMS]
     bootstrap = b"".join(encode_snapshot(levels, epoch=0, now_ms=1, last_timestamp_ms=1))
     (fresh / "bootstrap.checkpoint").write_bytes(bootstrap)
-    assert "format it again, with `kpybroker storage format` or with --feature share.version=0" in refusal(fresh)
+    assert "format it again, with `kpybroker storage format` or with --feature streams.version=0" in refusal(fresh)
 
 
 def test_a_later_version_of_meta_properties(data: Path) -> None:

@@ -44,20 +44,38 @@ class Transitions:
 
     # -- settings -------------------------------------------------------------------------------------------------
 
-    def _setting(self, group_id: str, name: str) -> int:
-        """A setting of share groups in milliseconds: the group's own within the limits, else the broker's."""
-        known, attribute = self.settings, name.replace(".", "_")
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        known = self.settings
         return number_of(
             self.image(),
             group_id,
-            f"share.{name}",
-            getattr(known, f"share_{attribute}"),
-            getattr(known, f"share_min_{attribute}"),
-            getattr(known, f"share_max_{attribute}"),
+            "share.heartbeat.interval.ms",
+            known.share_heartbeat_interval_ms,
+            known.share_min_heartbeat_interval_ms,
+            known.share_max_heartbeat_interval_ms,
         )
 
-    def heartbeat_interval_ms(self, group_id: str) -> int:
-        return self._setting(group_id, "heartbeat.interval.ms")
+    def _session_timeout_ms(self, group_id: str) -> int:
+        known = self.settings
+        return number_of(
+            self.image(),
+            group_id,
+            "share.session.timeout.ms",
+            known.share_session_timeout_ms,
+            known.share_min_session_timeout_ms,
+            known.share_max_session_timeout_ms,
+        )
+
+    def _assignment_interval_ms(self, group_id: str) -> int:
+        known = self.settings
+        return number_of(
+            self.image(),
+            group_id,
+            "share.assignment.interval.ms",
+            known.share_assignment_interval_ms,
+            known.share_min_assignment_interval_ms,
+            known.share_max_assignment_interval_ms,
+        )
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -101,7 +119,7 @@ class Transitions:
         """Compute a new target assignment, if the group has changed and the assignment interval has passed."""
         if group.epoch <= group.assignment_epoch:
             return
-        interval_ms = self._setting(group.group_id, "assignment.interval.ms")
+        interval_ms = self._assignment_interval_ms(group.group_id)
         if group.decided_at_ms is None:  # another coordinator decided, or none did
             passed_ms = min(max(step.wall_ms - group.assigned_at_ms, 0), interval_ms)
             group.decided(step.now_ms - passed_ms)
@@ -135,7 +153,7 @@ class Transitions:
     def begin_session(self, group: ShareGroup, member: ShareMember, now_ms: int) -> None:
         """Restart the member's session."""
         session = member.session_timer(partial(self._late, group, member))
-        self.timers.set(session, now_ms + self._setting(group.group_id, "session.timeout.ms"))
+        self.timers.set(session, now_ms + self._session_timeout_ms(group.group_id))
 
     def _late(self, group: ShareGroup, member: ShareMember, step: Step) -> None:
         if group.members.get(member.member_id) is member:

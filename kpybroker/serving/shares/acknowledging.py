@@ -51,7 +51,7 @@ def _acknowledge(
     told = read_batches(batches, may_renew=may_renew)
     topic = check_read(broker, call, place)
     partition = broker.replication.hosting.leads(topic, place[1])
-    led = broker.shares.find(ShareKey(member.group_id, *place))
+    led = broker.coordinators.share_leader.find(ShareKey(member.group_id, *place))
     if led is None:
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "nobody of the group has fetched from this partition here"
@@ -61,6 +61,6 @@ def _acknowledge(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader epoch has changed since the records were fetched"
         )
     renews = may_renew and any(AcknowledgeType.RENEW in each.types for each in told)
-    if renews and not broker.shares.rules(member.group_id).may_renew:
+    if renews and not broker.coordinators.share_leader.rules(member.group_id).share_renew_acknowledge_enable:
         raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "share.renew.acknowledge.enable is false for this group")
     return led.acknowledge(member.member_id, told)

@@ -70,7 +70,7 @@ class ShareView:
         self.cold: dict[TopicIdPartition, tuple[int, Buffer]] = {}
         """Bytes that were read from the disk for the next look, and their offset."""
         self._acknowledged = acknowledged
-        self._rules = broker.shares.rules(session.key.group_id)
+        self._rules = broker.coordinators.share_leader.rules(session.key.group_id)
         self._places = session.in_turn()
         self._watched: list[Partition] = []
         self._awaited: dict[TopicIdPartition, LedSharePartition] = {}
@@ -98,7 +98,8 @@ class ShareView:
             return read
         total_bytes = sum(len(records) for _, records in read)
         is_enough = bool(read) and total_bytes >= min(self.request.min_bytes, self.request.max_bytes)
-        if not (final or is_enough or rows) and (is_awaited or self._places):
+        has_refusals = bool(rows) and not is_awaited  # the others may be refused, too
+        if not (final or is_enough or has_refusals) and self._places:
             return None
         self._acquire(read, rows)
         acquired = any(row.acquired_records for row in rows.values())
@@ -150,7 +151,7 @@ class ShareView:
     def _acquire(self, read: list[tuple[Candidate, Buffer]], rows: dict[TopicIdPartition, PartitionData]) -> None:
         """Acquire from one partition after the other, until max_records are acquired."""
         left = self.request.max_records
-        now_ms = self.broker.shares.now_ms()
+        now_ms = self.broker.coordinators.share_leader.now_ms()
         for candidate, records in read:
             if left <= 0:
                 break

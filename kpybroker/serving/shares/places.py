@@ -45,7 +45,9 @@ def found(broker: Broker, group_id: str, topic: str, place: TopicIdPartition) ->
     """The partition, and what this broker knows of it for the group as its leader. Raises KafkaError."""
     partition = broker.replication.hosting.leads(topic, place[1])
     key = ShareKey(group_id, *place)
-    led = broker.shares.lead(key, partition.leader_epoch, partial(_find_start, broker, group_id, partition))
+    led = broker.coordinators.share_leader.lead(
+        key, partition.leader_epoch, partial(_find_start, broker, group_id, partition)
+    )
     if led.refusal is not None:
         raise led.refusal
     return partition, led
@@ -56,7 +58,7 @@ async def _find_start(broker: Broker, group_id: str, partition: Partition, reset
     storage = partition.log
     if reset == "earliest":
         return storage.start
-    is_committed = broker.shares.rules(group_id).is_committed
+    is_committed = broker.coordinators.share_leader.rules(group_id).is_committed
     end = storage.last_stable if is_committed else storage.high_watermark
     if reset == "latest":
         return end

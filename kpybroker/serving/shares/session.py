@@ -40,7 +40,7 @@ def session_of_fetch(broker: Broker, call: Call, request: share_fetch.Request) -
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, "a ShareFetch that renews must ask for no records and must not wait"
         )
-    sessions = broker.shares.sessions
+    sessions = broker.coordinators.share_leader.sessions
     if request.share_session_epoch == OPENING:
         if any(batches for _, batches in named(request)):
             raise KafkaError(
@@ -61,7 +61,7 @@ def session_of_acknowledgement(broker: Broker, request: share_acknowledge.Reques
     key = key_of(request)
     if request.share_session_epoch == OPENING:
         raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "only a fetch opens a share session")
-    return broker.shares.sessions.resume(key, request.share_session_epoch)
+    return broker.coordinators.share_leader.sessions.resume(key, request.share_session_epoch)
 
 
 def read_batches(batches: list[Any], *, may_renew: bool) -> list[Acknowledgement]:
