@@ -202,6 +202,9 @@ class BrokerConfig:
     fsync: str
     http_host: str
     http_port: int | None
+    http_tls_listener: str | None
+    http_token_file: str | None
+    http_token_paths: tuple[str, ...]
     max_open_files: int
     max_partitions: int
     record_validation: str

@@ -24,6 +24,8 @@ VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3
 PLAIN = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 """OpenSSL's words for bytes that are no TLS."""
 
+USE_TLS = "set security.protocol=SSL (or SASL_SSL) in the client"
+
 TlsContext = ssl.SSLContext
 TlsError = ssl.SSLError
 Factory = Callable[[], asyncio.BaseProtocol]
@@ -35,6 +37,10 @@ class TlsAcceptor(NamedTuple):
 
     context: Callable[[], ssl.SSLContext]
     refused: Callable[[str, str], None]
+    if_plain: str = USE_TLS
+    """The remedy for a client that spoke no TLS."""
+    handshakes_max: int | None = None
+    """HANDSHAKES_MAX by default."""
 
 
 def read_store(path: str) -> bytes:
@@ -169,12 +175,13 @@ class SecureListener:
         self._loop.add_reader(self._listening, self._accept)
 
     def _begin(self, accepted: socket.socket, host: str) -> None:
-        if len(self._under_way) >= HANDSHAKES_MAX:
+        most = self._acceptor.handshakes_max or HANDSHAKES_MAX
+        if len(self._under_way) >= most:
             crowd = Counter(self._under_way.values()).most_common(1)[0][0]
             oldest = next(task for task, other in self._under_way.items() if other == crowd)
             del self._under_way[oldest]
             oldest.cancel()
-            self._acceptor.refused(crowd, f"{HANDSHAKES_MAX} handshakes were under way, most of them from there")
+            self._acceptor.refused(crowd, f"{most} handshakes were under way, most of them from there")
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._shake_hands(accepted, host))
@@ -189,17 +196,17 @@ class SecureListener:
             )
             is_served = True
         except OSError as error:  # also ssl.SSLError, ConnectionError and TimeoutError
-            self._acceptor.refused(host, why_failed(error))
+            self._acceptor.refused(host, why_failed(error, self._acceptor.if_plain))
         finally:
             if not is_served:
                 accepted.close()
 
 
-def why_failed(error: OSError) -> str:
+def why_failed(error: OSError, if_plain: str = USE_TLS) -> str:
     """What went wrong in a handshake, and the remedy if there is one."""
     reason = getattr(error, "reason", None) or ""
     if reason in PLAIN:
-        return "it spoke no TLS, and this listener does; set security.protocol=SSL (or SASL_SSL) in the client"
+        return f"it spoke no TLS, and this listener does; {if_plain}"
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return "it showed no certificate, and ssl.client.auth=required here; set ssl.keystore.location in the client"
     if reason in ("TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_CERTIFICATE_UNKNOWN", "SSLV3_ALERT_BAD_CERTIFICATE"):
