@@ -105,6 +105,7 @@ D, U = AclResource.DELEGATION_TOKEN, AclResource.USER
 NAMES = {T: "t", G: "g", C: "kafka-cluster", X: "x", D: "*", U: "User:carl"}
 OTHER = "u"
 """A topic and a group that nothing is denied on."""
+WITH_MEMBER = "m"
 KEPT = frozenset(
     {
         "token_requester_principal_name",
@@ -138,6 +139,8 @@ class Case(NamedTuple):
     what: str = ""
     besides: tuple[tuple[Operation, AclResource], ...] = ()
     """Taken away together with each of these: operations that would be enough."""
+    has_member: bool = False
+    """The consumer group `m` has a member with partitions of both topics."""
 
     @property
     def title(self) -> str:
@@ -522,6 +525,13 @@ CASES = (
         _plain(consumer_group_describe.Request(group_ids=["g", OTHER])),
         ((Operation.DESCRIBE, G),),
     ),
+    Case(
+        "ConsumerGroupDescribe",
+        _plain(consumer_group_describe.Request(group_ids=[WITH_MEMBER, OTHER])),
+        ((Operation.DESCRIBE, T),),
+        what="with a member",
+        has_member=True,
+    ),
     Case("ListGroups", _plain(list_groups.Request()), ((Operation.DESCRIBE, G),), besides=((Operation.DESCRIBE, C),)),
     Case("DeleteGroups", _plain(delete_groups.Request(groups_names=["g", "no"])), ((Operation.DELETE, G),)),
     Case(
@@ -847,7 +857,7 @@ class Play:
                     state = await self._prepare(admin)
                     title = "nothing" if denied is None else f"{denied[0].name} on {denied[1].name}"
                     taken = [] if denied is None else [denied, *case.besides]
-                    async with self._denying(admin, taken):
+                    async with self._denying(admin, taken), self._member(admin, case.has_member):
                         bob = await Dialer(self._network, login).meet("127.0.0.1", self._named_port, client_id="bob")
                         try:
                             answered[title] = told(await bob.ask(case.api, case.make(state), version=case.version))
@@ -881,6 +891,36 @@ class Play:
             ]
             await admin.ask("DeleteAcls", delete_acls.Request(filters=gone))
             await self._until(admin, acls, there=False)
+
+    @contextlib.asynccontextmanager
+    async def _member(self, admin: Peer, is_wanted: bool) -> AsyncIterator[None]:
+        """A member of a consumer group, with partitions of both topics."""
+        if not is_wanted:
+            yield
+            return
+        await self._found(admin, 0, WITH_MEMBER)
+        beat = consumer_group_heartbeat.Request(
+            group_id=WITH_MEMBER,
+            member_id="a-member",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=["t", OTHER],
+            topic_partitions=[],
+        )
+        has: list[Any] = []
+        while len(has) < 2:
+            heard = await self._insist(admin, "ConsumerGroupHeartbeat", beat)
+            if heard.assignment is not None:
+                has = heard.assignment.topic_partitions
+            beat = consumer_group_heartbeat.Request(
+                group_id=WITH_MEMBER, member_id="a-member", member_epoch=heard.member_epoch, topic_partitions=has
+            )
+        try:
+            yield
+        finally:
+            beat.member_epoch = -1
+            await self._insist(admin, "ConsumerGroupHeartbeat", beat)
+            await self._insist(admin, "DeleteGroups", delete_groups.Request(groups_names=[WITH_MEMBER]))
 
     async def _change(self, admin: Peer, acls: list[create_acls.AclCreation]) -> None:
         made = await admin.ask("CreateAcls", create_acls.Request(creations=acls))

@@ -160,6 +160,7 @@ class BrokerConfig:
     group_initial_rebalance_delay_ms: int
     group_max_size: int
     group_consumer_assignors: tuple[str, ...]
+    group_consumer_regex_refresh_interval_ms: int
     group_consumer_session_timeout_ms: int
     group_consumer_min_session_timeout_ms: int
     group_consumer_max_session_timeout_ms: int
