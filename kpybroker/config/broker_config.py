@@ -199,6 +199,7 @@ class BrokerConfig:
     """Principals, as text."""
     allow_everyone_if_no_acl_found: bool
 
+    audit_format: str
     cluster_id: str | None
     fsync: str
     http_host: str

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from kpybroker.config.key import INT, LIST, STRING, ConfigKey, at_least, between, obeyed, one_of
 
+JSON = "json"
 OWN_KEYS: tuple[ConfigKey, ...] = (
+    obeyed(
+        "kpybroker.audit.format",
+        STRING,
+        "text",
+        one_of("text", JSON),
+        doc="The lines of the logger kpybroker.authorizer: text in Kafka's words, or a JSON object for each refusal, "
+        "and at DEBUG for each grant.",
+    ),
     obeyed(
         "kpybroker.cluster.id",
         STRING,
