@@ -186,6 +186,7 @@ def serve(
         _prepare(lifetime)  # it may log
         properties = read_environment(environment, config)
     elif config is not None:
+        _prepare(lifetime)
         properties = read_properties(config)
     properties.update({**_http(http_port), **parse_settings(settings)})
     _run(parse_config(properties, _source(config, environment)), lifetime)
