@@ -26,6 +26,19 @@ PLAIN = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAY
 
 USE_TLS = "set security.protocol=SSL (or SASL_SSL) in the client"
 
+REFUSED_CERTIFICATE = {
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the authority of this broker's certificate; set "
+    "ssl.truststore.location (ssl.ca.location) in the client",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this broker's certificate has expired; put a new one into "
+    "ssl.keystore.location",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this broker's certificate, which probably has another host name "
+    "than the client dialled; dial a name that is in it (advertised.listeners), or put that name into it",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept this broker's certificate, and Java does not say why: it "
+    "does not trust the authority (ssl.truststore.location in the client), the certificate has expired, or it has "
+    "another host name than the client dialled",
+}
+"""OpenSSL's words for the alerts of a client that refuses a certificate (RFC 8446, 6.2), and the remedies."""
+
 TlsContext = ssl.SSLContext
 TlsError = ssl.SSLError
 Factory = Callable[[], asyncio.BaseProtocol]
@@ -209,10 +222,8 @@ def why_failed(error: OSError, if_plain: str = USE_TLS) -> str:
         return f"it spoke no TLS, and this listener does; {if_plain}"
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return "it showed no certificate, and ssl.client.auth=required here; set ssl.keystore.location in the client"
-    if reason in ("TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_CERTIFICATE_UNKNOWN", "SSLV3_ALERT_BAD_CERTIFICATE"):
-        return (
-            "it does not trust this broker's certificate; set ssl.truststore.location (ssl.ca.location) in the client"
-        )
+    if reason in REFUSED_CERTIFICATE:
+        return REFUSED_CERTIFICATE[reason]
     if reason == "CERTIFICATE_VERIFY_FAILED":
         return f"its certificate is not trusted here ({getattr(error, 'verify_message', reason)}); see ssl.truststore"
     if reason in ("UNSUPPORTED_PROTOCOL", "NO_SHARED_CIPHER", "TLSV1_ALERT_PROTOCOL_VERSION"):
