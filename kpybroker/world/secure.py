@@ -232,7 +232,10 @@ def why_failed(error: OSError, if_plain: str = USE_TLS) -> str:
         return reason.replace("_", " ").lower() or "TLS failed"
     if isinstance(error, ConnectionAbortedError | TimeoutError):
         return f"it took longer than {HANDSHAKE_S:.0f} s"
-    return "it closed the connection"
+    return (
+        "it closed the connection without a word, as asyncio does if it does not accept this broker's certificate: its "
+        "authority, its end, or its host names"
+    )
 
 
 def why_not_dialled(error: ssl.SSLError) -> str:
