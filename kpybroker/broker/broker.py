@@ -41,7 +41,6 @@ class Broker:
         self.world = world
         self.background = background = BackgroundTasks()
         self.long_work = LongWork()
-        self.tell_refusal: Callable[..., None] = _tell_nobody
         self.metadata = metadata = MetadataView(config, world.wall_ms)
         self.quorum = Quorum(world, config, directories[0])
         self.controller = Controller(
@@ -115,10 +114,6 @@ class Broker:
         does not have yet would be deleted as a leftover."""
         self.publish(Image(), self.quorum.image)
         self.quorum.on_image(self.publish)
-
-    def on_refusal(self, tell: Callable[..., None]) -> None:
-        """Let handlers log what they refuse: `tell(host, line, *about)` limits the number of lines."""
-        self.tell_refusal = tell
 
     def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
         """Pass requests to the active controller to `answer` while that is this node."""
@@ -236,7 +231,3 @@ class Broker:
     def _applied(self, node_id: int) -> int:
         """The last metadata offset that a node has applied, as far as this one knows."""
         return self.metadata.image.offset if node_id == self.node_id else self.quorum.applied_by(node_id)
-
-
-def _tell_nobody(host: str, line: str, *about: object) -> None:
-    """Before there is a server."""

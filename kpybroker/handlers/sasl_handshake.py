@@ -15,13 +15,5 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 
-def handle(broker: Broker, call: Call, _request: Request) -> Response:
-    if call.listener not in broker.config.sasl_listeners:
-        broker.tell_refusal(
-            call.host,
-            "connection from %s to listener %s: it wants to log in, and there are no logins here; set "
-            "security.protocol=PLAINTEXT (or SSL) in the client",
-            call.host,
-            call.listener,
-        )
+def handle(_broker: Broker, _call: Call, _request: Request) -> Response:
     return Response(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])

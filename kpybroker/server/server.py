@@ -49,7 +49,6 @@ class Server:
         broker.long_work.limit_queue(self.memory.queue_max_bytes)
         self.dispatcher = dispatch.Dispatcher(broker, self.limits)
         broker.answer_here(self.dispatcher.answer_here)
-        broker.on_refusal(self.refusals.tell)
         self._interceptors = Interceptors(self.dispatcher.run, dispatch.encode, port.serve)
         self.throttling = Throttling(broker, self.metrics, self.dispatcher.stand_between, self._interceptors.follow)
         self._interceptors.add(self.throttling)
