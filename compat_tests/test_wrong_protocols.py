@@ -38,6 +38,8 @@ def test_it_is_said(name: str, target_name: str, tmp_path: Path) -> None:
     for who, quoted in quotes(TABLES[name]).items():
         if who == wrong_protocols.BROKER and target_name != "kpybroker":
             continue  # Apache Kafka has other words
+        if (name, who, target_name) == ("plain_to_tls", "Java", "kafka"):
+            continue  # Apache Kafka answers with an alert, which its own client takes for the size of 352 MB
         for quote in quoted:
             assert re.search(pattern_of(quote), said[who]), f"{who}: {quote}\nis not in\n{said[who]}"
     if target_name == "kpybroker":

@@ -139,8 +139,8 @@ def _java(situation: Situation, trusted: str, bootstrap: str, directory: Path) -
         "ssl.truststore.location": trusted,
         "sasl.mechanism": situation.mechanism,
         "sasl.jaas.config": f'{module} required username="{USER}" password="{PASSWORD}";',
-        "default.api.timeout.ms": "8000",
-        "request.timeout.ms": "4000",
+        "default.api.timeout.ms": "25000",
+        "request.timeout.ms": "10000",
     }
     with tempfile.NamedTemporaryFile("w", dir=directory, suffix=".properties", delete=False) as file:
         file.write("".join(f"{name}={value}\n" for name, value in settings.items()))
