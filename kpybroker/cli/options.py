@@ -17,6 +17,7 @@ from typer.core import TyperOption
 from kpybroker.cli.properties import read_properties
 from kpybroker.client import session
 from kpybroker.client.client import DEFAULT_BOOTSTRAP, Client
+from kpybroker.config.properties import shown_name
 from kpybroker.errors import ConfigError
 
 TIMEOUT_S_MAX = 3600.0
@@ -102,7 +103,7 @@ def parse_pair(text: str, what: str) -> tuple[str, str]:
     """Split `NAME=VALUE`; the value keeps its spaces. Raises ConfigError."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(f"cannot read the {what} {text!r}: write NAME=VALUE")
+        raise ConfigError(f"cannot read the {what} {shown_name(text)}: write NAME=VALUE")
     return name.strip(), value
 
 

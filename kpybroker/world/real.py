@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +21,8 @@ from kpybroker.world.secure import HANDSHAKE_S, SecureListener, TlsAcceptor, Tls
 
 _IOV_MAX = 1024
 _BACKLOG = 1024
+FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
+"""Records, keys of users and settings are nothing for other users of the machine."""
 _THREADS = 16
 """How many reads, writes and syncs run at once on one device."""
 LARGE_READ_BYTES = 32 << 10
@@ -163,7 +166,7 @@ class RealDisk:
         return self._devices.at(path)
 
     def open(self, path: str, *, create: bool = False) -> int:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), FILE_MODE)
         self._by_handle[handle] = self._devices.at(path)
         return handle
 
@@ -286,12 +289,17 @@ class RealDisk:
 
     def mkdir(self, path: str) -> None:
         try:
-            os.mkdir(path)
+            os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
             if not os.path.isdir(path):
                 raise
         except FileNotFoundError:
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
+
+    def hide(self, path: str) -> None:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        if mode & stat.S_IRWXO:
+            os.chmod(path, mode & ~stat.S_IRWXO)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)

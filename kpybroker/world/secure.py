@@ -25,6 +25,21 @@ VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3
 PLAIN = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 """OpenSSL's error reasons for bytes that are not TLS."""
 
+USE_TLS = "set security.protocol=SSL (or SASL_SSL) in the client"
+
+REFUSED_CERTIFICATE = {
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the authority of this broker's certificate; set "
+    "ssl.truststore.location (ssl.ca.location) in the client",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this broker's certificate has expired; put a new one into "
+    "ssl.keystore.location",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this broker's certificate, which probably has another host name "
+    "than the client dialled; dial a name that is in it (advertised.listeners), or put that name into it",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept this broker's certificate, and Java does not say why: it "
+    "does not trust the authority (ssl.truststore.location in the client), the certificate has expired, or it has "
+    "another host name than the client dialled",
+}
+"""OpenSSL's words for the alerts of a client that refuses a certificate (RFC 8446, 6.2), and the remedies."""
+
 TlsContext = ssl.SSLContext
 TlsError = ssl.SSLError
 Factory = Callable[[], asyncio.BaseProtocol]
@@ -36,6 +51,10 @@ class TlsAcceptor(NamedTuple):
 
     context: Callable[[], ssl.SSLContext]
     refused: Callable[[str, str], None]
+    if_plain: str = USE_TLS
+    """The remedy for a client that spoke no TLS."""
+    handshakes_max: int | None = None
+    """HANDSHAKES_MAX by default."""
 
 
 def read_store(path: str) -> bytes:
@@ -171,14 +190,13 @@ class SecureListener:
         self._loop.add_reader(self._listening, self._accept)
 
     def _begin(self, accepted: socket.socket, host: str) -> None:
-        if len(self._under_way) >= HANDSHAKES_MAX:
+        most = self._acceptor.handshakes_max or HANDSHAKES_MAX
+        if len(self._under_way) >= most:
             crowd = Counter(self._under_way.values()).most_common(1)[0][0]
             oldest = next(task for task, other in self._under_way.items() if other == crowd)
             del self._under_way[oldest]
             oldest.cancel()
-            self._acceptor.refused(
-                crowd, f"{HANDSHAKES_MAX} handshakes were in progress, most of them from this address"
-            )
+            self._acceptor.refused(crowd, f"{most} handshakes were in progress, most of them from this address")
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._shake_hands(accepted, host))
@@ -193,26 +211,24 @@ class SecureListener:
             )
             is_served = True
         except OSError as error:  # also ssl.SSLError, ConnectionError and TimeoutError
-            self._acceptor.refused(host, why_failed(error))
+            self._acceptor.refused(host, why_failed(error, self._acceptor.if_plain))
         finally:
             if not is_served:
                 accepted.close()
 
 
-def why_failed(error: OSError) -> str:
+def why_failed(error: OSError, if_plain: str = USE_TLS) -> str:
     """What went wrong in a handshake, and the remedy if there is one."""
     reason = getattr(error, "reason", None) or ""
     if reason in PLAIN:
-        return "it did not use TLS, but this listener does; set security.protocol=SSL (or SASL_SSL) in the client"
+        return f"it did not use TLS, but this listener does; {if_plain}"
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return (
             "it presented no certificate, but this listener has ssl.client.auth=required; set ssl.keystore.location "
             "in the client"
         )
-    if reason in ("TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_CERTIFICATE_UNKNOWN", "SSLV3_ALERT_BAD_CERTIFICATE"):
-        return (
-            "it does not trust this broker's certificate; set ssl.truststore.location (ssl.ca.location) in the client"
-        )
+    if reason in REFUSED_CERTIFICATE:
+        return REFUSED_CERTIFICATE[reason]
     if reason == "CERTIFICATE_VERIFY_FAILED":
         why = getattr(error, "verify_message", reason)
         return f"this broker does not trust its certificate ({why}); see ssl.truststore"
@@ -222,7 +238,10 @@ def why_failed(error: OSError) -> str:
         return reason.replace("_", " ").lower() or "TLS failed"
     if isinstance(error, ConnectionAbortedError | TimeoutError):
         return f"it took longer than {HANDSHAKE_S:.0f} s"
-    return "it closed the connection"
+    return (
+        "it closed the connection without a word, as asyncio does if it does not accept this broker's certificate: its "
+        "authority, its end, or its host names"
+    )
 
 
 def why_not_dialled(error: ssl.SSLError) -> str:

@@ -74,6 +74,19 @@ async def log_in(connection: Raw, user: str, password: str) -> rpc.Response:
     return told
 
 
+def test_who_logs_in_where_nobody_does_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def whole() -> None:
+        async with serving(tmp_path / "data") as node, raw(node) as connection:
+            connection.ask(1, "SaslHandshake", sasl_handshake.Request(mechanism="PLAIN"), 1)
+            told = (await connection.answer("SaslHandshake", 1))[1]
+            assert (told.error_code, told.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+    assert (
+        "to listener PLAINTEXT: it wants to log in, and there are no logins here; set security.protocol" in caplog.text
+    )
+
+
 def principals(node: Node) -> set[str]:
     return {str(each.principal) for each in node.server.connections()}
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import socket
 import ssl
 import struct
 from collections.abc import Awaitable, Callable, Mapping
@@ -148,6 +149,37 @@ def test_the_log_says_why_a_handshake_failed(tmp_path: Path, caplog: pytest.LogC
     assert "it did not use TLS, but this listener does; set security.protocol=SSL (or SASL_SSL) in the client" in told
     assert "it presented no certificate, but this listener has ssl.client.auth=required" in told
     assert "this broker does not trust its certificate" in told
+
+
+@pytest.mark.parametrize(
+    ("server", "trusted", "why"),
+    [
+        (sign("s", AUTHORITY), sign("stranger"), "it does not trust the authority of this broker's certificate"),
+        (sign("s", AUTHORITY, days=-1), AUTHORITY, "this broker's certificate has expired; put a new one into"),
+        (sign("s", AUTHORITY, hosts=["other"]), AUTHORITY, "probably has another host name than the client dialled"),
+    ],
+    ids=["another authority", "expired", "another host"],
+)
+def test_the_log_says_why_a_client_refuses_the_certificate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, server: Signed, trusted: Signed, why: str
+) -> None:
+    def dial(port: int) -> None:
+        """With a socket that blocks: asyncio closes without an alert."""
+        context = ssl.create_default_context(cadata=trusted.chain_pem)
+        with socket.create_connection(("127.0.0.1", port)) as plain, pytest.raises(ssl.SSLCertVerificationError):
+            context.wrap_socket(plain, server_hostname="localhost")
+
+    async def play(node: Node) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, dial, node.advertised[1].port)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asked(node, ssl.create_default_context(cadata=trusted.chain_pem))
+        checks_nothing = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        checks_nothing.check_hostname, checks_nothing.verify_mode = False, ssl.CERT_NONE
+        assert (await asked(node, checks_nothing))[4:8] == struct.pack(">i", 7)
+
+    run(play, tmp_path, stores(tmp_path, ssl_keystore_location=str(server.pem(tmp_path / "other.pem"))))
+    assert why in said(caplog)
+    assert "it closed the connection without a word, as asyncio does if it does not accept this" in said(caplog)
 
 
 def test_stalled_handshakes_are_bounded_and_others_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

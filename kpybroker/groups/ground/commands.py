@@ -6,12 +6,15 @@ protocol answer with the API's own Response, whose error code may come with a me
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kpybroker.machine.contract import Tick
 from kpybroker.wire.records.markers import Marker
 from kpybroker.wire.rpc import consumer_group_heartbeat, join_group, leave_group, sync_group
+
+MayDescribe = Callable[[str], bool]
+"""Whether the sender of a heartbeat may describe a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class ConsumerHeartbeat:
     request: consumer_group_heartbeat.Request
     client_id: str
     client_host: str
+    may_describe: MayDescribe | None = None
+    """For regular expressions; None without an authorizer: every topic."""
 
 
 @dataclass(frozen=True, slots=True)

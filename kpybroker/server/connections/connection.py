@@ -235,6 +235,10 @@ class Connection(Accepted):
         self.principal = principal
         self.known.clear()
 
+    def tell_refusal(self, why: str) -> None:
+        """Log one line, and go on."""
+        self._port.refusals.tell(self.host, "connection from %s to listener %s: %s", self.peer, self.listener.name, why)
+
     def refuse_frame(self, why: str) -> None:
         """Log one line and close; earlier replies are sent first."""
         self._port.metrics.frame_refused()

@@ -174,7 +174,7 @@ class LoginConnection(Connection):
         """Log one line; answer and close later."""
         port = self._port
         port.metrics.login_failed()
-        port.refusals.tell(self.host, "connection from %s to listener %s: %s", self.peer, self.listener.name, why)
+        self.tell_refusal(why)
         port.flush()  # earlier requests of this connection may still be in the buffer
         self._let_memory_go()
         delay = Delay()
