@@ -7,6 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from compat_tests.reading import stored
+from kpybroker.spark import Cluster
 from oracle.target import Target
 from spark_examples import orders_dlq
 from spark_examples.orders_dlq import COUNT, orders
@@ -24,7 +25,7 @@ def is_fit(value: bytes | None) -> bool:
 
 
 def test_each_order_goes_one_of_two_ways(spark: SparkSession, target: Target, tmp_path: Path) -> None:
-    topics = orders_dlq.main(target.bootstrap, tmp_path)
+    topics = orders_dlq.main(Cluster(target.bootstrap), tmp_path)
     accepted, dead = stored(target.bootstrap, topics.accepted), stored(target.bootstrap, topics.dead)
     sent = {record.key: record for record in orders()}
     assert len(sent) == COUNT

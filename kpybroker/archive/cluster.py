@@ -5,19 +5,20 @@ from __future__ import annotations
 from kpybroker.archive.planning import Topic
 from kpybroker.client import session
 from kpybroker.client.client import EARLIEST, LATEST, Client
+from kpybroker.spark.cluster import Cluster
 from kpybroker.storage.dirs.formatting import encode_id
 
 ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
-def describe(bootstrap: str, names: list[str], isolation: str, timeout_ms: int) -> tuple[str, list[Topic]]:
+def describe(cluster: Cluster, names: list[str], isolation: str, timeout_ms: int) -> tuple[str, list[Topic]]:
     """The cluster's id and its topics, which must exist and have leaders. Raises CommandFailed, ConfigError."""
     found: list[tuple[str, list[Topic]]] = []
 
     async def ask(client: Client) -> None:
         found.append(await _describe(client, names, isolation))
 
-    session.run(ask, bootstrap, timeout_ms)
+    session.run(ask, cluster.bootstrap, timeout_ms, properties=cluster.properties())
     return found[0]
 
 

@@ -103,7 +103,7 @@ def test_several_first_voters_have_the_directories_that_they_were_promised(
 
 
 def _config(settings: Callable[..., Path]) -> object:
-    from kpybroker.cli.properties import read_properties as read
+    from kpybroker.config.property_files import read_properties as read
 
     return parse_config(read(settings()), "test")
 

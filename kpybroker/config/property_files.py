@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kpybroker.config import parse_properties
+from kpybroker.config.properties import parse_properties
 from kpybroker.errors import ConfigError
 
 
