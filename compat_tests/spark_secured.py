@@ -39,7 +39,8 @@ SETTINGS = {
 }
 TOPIC, GROUP, TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 Right = tuple[ResourceType, str, AclOperation]
-"""A resource, the prefix of its name, and what may be done."""
+"""A resource, the prefix of its name or `*`, and what may be done."""
+PATTERNS = (ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL)
 PATIENCE_S = 30
 
 
@@ -64,7 +65,7 @@ class SecuredBroker:
 
     def allow(self, name: str, *rights: Right) -> None:
         acls = [
-            AclBinding(kind, on, ResourcePatternType.PREFIXED, f"User:{name}", "*", may, AclPermissionType.ALLOW)
+            AclBinding(kind, on, PATTERNS[on == "*"], f"User:{name}", "*", may, AclPermissionType.ALLOW)
             for kind, on, may in rights
         ]
         for made in (self.admin.create_acls(acls) if acls else {}).values():

@@ -34,11 +34,11 @@ def test_every_hour_has_its_flights_once(
     found = backfill_by_timestamp.main(Cluster(target.bootstrap), tmp_path)
     pd.testing.assert_frame_equal(found, expected(), check_dtype=False)
     told = capsys.readouterr().out
-    late = re.search(r"(\d+) flights came too late", told)
+    late = re.search(r"(\d+) flights were too late", told)
     assert late is not None
     assert int(late[1]) == sum(left >= REPORTED[1] for left in reported())
     assert int(late[1]) > 0
-    assert "the report is as it was" in told
+    assert "the report is the same" in told
 
 
 def reported() -> list[pd.Timestamp]:

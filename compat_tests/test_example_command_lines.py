@@ -60,7 +60,7 @@ def test_a_folder_that_holds_another_run(target: Target, tmp_path: Path) -> None
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     again = run(command, "--workdir", str(tmp_path))
     assert again.returncode == 1
-    assert f"the checkpoint {tmp_path / 'checkpoint'} is of orders-" in again.stderr.splitlines()[-1]
+    assert f"the checkpoint {tmp_path / 'checkpoint'} is for orders-" in again.stderr.splitlines()[-1]
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 

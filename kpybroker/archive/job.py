@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from kpybroker.archive import replaying, verifying
-from kpybroker.archive.cluster import describe
+from kpybroker.archive.cluster import describe, require_rights
 from kpybroker.archive.copying import Copier
 from kpybroker.archive.facts import own, read_files
 from kpybroker.archive.history import ArchiveHistory, commit, load, new_run
@@ -135,6 +135,7 @@ def replay(
         cluster = Cluster.of(cluster)
         _, (topic,) = describe(cluster, [target], "read_uncommitted", timeout_ms)
         group = replaying.name_of_replay(history, wanted, topic.topic_id, name)
+        require_rights(cluster, group, timeout_ms)
         paths = replaying.files_of(history, wanted)
         if not paths:
             raise CommandFailed(f"{store.uri} has no such records of {wanted.topic}")

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from kpybroker.archive.store import Store
     from kpybroker.spark.cluster import Cluster
 
+REPLAY = "kpybroker-replay-"
+"""The prefix of groups and transactional ids, for ACLs."""
 RECORDS_MAX = 10_000
 """The most records in one transaction; after a kill all of them are sent again."""
 BYTES_MAX = 4 << 20
@@ -81,7 +83,7 @@ def name_of_replay(history: ArchiveHistory, wanted: ReplayScope, target_id: str,
     """The replay's group and prefix of transactional ids: the same for the same records and the same target topic."""
     assert history.origin is not None, "the topic is in the archive"
     what = repr((history.origin.cluster_id, history.topic_ids[wanted.topic], wanted, target_id, name))
-    return f"kpybroker-replay-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+    return f"{REPLAY}{hashlib.sha256(what.encode()).hexdigest()[:16]}"
 
 
 def select(spark: SparkSession, store: Store, paths: Iterable[str], wanted: ReplayScope) -> DataFrame:

@@ -53,13 +53,12 @@ CAUSES: dict[str, str | Callable[[str], str]] = {
     r"PKIX path|SunCertPathBuilder": "the broker's certificate is not trusted: name that of its authority in "
     "ssl.truststore.location",
     r"No subject alternative|No name matching": "the broker's certificate is not for this host: use a name that it has",
-    r"Unsupported or unrecognized SSL message": "the listener has no TLS: see security.protocol",
     r"Received fatal alert: \w*certificate": "the broker wants a certificate of the client: name a key and its "
     "certificate in ssl.keystore.location",
     r"SslAuthenticationException|SSLHandshakeException": "the TLS handshake failed: the broker's certificate must be "
     "of an authority in ssl.truststore.location and name the host",
     r"kafka\S*TimeoutException|Failed to construct kafka consumer": "the broker no longer answers, or its listener has "
-    "TLS or a login that security.protocol does not name",
+    "another security.protocol than the job",
 }
 EXCEPTION = re.compile(r"(?:Caused by: )?(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): (.+)")
 REFUSAL = re.compile(r'KafkaError\{code=(\w+),val=-?\d+,str="(.*?)"\}')

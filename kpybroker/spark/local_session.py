@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Settings for jobs of about a minute, which end before the JVM's second compiler would pay off."""
+HIDDEN = {"spark.sql.redaction.options.regex": r"(?i)url|sasl\.jaas|ssl\.keystore\.key"}
+"""Hides options in Spark's UI, event log and errors: by default, Spark hides passwords, but no private keys."""
 SOURCE_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
@@ -46,7 +48,7 @@ def session(
     version = spark_version()
     require_java()
     require_broker(Cluster.of(cluster))
-    chosen = {"spark.sql.shuffle.partitions": str(cores), "spark.sql.session.timeZone": "UTC"}
+    chosen = {"spark.sql.shuffle.partitions": str(cores), "spark.sql.session.timeZone": "UTC", **HIDDEN}
     if not _is_submitted():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         chosen |= connector(version) | {
