@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kpybroker.errors import ConfigError
 from kpybroker.spark.cluster import Cluster
 from kpybroker.spark.connector import JARS_VARIABLE, connector, require_obtainable
-from kpybroker.spark.prerequisites import require_broker, require_java, spark_version
+from kpybroker.spark.prerequisites import require_broker, require_java, require_listener, spark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,16 +38,20 @@ def session(
 ) -> SparkSession:
     """This process's SparkSession, with the connector for the installed PySpark.
 
-    `cluster`, or its address ("host:port,host:port"), is only checked here, since Spark itself waits three minutes for
-    a broker that is not there; reads and writes name it in their options (`Cluster.spark_options`). The connector comes
-    from Maven Central, or from the folder of jars that KPYBROKER_SPARK_JARS names. Without `master` Spark runs in this
-    process, on `cores` cores, with the driver's `memory`. `log` is a file for what Spark and its JVM would print to
-    stderr; `settings` are added last. Under spark-submit, its arguments determine all of this except `settings`. Raises
-    ConfigError if PySpark, Java, the jars or the broker are missing, or if the broker does not let this client in.
+    `cluster` is only checked here, since Spark itself waits three minutes for a broker that is not there; reads and
+    writes name it in their options (`Cluster.spark_options`). Of an address ("host:port,host:port") it is only checked
+    that something listens there. The connector comes from Maven Central, or from the folder of jars that
+    KPYBROKER_SPARK_JARS names. Without `master` Spark runs in this process, on `cores` cores, with the driver's
+    `memory`. `log` is a file for what Spark and its JVM would print to stderr; `settings` are added last. Under
+    spark-submit, its arguments determine all of this except `settings`. Raises ConfigError if PySpark, Java, the jars
+    or the broker are missing, or if the broker does not let the user in.
     """
     version = spark_version()
     require_java()
-    require_broker(Cluster.of(cluster))
+    if isinstance(cluster, Cluster):
+        require_broker(cluster)
+    else:
+        require_listener(cluster)
     chosen = {"spark.sql.shuffle.partitions": str(cores), "spark.sql.session.timeZone": "UTC", **HIDDEN}
     if not _is_submitted():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
