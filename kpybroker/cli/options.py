@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperOption
 
-from kpybroker.cli.properties import read_properties
 from kpybroker.client import session
 from kpybroker.client.client import DEFAULT_BOOTSTRAP, Client
 from kpybroker.config.properties import shown_name
+from kpybroker.config.property_files import read_properties
 from kpybroker.errors import ConfigError
 
 TIMEOUT_S_MAX = 3600.0
@@ -120,8 +120,14 @@ def bootstrap() -> str:
 
 def properties() -> Mapping[str, str]:
     """The settings in the file of --command-config. Raises ConfigError."""
+    path = command_config()
+    return read_properties(path) if path else session.NO_PROPERTIES
+
+
+def command_config() -> Path | None:
+    """The file of --command-config, if there is one."""
     path = _given.get("command_config") or os.environ.get(CONFIG_VARIABLE)
-    return read_properties(Path(path)) if path else session.NO_PROPERTIES
+    return Path(path) if path else None
 
 
 def run(

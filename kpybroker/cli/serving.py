@@ -20,9 +20,9 @@ from kpybroker.cli import children, early, process_memory
 from kpybroker.cli.descriptors import set_descriptor_limits
 from kpybroker.cli.environment import read_environment
 from kpybroker.cli.local_cluster import BROKERS_MAX, LocalClusterOptions, LocalNode, Ports, check_alone, plan
-from kpybroker.cli.properties import read_properties
 from kpybroker.config import BrokerConfig, parse_config, parse_setting
 from kpybroker.config.own_keys import JSON
+from kpybroker.config.property_files import read_properties
 from kpybroker.errors import ConfigError
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.security.audit import AUDIT

@@ -25,12 +25,21 @@ class Dialer:
     """Connects to listeners of one kind."""
 
     def __init__(
-        self, network: Network, login: Login | None = None, tls: Callable[[], TlsContext] | None = None
+        self,
+        network: Network,
+        login: Login | None = None,
+        tls: Callable[[], TlsContext] | None = None,
+        *,
+        is_logged: bool = True,
     ) -> None:
-        """`tls` is called for a context at each connection; it is None for listeners without TLS."""
+        """`tls` is called for a context at each connection; it is None for listeners without TLS.
+
+        `is_logged`: failed handshakes are logged, too, for callers that keep connecting.
+        """
         self._network = network
         self._login = login
         self._tls = tls
+        self._is_logged = is_logged
         self._told: dict[tuple[str, int], str] = {}
         """For each address, the reason of the last failed handshake that was logged."""
 
@@ -52,7 +61,7 @@ class Dialer:
 
     def _tell(self, address: tuple[str, int], why: str) -> None:
         """Log each cause only once, as callers keep retrying."""
-        if self._told.get(address) != why:
+        if self._is_logged and self._told.get(address) != why:
             if len(self._told) >= TOLD_MAX:
                 self._told.clear()
             self._told[address] = why
@@ -97,7 +106,7 @@ def client_dialer(world: World, properties: Mapping[str, str]) -> Dialer:
     if not has_tls(properties):
         return Dialer(world.network, login_of(properties))
     context = dialing_context(client_tls_settings(properties), world.wall_ms(), "client")
-    return Dialer(world.network, login_of(properties), lambda: context)
+    return Dialer(world.network, login_of(properties), lambda: context, is_logged=False)
 
 
 def _context(world: World, config: Callable[[], BrokerConfig], listener: str | None) -> Callable[[], TlsContext] | None:

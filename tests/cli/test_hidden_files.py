@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.cli.properties import read_properties
 from kpybroker.client.peer import Peer
+from kpybroker.config.property_files import read_properties
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY
 from tests.asking import make, put
@@ -105,7 +105,7 @@ def test_serve_and_commands_tell_it(tmp_path: Path) -> None:
     finally:
         process.terminate()
         _, said = process.communicate()
-    assert said.count(f"WARNING kpybroker.cli.properties: {config} holds sasl.jaas.config") == 1
+    assert said.count(f"WARNING kpybroker.config.property_files: {config} holds sasl.jaas.config") == 1
 
 
 def test_the_files_of_several_nodes_may_have_secrets(tmp_path: Path, generous: None) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
-import stat
 from functools import cache
 from pathlib import Path
 
-from kpybroker.config import parse_properties
 from kpybroker.config.effect import BROKER, key_of
+from kpybroker.config.properties import parse_properties
 from kpybroker.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
+OTHERS = 0o007
+"""The mode bits of users who are neither the owner nor in the group."""
 PUBLIC = ("ssl.keystore.certificate.chain", "ssl.truststore.certificates")
 """Settings that Apache Kafka hides, although certificates are no secret."""
 
@@ -21,17 +21,16 @@ PUBLIC = ("ssl.keystore.certificate.chain", "ssl.truststore.certificates")
 def read_properties(path: Path) -> dict[str, str]:
     """Settings by name. Raises ConfigError.
 
-    A file with a secret that other users may read gets a warning, where one with a key is refused: Apache Kafka takes
-    it, and where it is the usual one, a node would not start any more.
+    If other users may read a file with a secret, this logs a warning. Key stores are refused instead; Apache Kafka
+    accepts such properties files, so refusing them would stop nodes and scripts that work today.
     """
     try:
-        with path.open(encoding="utf-8") as file:
-            text, mode = file.read(), os.fstat(file.fileno()).st_mode
+        text, mode = path.read_text(encoding="utf-8"), path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}; name a readable properties file") from error
     found = dict(parse_properties(text, str(path)))
     secrets = [name for name in found if _is_secret(name)]
-    if secrets and mode & stat.S_IRWXO:
+    if secrets and mode & OTHERS:
         _warn_once(path, secrets[0])
     return found
 
