@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from secrets import token_bytes
 
 from kpybroker.client.login import log_in
 from kpybroker.client.peer import Peer
@@ -25,12 +26,18 @@ class Dialer:
     """Connects to listeners of one kind."""
 
     def __init__(
-        self, network: Network, login: Login | None = None, tls: Callable[[], TlsContext] | None = None
+        self,
+        network: Network,
+        login: Login | None = None,
+        tls: Callable[[], TlsContext] | None = None,
+        secret_bytes: Callable[[int], bytes] = token_bytes,
     ) -> None:
-        """`tls` is asked for a context at each connection; None for listeners without TLS."""
+        """`tls` is asked for a context at each connection; None for listeners without TLS. `secret_bytes` is that of a
+        World."""
         self._network = network
         self._login = login
         self._tls = tls
+        self._secret_bytes = secret_bytes
         self._told: dict[tuple[str, int], str] = {}
         """Why the last handshake with an address failed."""
 
@@ -47,7 +54,7 @@ class Dialer:
             raise
         self._told.pop((host, port), None)
         if self._login is not None:
-            await log_in(peer, self._login)
+            await log_in(peer, self._login, self._secret_bytes)
         return peer
 
     def _tell(self, address: tuple[str, int], why: str) -> None:
@@ -80,13 +87,13 @@ def broker_dialer(world: World, config: Callable[[], BrokerConfig]) -> Dialer:
     """For the listeners that brokers use among themselves (inter.broker.listener.name). Raises ConfigError for stores
     that cannot be used."""
     now = config()
-    return Dialer(world.network, now.login_to_brokers, _context(world, config, now.tls_to_brokers))
+    return Dialer(world.network, now.login_to_brokers, _context(world, config, now.tls_to_brokers), world.secret_bytes)
 
 
 def controller_dialer(world: World, config: BrokerConfig) -> Dialer:
     """For the controllers' listeners (controller.listener.names). Raises ConfigError for stores that cannot be used."""
     tls = _context(world, lambda: config, config.tls_to_controllers)
-    return Dialer(world.network, config.login_to_controllers, tls)
+    return Dialer(world.network, config.login_to_controllers, tls, world.secret_bytes)
 
 
 def client_dialer(world: World, properties: Mapping[str, str]) -> Dialer:
