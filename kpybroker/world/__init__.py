@@ -163,6 +163,9 @@ class World(Protocol):
     @property
     def disk(self) -> Disk: ...
 
+    def secret_bytes(self, size: int) -> bytes:
+        """Bytes that nobody can guess, for keys and nonces."""
+
     def wall_ms(self) -> int:
         """The wall clock in milliseconds since the epoch, for times that are stored or sent. It may jump backward or
         forward."""

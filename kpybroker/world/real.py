@@ -6,6 +6,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import secrets
 import socket
 import stat
 import time
@@ -383,6 +384,9 @@ class RealWorld:
         self.random = Random(seed)
         self.network = RealNetwork()
         self.disk = RealDisk()
+
+    def secret_bytes(self, size: int) -> bytes:
+        return secrets.token_bytes(size)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -368,3 +368,22 @@ def test_requests_before_a_failed_renewal_are_stored_and_answered_first(tmp_path
         admin.close()
 
     play(tmp_path, scenario, connections_max_reauth_ms="60000")
+
+
+def test_a_login_is_renewed_before_a_request_that_has_no_answer(tmp_path: Path) -> None:
+    """A broker closes the connection instead of answering, so records with acks=0 would be lost in silence."""
+
+    async def scenario(node: Node) -> None:
+        seen: list[str] = []
+
+        async def renew(name: str) -> None:
+            seen.append(name)
+
+        peer = await dial(node, ADMIN)
+        peer.renew_with(renew)
+        await peer.ask("Metadata")
+        await peer.send("Produce", produced("t", b"unanswered", acks=0), version=9)
+        assert seen == ["Metadata", "Produce"]
+        peer.close()
+
+    play(tmp_path, scenario)

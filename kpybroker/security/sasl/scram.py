@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -46,6 +47,16 @@ Lookup = Callable[[str], ScramCredential | None]
 """The credential of a user for the mechanism."""
 BY_TOKEN = "tokenauth=true"
 """The extension of a login by a delegation token (KIP-48), whose id is the name, and whose secret is the password."""
+
+
+NONCE_BYTES = 18
+SALTED_MAX = 64
+"""How many salted passwords of this process's own logins are kept; the one that was used longest ago goes first."""
+
+
+def new_nonce(secret_bytes: Callable[[int], bytes]) -> str:
+    """A nonce of printable characters, for one login. `secret_bytes` is that of a World."""
+    return base64.urlsafe_b64encode(secret_bytes(NONCE_BYTES)).decode()
 
 
 class TokenLogin(NamedTuple):
@@ -186,7 +197,7 @@ class ScramClient:
         iterations = int(form[3])
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_LIMIT:
             raise LoginRefused(f"the server asks for {iterations} iterations, not {ITERATIONS_MIN} or more")
-        salted = hashlib.pbkdf2_hmac(self._digest, self._password, _bytes(form[2]), iterations)
+        salted = salted_password(self._digest, self._password, _bytes(form[2]), iterations)
         client_key = hmac.digest(salted, b"Client Key", self._digest)
         without_proof = f"c=biws,r={form[1]}"
         signed = f"{self._bare},{form[0]},{without_proof}".encode()
@@ -200,6 +211,12 @@ class ScramClient:
         form = SERVER_FINAL.fullmatch(server_final.decode("ascii", "replace"))
         if form is None or not hmac.compare_digest(_bytes(form[1]), self._expected):
             raise LoginRefused("the server does not know the credential of this user")
+
+
+@lru_cache(SALTED_MAX)
+def salted_password(digest: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+    """Takes milliseconds. Whoever renews a login gets the same salt again (RFC 5802, 5.1 says to keep the result)."""
+    return hashlib.pbkdf2_hmac(digest, password, salt, iterations)
 
 
 def _text(token: bytes) -> str:

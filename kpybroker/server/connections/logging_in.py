@@ -8,7 +8,6 @@ connections bound their number.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -22,7 +21,7 @@ from kpybroker.security.sasl.bearer_tokens import TokenCheck
 from kpybroker.security.sasl.exchange import Exchange, Mechanism, Preparation
 from kpybroker.security.sasl.oauthbearer import OAuthBearerExchange
 from kpybroker.security.sasl.plain import PLAIN, PlainExchange
-from kpybroker.security.sasl.scram import MECHANISMS, ScramExchange
+from kpybroker.security.sasl.scram import MECHANISMS, ScramExchange, new_nonce
 from kpybroker.security.sasl.session import LoginSession, Stage, Verdict
 from kpybroker.security.sasl.token_logins import TokenLogins
 from kpybroker.security.scram import ScramCredential, ScramMechanism
@@ -32,7 +31,6 @@ from kpybroker.server.connections.listener import ListenerState
 from kpybroker.server.connections.port import Port
 from kpybroker.tasks import begin
 
-NONCE_BYTES = 18
 SECRET_BYTES = 32
 
 
@@ -44,7 +42,7 @@ class ListenerLogin:
         self._broker = broker
         self.receive_bytes_max = settings.receive_bytes_max
         self.failure_delay_s = broker.config.connection_failed_authentication_delay_ms / 1000
-        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self._secret = broker.world.secret_bytes(SECRET_BYTES)
         self.fail = broker.background.fail
         self._tokens = self._token_logins()
         self._check = check
@@ -70,10 +68,12 @@ class ListenerLogin:
         return partial(PlainExchange, users) if name == PLAIN else partial(self._scram, MECHANISMS[name])
 
     def _scram(self, mechanism: ScramMechanism) -> ScramExchange:
-        def credential(user: str) -> ScramCredential | None:
-            return self._broker.metadata.image.scram_credentials.get(user, {}).get(mechanism)
+        broker = self._broker
 
-        return ScramExchange(mechanism, credential, secrets.token_urlsafe(NONCE_BYTES), self._secret, self._tokens)
+        def credential(user: str) -> ScramCredential | None:
+            return broker.metadata.image.scram_credentials.get(user, {}).get(mechanism)
+
+        return ScramExchange(mechanism, credential, new_nonce(broker.world.secret_bytes), self._secret, self._tokens)
 
     def _token_logins(self) -> TokenLogins | None:
         broker = self._broker
