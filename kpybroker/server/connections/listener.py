@@ -19,6 +19,9 @@ class ListenerState:
     is_open: bool = False
     principal_of: Callable[[BaseTransport], Principal | None] = lambda _: ANONYMOUS
     """Who has opened a connection; None if it is nobody whom the listener serves."""
+    counts_rates: bool = True
+    """Whether a connection counts in the rate of its address when it is made; with TLS, it has counted before its
+    handshake."""
 
     def open(self) -> None:
         """Serve requests from now on."""
