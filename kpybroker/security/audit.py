@@ -106,9 +106,9 @@ class Audit:
         name: str,
         rule: str,
     ) -> str:
-        where = f"{_word(resource)}:LITERAL:{_shown(name)}"
+        where = f"{_word(resource)}:LITERAL:{shown(name)}"
         return (
-            f"Principal = {_shown(principal)} is {verdict} operation = {operation.name} from host = {host} "
+            f"Principal = {shown(principal)} is {verdict} operation = {operation.name} from host = {host} "
             f"on resource = {where} for request = {_api_name(api_key)} based on rule {rule}"
         )
 
@@ -117,8 +117,8 @@ def rule_of(acl: Acl) -> str:
     """An ACL that decided, in words."""
     pattern = PatternType(acl.pattern_type).name
     return (
-        f"{Permission(acl.permission).name} {Operation(acl.operation).name} to {_shown(acl.principal)} from host "
-        f"{_shown(acl.host)} on {_word(AclResource(acl.resource_type))}:{pattern}:{_shown(acl.resource_name)}"
+        f"{Permission(acl.permission).name} {Operation(acl.operation).name} to {shown(acl.principal)} from host "
+        f"{shown(acl.host)} on {_word(AclResource(acl.resource_type))}:{pattern}:{shown(acl.resource_name)}"
     )
 
 
@@ -130,7 +130,7 @@ def _word(resource: AclResource) -> str:
     return "".join(word.capitalize() for word in resource.name.split("_"))
 
 
-def _shown(text: str) -> str:
-    """A name of a client's, on one line."""
-    shown = text if text.isprintable() else ascii(text)[1:-1]
-    return shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}..."
+def shown(text: str, most: int = SHOWN_MAX) -> str:
+    """What a client has chosen, on one line of at most so many characters."""
+    line = text if text.isprintable() else ascii(text)[1:-1]
+    return line if len(line) <= most else f"{line[:most]}..."

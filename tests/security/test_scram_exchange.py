@@ -117,8 +117,13 @@ def test_an_extension_may_not_come_twice() -> None:
             server.step(FIRST + extensions)
 
 
-def test_a_first_message_is_short() -> None:
-    """It is kept for as long as the client takes its time, before it has proved anything."""
+def test_messages_are_short() -> None:
+    """The first is kept for as long as the client takes its time, before it has proved anything; and to see whether
+    either has its form takes time and memory."""
     server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
-    with pytest.raises(LoginRefused, match="more than 4096 characters"):
+    with pytest.raises(LoginRefused, match="more than 4096 bytes"):
         server.step(FIRST + b"x" * 4096)
+    server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
+    server.step(FIRST)
+    with pytest.raises(LoginRefused, match="more than 4096 bytes"):
+        server.step(b"c=biws,r=x" + b",a=b" * 1024 + b",p=AAAA")
