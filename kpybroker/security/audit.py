@@ -91,9 +91,9 @@ class Text:
     """Lines in Kafka's words."""
 
     def decision(self, verdict: str, made: Decision) -> str:
-        where = f"{_word(made.resource)}:{LITERAL}:{_shown(made.name)}"
+        where = f"{_word(made.resource)}:{LITERAL}:{shown(made.name)}"
         return (
-            f"Principal = {_shown(made.principal)} is {verdict} operation = {made.operation.name} from host = "
+            f"Principal = {shown(made.principal)} is {verdict} operation = {made.operation.name} from host = "
             f"{made.host} on resource = {where} for request = {_api_name(made.api_key)} based on rule {made.rule}"
         )
 
@@ -169,8 +169,8 @@ def rule_of(acl: Acl) -> str:
     """An ACL that decided, in words."""
     pattern = PatternType(acl.pattern_type).name
     return (
-        f"{Permission(acl.permission).name} {Operation(acl.operation).name} to {_shown(acl.principal)} from host "
-        f"{_shown(acl.host)} on {_word(AclResource(acl.resource_type))}:{pattern}:{_shown(acl.resource_name)}"
+        f"{Permission(acl.permission).name} {Operation(acl.operation).name} to {shown(acl.principal)} from host "
+        f"{shown(acl.host)} on {_word(AclResource(acl.resource_type))}:{pattern}:{shown(acl.resource_name)}"
     )
 
 
@@ -182,10 +182,10 @@ def _word(resource: AclResource) -> str:
     return "".join(word.capitalize() for word in resource.name.split("_"))
 
 
-def _shown(text: str) -> str:
-    """A name of a client's, on one line."""
-    return _cut(text if text.isprintable() else ascii(text)[1:-1])
+def shown(text: str, most: int = SHOWN_MAX) -> str:
+    """A text that a client has chosen, on one line of at most so many characters."""
+    return _cut(text if text.isprintable() else ascii(text)[1:-1], most)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
+def _cut(text: str, most: int = SHOWN_MAX) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."

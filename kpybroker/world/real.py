@@ -18,12 +18,16 @@ from time import monotonic
 from kpybroker.world import Buffer, PendingWrite, World
 from kpybroker.world.buffers import ReadBuffer, ReadBuffers
 from kpybroker.world.devices import SLOW_WRITE_S, Device, Devices
-from kpybroker.world.secure import HANDSHAKE_S, SecureListener, TlsAcceptor, TlsContext
+from kpybroker.world.handshakes import Handshakes
+from kpybroker.world.secure import HANDSHAKE_S, TlsAcceptor, TlsContext
+from kpybroker.world.tls_stream import TlsStream
 
 _IOV_MAX = 1024
 _BACKLOG = 1024
 FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
 """Records, keys of users and settings are nothing for other users of the machine."""
+_ACCEPTED_A_TURN = 32
+"""asyncio accepts as many connections at once as its backlog has: others would wait for 1024 of them."""
 _THREADS = 16
 """How many reads, writes and syncs run at once on one device."""
 LARGE_READ_BYTES = 32 << 10
@@ -63,9 +67,10 @@ def _identity(of: os.stat_result) -> tuple[int, int]:
 class RealListener:
     """A listening socket, or one per address of its host; all on the same port."""
 
-    def __init__(self, servers: Sequence[asyncio.Server | SecureListener], port: int) -> None:
+    def __init__(self, servers: Sequence[asyncio.Server], port: int, handshakes: Handshakes | None) -> None:
         self._servers = servers
         self._port = port
+        self._handshakes = handshakes
 
     @property
     def port(self) -> int:
@@ -74,6 +79,8 @@ class RealListener:
     def close(self) -> None:
         for server in self._servers:
             server.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
 
 
 def _bound_socket(family: int, address: tuple[object, ...]) -> socket.socket:
@@ -102,24 +109,23 @@ class RealNetwork:
         # IPv4 first: with port 0 the first address chooses the port for all
         addresses = sorted({(family, address) for family, _, _, _, address in found})
         sockets: list[socket.socket] = []
-        servers: list[asyncio.Server | SecureListener] = []
+        servers: list[asyncio.Server] = []
+        handshakes = None if tls is None else Handshakes(tls)
+        accepting = factory if handshakes is None else lambda: TlsStream(factory, handshakes)
         try:
             for family, address in addresses:
                 sockets.append(_bound_socket(family, (address[0], port, *address[2:])))
                 port = sockets[0].getsockname()[1]
             for listening in sockets:
-                if tls is not None:
-                    listening.listen(_BACKLOG)
-                    servers.append(SecureListener(listening, factory, tls))
-                else:
-                    servers.append(await loop.create_server(factory, sock=listening, backlog=_BACKLOG))
+                servers.append(await loop.create_server(accepting, sock=listening, backlog=_ACCEPTED_A_TURN))
+                listening.listen(_BACKLOG)
         except OSError:
             for server in servers:
                 server.close()
             for listening in sockets:
                 listening.close()
             raise
-        return RealListener(servers, port)
+        return RealListener(servers, port, handshakes)
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: TlsContext | None = None

@@ -124,10 +124,11 @@ def test_an_extension_may_not_occur_twice() -> None:
             server.step(FIRST + extensions)
 
 
-def test_a_first_message_is_short() -> None:
-    """It is kept for as long as the client takes, before the client has proved anything."""
+def test_messages_are_short() -> None:
+    """The first is kept for as long as the client takes, before the client has proved anything; and parsing either
+    takes time and memory."""
     server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
-    with pytest.raises(LoginRefused, match="more than 4096 characters"):
+    with pytest.raises(LoginRefused, match="more than 4096 bytes"):
         server.step(FIRST + b"x" * 4096)
 
 
@@ -140,3 +141,10 @@ def test_a_password_is_salted_once_for_all_logins_with_the_same_salt() -> None:
     for number in range(SALTED_MAX + 1):
         salted_password("sha256", b"%d" % number, b"salt", 1)
     assert salted_password.cache_info().currsize == SALTED_MAX
+
+
+def test_a_last_message_is_short() -> None:
+    server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
+    server.step(FIRST)
+    with pytest.raises(LoginRefused, match="more than 4096 bytes"):
+        server.step(b"c=biws,r=x" + b",a=b" * 1024 + b",p=AAAA")

@@ -230,7 +230,7 @@ def test_the_log_says_who_speaks_the_wrong_protocol(tmp_path: Path, caplog: pyte
             await get(node, "/healthz", context=trusting())
 
     run(tmp_path, settings(tmp_path, tls=True), with_tls)
-    assert "it spoke no TLS, and this listener does; use https:// for kpybroker.http.port" in said(caplog)
+    assert "it did not use TLS, but this listener does; use https:// for kpybroker.http.port" in said(caplog)
     run(tmp_path, settings(tmp_path), without)
     assert "127.0.0.1 spoke TLS, and this port does not; use http://" in said(caplog)
 

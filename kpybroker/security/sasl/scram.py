@@ -38,8 +38,9 @@ CLIENT_FIRST = re.compile(rf"n,(?:a=({NAME}))?,(n=({NAME}),r=({NONCE})({EXTENSIO
 CLIENT_FINAL = re.compile(rf"(c={BASE64},r=({NONCE}){EXTENSIONS}),p=({BASE64})")
 SERVER_FIRST = re.compile(rf"r=({NONCE}),s=({BASE64}),i=([0-9]{{1,9}}){EXTENSIONS}")
 SERVER_FINAL = re.compile(rf"v=({BASE64}){EXTENSIONS}")
-CLIENT_FIRST_MAX = 4096
-"""The most characters of a client's first message, which is kept until the login ends; Kafka's are about a hundred."""
+MESSAGE_MAX = 4096
+"""The most bytes of a client's message; Kafka's are about a hundred. The first is kept until the login ends, and for
+524,288 bytes the expressions above take 70 ms and 100 MB."""
 ITERATIONS_LIMIT = 1 << 20
 """The most iterations that a server may ask of this client."""
 OTHER_ID = "Authentication failed: Client requested an authorization id that is different from username"
@@ -220,6 +221,8 @@ def salted_password(digest: str, password: bytes, salt: bytes, iterations: int) 
 
 
 def _text(token: bytes) -> str:
+    if len(token) > MESSAGE_MAX:
+        raise LoginRefused(f"a message has more than {MESSAGE_MAX} bytes")
     try:
         return token.decode("ascii")
     except UnicodeDecodeError:
@@ -230,8 +233,6 @@ def _client_first(token: bytes) -> re.Match[str]:
     form = CLIENT_FIRST.fullmatch(_text(token))
     if form is None:
         raise LoginRefused("the client's first message has not the form of RFC 5802 without channel binding")
-    if len(token) > CLIENT_FIRST_MAX:
-        raise LoginRefused(f"the client's first message has more than {CLIENT_FIRST_MAX} characters")
     return form
 
 

@@ -91,7 +91,10 @@ class Connection(Accepted):
             return
         found = self.listener.principal_of(transport)
         if found is None:
-            self.drop("no rule of ssl.principal.mapping.rules matches the name in its certificate; add DEFAULT")
+            self.drop(
+                "no rule of ssl.principal.mapping.rules matches the name in its certificate, or it has none that can "
+                "be read; add DEFAULT"
+            )
         else:
             self.principal = found
 

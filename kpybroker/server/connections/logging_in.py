@@ -25,12 +25,15 @@ from kpybroker.security.sasl.scram import MECHANISMS, ScramExchange, new_nonce
 from kpybroker.security.sasl.session import LoginSession, Stage, Verdict
 from kpybroker.security.sasl.token_logins import TokenLogins
 from kpybroker.security.scram import ScramCredential, ScramMechanism
+from kpybroker.server.connections.activity import Activity
 from kpybroker.server.connections.bad_frames import HEADER_BYTES_MIN
 from kpybroker.server.connections.connection import TURN_MS, Connection
 from kpybroker.server.connections.listener import ListenerState
 from kpybroker.server.connections.port import Port
 from kpybroker.tasks import begin
 
+LOGIN_S = 60.0
+"""The time within which a client must log in. Apache Kafka allows connections.max.idle.ms, anew with each request."""
 SECRET_BYTES = 32
 
 
@@ -107,12 +110,21 @@ class Delay(Reply):
 class LoginConnection(Connection):
     """A connection whose client has to log in."""
 
-    __slots__ = ("_login", "_session")
+    __slots__ = ("_login", "_session", "_waits_since")
 
     def __init__(self, port: Port, listener: ListenerState, login: ListenerLogin) -> None:
         super().__init__(port, listener)
         self._login = login
         self._session = login.session()
+        self._waits_since = port.now
+        """When the client could begin to log in, by the loop's clock."""
+
+    def look(self, now: float) -> Activity:
+        if self.blocker is not None or not self.listener.is_open:  # it is the client who waits
+            self._waits_since = now
+        elif not self._session.has_logged_in and now - self._waits_since > LOGIN_S:
+            self.drop(f"its client has not logged in within {LOGIN_S:.0f} s")
+        return super().look(now)
 
     def _run_frames(self) -> None:
         session = self._session

@@ -104,7 +104,9 @@ class Access:
                 )
             except ConfigError as error:
                 raise ConfigError(f"{TLS_LISTENER}={name}: {error}") from None
-            self.tls = TlsAcceptor(context.current, self._refuse_handshake, HTTPS, CONNECTIONS_MAX)
+            self.tls = TlsAcceptor(
+                context.current, self._refuse_handshake, self._tls_broke, lambda _: None, HTTPS, CONNECTIONS_MAX
+            )
 
     def refuse(self, path: str, host: str, headers: Mapping[str, str]) -> Page | None:
         """The response to a request that may not read the page; None if it may."""
@@ -129,6 +131,9 @@ class Access:
     def close(self) -> None:
         """Log what was not logged yet."""
         self._log.sum_up()
+
+    def _tls_broke(self, host: str, why: str) -> None:
+        self.tell(host, "closed a connection from %s, whose TLS failed: %s", host, why)
 
     def _refuse_handshake(self, host: str, why: str) -> None:
         self.tell(host, "refused connection from %s in the TLS handshake: %s", host, why)

@@ -98,7 +98,7 @@ class HttpServer:
             connection.abort()
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """One connection, from its first byte to its only response."""
 
     def __init__(self, server: HttpServer) -> None:
@@ -108,6 +108,7 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_answered = False
+        self._buffer = bytearray(REQUEST_LIMIT_BYTES)
         self.host = "?"
 
     @property
@@ -131,7 +132,11 @@ class HttpConnection(asyncio.Protocol):
             self._task.cancel()
         self._transport = None
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._buffer[:nbytes])
         if self._is_answered or self._task is not None:
             return  # one request is all that a connection is for
         try:
