@@ -129,7 +129,10 @@ def test_what_cannot_be_obeyed_is_refused(secured: Cluster, tmp_path: Path, chan
     ("changes", "told"),
     [
         ({"sasl_jaas_config": f'{MODULE} required username="dev" password="guessed";'}, "the login of 'dev' .* failed"),
-        ({"ssl_truststore_type": "PEM", "ssl_truststore_location": "{other}"}, "its certificate is not accepted here"),
+        (
+            {"ssl_truststore_type": "PEM", "ssl_truststore_location": "{other}"},
+            "this node does not accept its certificate",
+        ),
         ({"security_protocol": "PLAINTEXT"}, "if its listener has TLS or logins"),
         ({"security_protocol": "SASL_PLAINTEXT"}, "if its listener has TLS or logins"),
         ({"security_protocol": "SSL"}, "the connection broke.*log in if the listener has logins"),

@@ -24,6 +24,8 @@ PER_HOST_MAX = 48
 """The most connections from one address; a further one replaces another one from there."""
 REQUEST_LIMIT_BYTES = 8192
 """The most bytes of a request's line and headers."""
+RECEIVED_BYTES_MAX = 256 << 10
+"""The most bytes that are received at once."""
 REQUEST_PATIENCE_S = 2.0
 """The time within which the whole request must arrive."""
 PATIENCE_S = 10.0
@@ -67,6 +69,8 @@ class HttpServer:
         self.paths = paths
         self.guard: Guard | None = None
         self.open: dict[HttpConnection, None] = {}
+        self.buffer = bytearray(RECEIVED_BYTES_MAX)
+        """Receives for all connections, one after the other."""
         self._listener: Listener | None = None
 
     async def start(self, host: str, port: int, guard: Guard | None = None) -> int:
@@ -108,7 +112,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_answered = False
-        self._buffer = bytearray(REQUEST_LIMIT_BYTES)
         self.host = "?"
 
     @property
@@ -133,10 +136,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport = None
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
+        return self._server.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self._buffer[:nbytes])
+        data = bytes(self._server.buffer[:nbytes])
         if self._is_answered or self._task is not None:
             return  # one request is all that a connection is for
         try:
