@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
+from kpybroker.spark import Cluster
 from oracle.target import Target
 from spark_examples import archive_replay
 from spark_examples.archive_replay import MONTHS, WEEK
@@ -26,7 +27,7 @@ def expected() -> pd.DataFrame:
 def test_a_week_is_replayed_from_an_archive_of_two_months(
     spark: SparkSession, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = archive_replay.main(target.bootstrap, tmp_path)
+    found = archive_replay.main(Cluster(target.bootstrap), tmp_path)
     assert found.to_dict() == expected().to_dict()
     told = capsys.readouterr().out
     count = len(list(archive_replay.departures(MONTHS[1])))

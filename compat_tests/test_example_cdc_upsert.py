@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kpybroker.spark import Cluster
 from oracle.target import Target
 from spark_examples import cdc_upsert
 from spark_examples.cdc_upsert import CHANGES, changes
@@ -30,7 +31,7 @@ def expected() -> list[dict[str, object]]:
 def test_the_table_is_the_result_of_its_changes_once_and_again(
     spark: SparkSession, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = cdc_upsert.main(target.bootstrap, tmp_path)
+    found = cdc_upsert.main(Cluster(target.bootstrap), tmp_path)
     assert found.to_dict("records") == expected()
     assert "the replay changed nothing" in capsys.readouterr().out
     assert cdc_upsert.current(tmp_path / "customers") > 12, "the replay ran no batches"

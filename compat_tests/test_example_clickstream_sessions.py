@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kpybroker.spark import Cluster
 from oracle.target import Target
 from spark_examples import clickstream_sessions
 from spark_examples.clickstream_sessions import GAP, Click, feeds
@@ -33,7 +34,7 @@ def visits_of(clicks: set[Click]) -> list[tuple[object, ...]]:
 def test_every_visit_is_found_once(
     spark: SparkSession, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = clickstream_sessions.main(target.bootstrap, tmp_path)
+    found = clickstream_sessions.main(Cluster(target.bootstrap), tmp_path)
     sent = list(feeds())
     in_time = [click for feed in sent for click in feed.clicks]
     assert len(set(in_time)) < len(in_time), "none came twice"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kpybroker.spark import Cluster
 from oracle.target import Target
 from spark_examples import enrich_join
 from spark_examples.enrich_join import days
@@ -40,7 +41,7 @@ def plane_of(row: dict[str, object]) -> tuple[object, ...]:
 def test_each_flight_has_its_plane_of_that_day(
     spark: SparkSession, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str], cleaned: bool
 ) -> None:
-    found = enrich_join.main(target.bootstrap, tmp_path, cleaned=cleaned)
+    found = enrich_join.main(Cluster(target.bootstrap), tmp_path, cleaned=cleaned)
     columns = found[["number", "carrier", "tailnum", "manufacturer", "seats"]].astype(object)
     rows = columns.where(columns.notna(), None)
     assert list(rows.itertuples(index=False, name=None)) == expected()

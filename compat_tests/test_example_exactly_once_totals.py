@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kpybroker.spark import Cluster
 from oracle.target import Target
 from spark_examples import exactly_once_totals
 from spark_examples.exactly_once_totals import KILL_IN_BATCH, transactions
@@ -15,7 +16,7 @@ from spark_examples.exactly_once_totals import KILL_IN_BATCH, transactions
 def test_sums_are_exact_after_two_kills(
     spark: SparkSession, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = exactly_once_totals.main(target.bootstrap, tmp_path)
+    found = exactly_once_totals.main(Cluster(target.bootstrap), tmp_path)
     count, cents = Counter[int](), Counter[int]()
     for transfers, is_committed in transactions():
         for account, amount in transfers if is_committed else []:

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.image import imread
 from pyspark.sql import SparkSession
 
+from kpybroker.spark import Cluster
 from oracle.target import Target
 from spark_examples import flights_board
 
@@ -34,7 +35,7 @@ def expected() -> pd.DataFrame:
 
 
 def test_the_board_is_the_table(spark: SparkSession, target: Target, tmp_path: Path) -> None:
-    found = flights_board.main(target.bootstrap, tmp_path)
+    found = flights_board.main(Cluster(target.bootstrap), tmp_path)
     pd.testing.assert_frame_equal(found, expected()[list(found.columns)], check_dtype=False)
     assert found["flights"].sum() == 336_776
     picture = imread(tmp_path / "board.png")

@@ -7,9 +7,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from compat_tests.reading import stored
+from kpybroker.spark import Cluster
 from oracle.target import Target
 from spark_examples import orders_dlq
-from spark_examples.orders_dlq import COUNT, orders
+from spark_examples.orders_dlq import COUNT, Topics, orders
 
 SOURCE = ["dlq.topic", "dlq.partition", "dlq.offset", "dlq.timestamp", "dlq.reason"]
 
@@ -24,15 +25,18 @@ def is_fit(value: bytes | None) -> bool:
 
 
 def test_each_order_goes_one_of_two_ways(spark: SparkSession, target: Target, tmp_path: Path) -> None:
-    topics = orders_dlq.main(target.bootstrap, tmp_path)
-    accepted, dead = stored(target.bootstrap, topics.accepted), stored(target.bootstrap, topics.dead)
+    check(target.bootstrap, orders_dlq.main(Cluster(target.bootstrap), tmp_path))
+
+
+def check(bootstrap: str, topics: Topics) -> None:
+    accepted, dead = stored(bootstrap, topics.accepted), stored(bootstrap, topics.dead)
     sent = {record.key: record for record in orders()}
     assert len(sent) == COUNT
     expected = [(key.encode(), record.value, list(record.headers) or None) for key, record in sent.items()]
     found = [(message.key(), message.value(), message.headers()) for message in accepted]
     assert sorted(found, key=repr) == sorted((row for row in expected if is_fit(row[1])), key=repr)
 
-    sources = {(m.topic(), m.partition(), m.offset()): m for m in stored(target.bootstrap, topics.orders)}
+    sources = {(m.topic(), m.partition(), m.offset()): m for m in stored(bootstrap, topics.orders)}
     for letter in dead:
         pointers = dict(letter.headers()[-len(SOURCE) :])
         assert list(pointers) == SOURCE

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kpybroker.errors import ConfigError
+from kpybroker.spark import Cluster
 from kpybroker.spark.prerequisites import spark_version
 from oracle.target import Target
 from spark_examples import realtime_alerts
@@ -17,7 +18,7 @@ if spark_version() < OLDEST_SPARK:
 
     def test_an_older_spark_is_refused(target: Target, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"needs PySpark 4\.1 or later, this is 4\.0\.0") as refused:
-            realtime_alerts.main(target.bootstrap, tmp_path)
+            realtime_alerts.main(Cluster(target.bootstrap), tmp_path)
         assert "\n" not in str(refused.value)
         assert list(tmp_path.iterdir()) == []
 
@@ -26,7 +27,7 @@ else:
     def test_alerts_do_not_wait_for_the_end_of_a_batch(
         spark: SparkSession, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        found = realtime_alerts.main(target.bootstrap, tmp_path)
+        found = realtime_alerts.main(Cluster(target.bootstrap), tmp_path)
         assert sorted(found["id"]) == sorted(payment.id for payment in payments() if payment.cents > LIMIT_CENTS)
         told = capsys.readouterr().out
         assert "p99" in told

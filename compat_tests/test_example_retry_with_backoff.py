@@ -11,6 +11,7 @@ from confluent_kafka import Message
 from pyspark.sql import SparkSession
 
 from compat_tests.reading import stored
+from kpybroker.spark import Cluster
 from oracle.target import Target
 from spark_examples import retry_with_backoff
 from spark_examples.feeding import Record
@@ -48,7 +49,7 @@ def refusals_of(message: Message | Record) -> int:
 
 @pytest.fixture
 def finished(spark: SparkSession, target: Target, tmp_path: Path) -> Topics:
-    return retry_with_backoff.main(target.bootstrap, tmp_path)
+    return retry_with_backoff.main(Cluster(target.bootstrap), tmp_path)
 
 
 def check(outcome: Outcome) -> None:
@@ -101,7 +102,7 @@ def test_repeated_batches_are_skipped(spark: SparkSession, target: Target, finis
         commits = sorted((tmp_path / f"stage-{attempts}" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
         for file in commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc"):
             file.unlink()
-        run_stage(spark, target.bootstrap, finished, attempts, tmp_path)
+        run_stage(spark, Cluster(target.bootstrap), finished, attempts, tmp_path)
         assert commits[-1].exists(), "the batch was not run again"
-        run_stage(spark, target.bootstrap, finished, attempts, tmp_path / "new")
+        run_stage(spark, Cluster(target.bootstrap), finished, attempts, tmp_path / "new")
     check(Outcome(target.bootstrap, finished))

@@ -56,3 +56,5 @@ def test_the_page_works(tmp_path: Path, target_name: str) -> None:
     (tmp_path / "spark_examples").symlink_to(HERE.parent / "spark_examples")
     said = pages.run("docs/spark.md", tmp_path, wait_s=550)
     assert "three" in "".join(said)
+    for block, printed in zip(pages.blocks_of("docs/spark.md"), said, strict=True):
+        assert pages.is_shown(block.shown, printed), printed

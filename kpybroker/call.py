@@ -47,15 +47,59 @@ class Encoded(bytes):
 
 
 ANSWERS_LIMIT = 512
+ANSWERS_MAX_BYTES = 32 * 1024 * 1024
 
 
-class Answers(dict[Any, Any]):
-    """A cache of encoded responses that depend only on the Image; cleared when it is full, or an Image is published."""
+class Answers:
+    """A cache of encoded responses that depend only on the Image; cleared when it is full, or an Image is published.
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if len(self) >= ANSWERS_LIMIT:
+    A client chooses the keys, so the bytes of both count.
+    """
+
+    __slots__ = ("_found", "size_bytes")
+
+    def __init__(self) -> None:
+        self._found: dict[Any, Encoded | asyncio.Future[Encoded]] = {}
+        self.size_bytes = 0
+        """At most ANSWERS_MAX_BYTES, as far as the responses are complete."""
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def get(self, key: Any) -> Encoded | asyncio.Future[Encoded] | None:
+        """A response, or one that is being made."""
+        return self._found.get(key)
+
+    def keep(self, key: Any, answer: Encoded | asyncio.Future[Encoded], key_bytes: int) -> None:
+        """Keep a response, which is counted when it is complete; one that fails is not kept."""
+        if len(self._found) >= ANSWERS_LIMIT:
             self.clear()
-        super().__setitem__(key, value)
+        if isinstance(answer, Encoded):
+            self._add(key, answer, key_bytes)
+            return
+        self._found[key] = answer
+        answer.add_done_callback(lambda done: self._complete(key, done, key_bytes))
+
+    def _complete(self, key: Any, done: asyncio.Future[Encoded], key_bytes: int) -> None:
+        if self._found.get(key) is not done:
+            return  # cleared meanwhile
+        del self._found[key]
+        if not done.cancelled() and done.exception() is None:
+            self._add(key, done.result(), key_bytes)
+
+    def _add(self, key: Any, answer: Encoded, key_bytes: int) -> None:
+        size_bytes = key_bytes + len(answer)
+        if size_bytes > ANSWERS_MAX_BYTES:
+            return
+        if self.size_bytes + size_bytes > ANSWERS_MAX_BYTES:
+            self.clear()
+        self._found[key] = answer
+        self.size_bytes += size_bytes
+
+    def clear(self) -> None:
+        """There is another Image."""
+        self._found.clear()
+        self.size_bytes = 0
 
 
 class Reply:

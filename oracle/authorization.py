@@ -111,6 +111,7 @@ D, U = AclResource.DELEGATION_TOKEN, AclResource.USER
 NAMES = {T: "t", G: "g", C: "kafka-cluster", X: "x", D: "*", U: "User:carl"}
 OTHER = "u"
 """A topic and a group without denials."""
+WITH_MEMBER = "m"
 KEPT = frozenset(
     {
         "token_requester_principal_name",
@@ -163,6 +164,8 @@ class Case(NamedTuple):
     """Requests that a super user sends before."""
     has_response: bool = True
     """If not, the answer is whether the connection stays open."""
+    has_member: bool = False
+    """The consumer group `m` has a member with partitions of both topics."""
 
     @property
     def title(self) -> str:
@@ -564,6 +567,13 @@ CASES = (
         _plain(consumer_group_describe.Request(group_ids=["g", OTHER])),
         ((Operation.DESCRIBE, G),),
     ),
+    Case(
+        "ConsumerGroupDescribe",
+        _plain(consumer_group_describe.Request(group_ids=[WITH_MEMBER, OTHER])),
+        ((Operation.DESCRIBE, T),),
+        what="with a member",
+        has_member=True,
+    ),
     Case("ListGroups", _plain(list_groups.Request()), ((Operation.DESCRIBE, G),), besides=((Operation.DESCRIBE, C),)),
     Case("DeleteGroups", _plain(delete_groups.Request(groups_names=["g", "no"])), ((Operation.DELETE, G),)),
     Case(
@@ -916,7 +926,7 @@ class Play:
             state = await self._prepare(admin)
             for api, version, make in case.before:
                 await self._insist(admin, api, make(state), version)
-            async with self._denying(admin, taken):
+            async with self._denying(admin, taken), self._member(admin, case.has_member):
                 answered[title] = await self.told_once(case, state)
         return answered
 
@@ -960,6 +970,36 @@ class Play:
             ]
             await admin.ask("DeleteAcls", delete_acls.Request(filters=gone))
             await self._until(acls, there=False)
+
+    @contextlib.asynccontextmanager
+    async def _member(self, admin: Peer, is_wanted: bool) -> AsyncIterator[None]:
+        """A member of a consumer group, with partitions of both topics."""
+        if not is_wanted:
+            yield
+            return
+        await self._found(admin, 0, WITH_MEMBER)
+        beat = consumer_group_heartbeat.Request(
+            group_id=WITH_MEMBER,
+            member_id="a-member",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=["t", OTHER],
+            topic_partitions=[],
+        )
+        has: list[Any] = []
+        while len(has) < 2:
+            heard = await self._insist(admin, "ConsumerGroupHeartbeat", beat)
+            if heard.assignment is not None:
+                has = heard.assignment.topic_partitions
+            beat = consumer_group_heartbeat.Request(
+                group_id=WITH_MEMBER, member_id="a-member", member_epoch=heard.member_epoch, topic_partitions=has
+            )
+        try:
+            yield
+        finally:
+            beat.member_epoch = -1
+            await self._insist(admin, "ConsumerGroupHeartbeat", beat)
+            await self._insist(admin, "DeleteGroups", delete_groups.Request(groups_names=[WITH_MEMBER]))
 
     async def _change(self, admin: Peer, acls: list[create_acls.AclCreation]) -> None:
         made = await admin.ask("CreateAcls", create_acls.Request(creations=acls))

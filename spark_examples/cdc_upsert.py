@@ -1,6 +1,6 @@
 """Applies a database's change events to a Parquet table. Repeated changes, and repeated runs, have no effect.
 
-    python -m spark_examples.cdc_upsert [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+    python -m spark_examples.cdc_upsert [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 A change has the operation (c, u, d), the row after it, and its position in the database's log. The table keeps for each
 id the row with the highest position, even if deleted, so that an older change that is read again is ignored. Each batch
@@ -18,7 +18,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
-from kpybroker.spark import QUICK_JVM, checkpoint, session
+from kpybroker.spark import QUICK_JVM, Cluster, checkpoint, session
 from spark_examples.feeding import Record, create_topics, send
 from spark_examples.running import command_line
 
@@ -31,33 +31,33 @@ TABLE = f"id long, position long, op string, after struct<{ROW}>"
 CITIES = ["Graz", "Linz", "Wien", "Zürich"]
 
 
-def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
+def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
     """Feed half, fold, feed the rest, fold again, then repeat all without a checkpoint. Returns the table's rows."""
-    spark = session(bootstrap, settings=QUICK_JVM)
+    spark = session(cluster, settings=QUICK_JVM)
     topic = f"customers-{uuid.uuid4().hex[:6]}"
-    create_topics(bootstrap, topic)
+    create_topics(cluster, topic)
     everything = list(changes())
     table = workdir / "customers"
     for half in everything[: CHANGES // 2], everything[CHANGES // 2 :]:
-        send(bootstrap, topic, half)
-        fold(spark, bootstrap, topic, table, workdir / "checkpoint")
+        send(cluster, topic, half)
+        fold(spark, cluster, topic, table, workdir / "checkpoint")
     before = rows_of(spark, table)
-    fold(spark, bootstrap, topic, table, workdir / "checkpoint-of-the-replay")
+    fold(spark, cluster, topic, table, workdir / "checkpoint-of-the-replay")
     after = rows_of(spark, table)
     print(f"{len(after):,} customers; the replay changed {'nothing' if after.equals(before) else 'the table'}")
     return after
 
 
-def fold(spark: SparkSession, bootstrap: str, topic: str, table: Path, folder: Path) -> None:
+def fold(spark: SparkSession, cluster: Cluster, topic: str, table: Path, folder: Path) -> None:
     """Merge the changes since the checkpoint in `folder` into the table."""
-    kafka = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    kafka = {**cluster.spark_options(), "subscribe": topic, "startingOffsets": "earliest"}
     records = spark.readStream.format("kafka").options(**kafka, maxOffsetsPerTrigger="1000").load()
     change = F.from_json(F.col("value").cast("string"), CHANGE)
     query = (
         records.select(change.alias("change"))
         .select("change.*")
         .writeStream.foreachBatch(lambda batch, _: merge(batch, table))
-        .option("checkpointLocation", checkpoint(folder, bootstrap, topic))
+        .option("checkpointLocation", checkpoint(folder, cluster, topic))
         .trigger(availableNow=True)
         .start()
     )

@@ -1,6 +1,6 @@
 """Groups clicks in a shop into visits: session windows over events that arrive late, twice, or too late.
 
-    python -m spark_examples.clickstream_sessions [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+    python -m spark_examples.clickstream_sessions [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 A visit lasts while its user clicks again within GAP. Clicks arrive up to LATENESS after their time; those that arrive
 twice count once. Clicks behind the watermark are dropped, as their visit has been written. The stream runs once for
@@ -19,7 +19,7 @@ import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
-from kpybroker.spark import QUICK_JVM, checkpoint, session
+from kpybroker.spark import QUICK_JVM, Cluster, checkpoint, session
 from spark_examples.feeding import Record, create_topics, send
 from spark_examples.running import command_line
 
@@ -51,22 +51,22 @@ class Feed(NamedTuple):
     """Clicks behind the watermark."""
 
 
-def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
+def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
     """Feed and run the stream several times. Returns the visits, with columns VISIT."""
-    spark = session(bootstrap, settings=QUICK_JVM)
+    spark = session(cluster, settings=QUICK_JVM)
     topic = f"clicks-{uuid.uuid4().hex[:6]}"
-    create_topics(bootstrap, topic)
+    create_topics(cluster, topic)
     dropped = 0
     for feed in feeds():
-        send(bootstrap, topic, map(record_of, [*feed.clicks, *feed.too_late]))
-        dropped += take_visits(spark, bootstrap, topic, workdir)
+        send(cluster, topic, map(record_of, [*feed.clicks, *feed.too_late]))
+        dropped += take_visits(spark, cluster, topic, workdir)
     print(f"{dropped:,} clicks came too late and were dropped")
     return spark.read.parquet(str(workdir / "visits")).orderBy("user", "start").toPandas()
 
 
-def take_visits(spark: SparkSession, bootstrap: str, topic: str, workdir: Path) -> int:
+def take_visits(spark: SparkSession, cluster: Cluster, topic: str, workdir: Path) -> int:
     """Read new clicks and write the finished visits. Returns how many clicks were too late."""
-    kafka = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    kafka = {**cluster.spark_options(), "subscribe": topic, "startingOffsets": "earliest"}
     records = spark.readStream.format("kafka").options(**kafka).load()
     visits = (
         records.select(F.from_json(F.col("value").cast("string"), CLICK).alias("click"))
@@ -79,7 +79,7 @@ def take_visits(spark: SparkSession, bootstrap: str, topic: str, workdir: Path) 
     )
     query = (
         visits.writeStream.format("parquet")
-        .options(path=str(workdir / "visits"), checkpointLocation=checkpoint(workdir / "checkpoint", bootstrap, topic))
+        .options(path=str(workdir / "visits"), checkpointLocation=checkpoint(workdir / "checkpoint", cluster, topic))
         .trigger(availableNow=True)
         .start()
     )

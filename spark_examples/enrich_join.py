@@ -1,6 +1,6 @@
 """Joins flights with a changing registry of planes: a table in a compacted topic, where tombstones delete planes.
 
-    python -m spark_examples.enrich_join [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+    python -m spark_examples.enrich_join [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 The row of a plane is the value of its newest record; a tombstone deletes the plane. The stream reads the registry again
 for each batch, so that a flight is joined with every change that was acknowledged before the flight was sent, and with
@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from pyspark.sql.streaming import StreamingQuery
 
 from kpybroker.errors import ConfigError
-from kpybroker.spark import QUICK_JVM, checkpoint, session
+from kpybroker.spark import QUICK_JVM, Cluster, checkpoint, session
 from spark_examples.feeding import Record, create_topics, send
 from spark_examples.flights_table import flights
 from spark_examples.running import command_line
@@ -57,38 +57,38 @@ class Day(NamedTuple):
     """Flights as JSON, with the fields of FLIGHT."""
 
 
-def main(bootstrap: str, workdir: Path, *, cleaned: bool = True) -> pd.DataFrame:
+def main(cluster: Cluster, workdir: Path, *, cleaned: bool = True) -> pd.DataFrame:
     """Send changes and flights to a running stream, day by day. Returns flights with the columns of FLIGHT and
     PLANE."""
-    spark = session(bootstrap, settings=QUICK_JVM)
+    spark = session(cluster, settings=QUICK_JVM)
     run = uuid.uuid4().hex[:6]
     flown, registry = f"flights-{run}", f"planes-{run}"
-    create_topics(bootstrap, flown)
-    create_topics(bootstrap, registry, partitions=2, settings=COMPACTED | ({} if cleaned else NEVER_CLEANED))
-    changes = spark.read.format("kafka").options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": registry}).load()
-    query = enrich(spark, bootstrap, flown, changes, workdir)
+    create_topics(cluster, flown)
+    create_topics(cluster, registry, partitions=2, settings=COMPACTED | ({} if cleaned else NEVER_CLEANED))
+    changes = spark.read.format("kafka").options(**cluster.spark_options(), subscribe=registry).load()
+    query = enrich(spark, cluster, flown, changes, workdir)
     sent = 0
     for number, day in enumerate(days()):
-        sent += send(bootstrap, registry, day.changes)
+        sent += send(cluster, registry, day.changes)
         if cleaned and number in CLEANED_BEFORE:
             await_cleaning(changes.where(F.col("timestamp") < F.lit(day.date)))
-        send(bootstrap, flown, map(Record, day.flights))
+        send(cluster, flown, map(Record, day.flights))
         query.processAllAvailable()
     query.stop()
     print(f"{changes.count()} of {sent} changes are left in the topic of the registry")
     return spark.read.parquet(str(workdir / "flights")).orderBy("number").toPandas()
 
 
-def enrich(spark: SparkSession, bootstrap: str, flown: str, changes: DataFrame, workdir: Path) -> StreamingQuery:
+def enrich(spark: SparkSession, cluster: Cluster, flown: str, changes: DataFrame, workdir: Path) -> StreamingQuery:
     """Start the stream, which writes flights with their planes, or nulls for unknown planes, to Parquet."""
-    kafka = {"kafka.bootstrap.servers": bootstrap, "subscribe": flown, "startingOffsets": "earliest"}
+    kafka = {**cluster.spark_options(), "subscribe": flown, "startingOffsets": "earliest"}
     records = spark.readStream.format("kafka").options(**kafka).load()
     return (
         records.select(F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight"))
         .select("flight.*")
         .join(F.broadcast(table_of(changes)), "tailnum", "left")
         .writeStream.format("parquet")
-        .options(path=str(workdir / "flights"), checkpointLocation=checkpoint(workdir / "checkpoint", bootstrap, flown))
+        .options(path=str(workdir / "flights"), checkpointLocation=checkpoint(workdir / "checkpoint", cluster, flown))
         .trigger(processingTime="200 milliseconds")
         .start()
     )

@@ -1,6 +1,6 @@
 """Sums by account from a transactional topic, exact although the stream is killed twice.
 
-    python -m spark_examples.exactly_once_totals [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+    python -m spark_examples.exactly_once_totals [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 A third of the producer's transactions are aborted; `kafka.isolation.level=read_committed` skips their records. The
 stream runs in a separate process, which is killed with -9 during batches, together with its JVM. The sums are exact
@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
-from kpybroker.spark import QUICK_JVM, checkpoint, session
+from kpybroker.spark import QUICK_JVM, Cluster, checkpoint, session
 from spark_examples.feeding import create_topics
 from spark_examples.running import command_line
 
@@ -36,14 +36,14 @@ KILL_IN_BATCH = [2, 5]
 TRANSFER = "account long, cents long"
 
 
-def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
+def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
     """Feed, run and kill twice, then run to the end. Returns one row per account: account, transfers, cents."""
     topic = f"transfers-{uuid.uuid4().hex[:6]}"
-    create_topics(bootstrap, topic)
-    feed(bootstrap, topic)
+    create_topics(cluster, topic)
+    feed(cluster, topic)
     for kill_in in [*KILL_IN_BATCH, None]:
-        run_driver(bootstrap, topic, workdir, kill_in)
-    spark = session(bootstrap, settings=QUICK_JVM)
+        run_driver(cluster, topic, workdir, kill_in)
+    spark = session(cluster, settings=QUICK_JVM)
     sums = spark.read.parquet(str(workdir / "sums")).groupBy("account")
     return sums.agg(F.sum("transfers").alias("transfers"), F.sum("cents").alias("cents")).orderBy("account").toPandas()
 
@@ -56,8 +56,8 @@ def transactions() -> Iterator[tuple[list[tuple[int, int]], bool]]:
         yield transfers, number % 3 != 1
 
 
-def feed(bootstrap: str, topic: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+def feed(cluster: Cluster, topic: str) -> None:
+    producer = Producer({**cluster.confluent_settings(), "transactional.id": topic})
     producer.init_transactions(30)
     for transfers, is_committed in transactions():
         producer.begin_transaction()
@@ -67,11 +67,12 @@ def feed(bootstrap: str, topic: str) -> None:
         producer.commit_transaction(30) if is_committed else producer.abort_transaction(30)
 
 
-def run_driver(bootstrap: str, topic: str, workdir: Path, kill_in: int | None) -> None:
+def run_driver(cluster: Cluster, topic: str, workdir: Path, kill_in: int | None) -> None:
     """Run the stream in a separate process. Kill it and its JVM in batch `kill_in`, or let it end."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    command = [sys.executable, "-m", "spark_examples.exactly_once_totals", "drive", bootstrap, topic, str(workdir)]
+    command = [sys.executable, "-m", "spark_examples.exactly_once_totals", "drive", topic, str(workdir)]
+    command += [cluster.bootstrap, *([str(cluster.command_config)] if cluster.command_config else [])]
     with (
         (workdir / "driver.log").open("ab") as log,
         subprocess.Popen(
@@ -86,10 +87,10 @@ def run_driver(bootstrap: str, topic: str, workdir: Path, kill_in: int | None) -
         raise SystemExit(f"the stream ended with {driver.returncode}; see {workdir / 'driver.log'}")
 
 
-def drive(bootstrap: str, topic: str, workdir: Path) -> None:
+def drive(cluster: Cluster, topic: str, workdir: Path) -> None:
     """Run the stream: sum committed records batch by batch. Prints the number of each batch at its start."""
-    spark = session(bootstrap, settings=QUICK_JVM)
-    kafka = {"kafka.bootstrap.servers": bootstrap, "kafka.isolation.level": "read_committed", "subscribe": topic}
+    spark = session(cluster, settings=QUICK_JVM)
+    kafka = {**cluster.spark_options(), "kafka.isolation.level": "read_committed", "subscribe": topic}
     records = (
         spark.readStream.format("kafka")
         .options(**kafka, startingOffsets="earliest", maxOffsetsPerTrigger=str(MAX_BATCH))
@@ -105,7 +106,7 @@ def drive(bootstrap: str, topic: str, workdir: Path) -> None:
         records.select(F.from_json(F.col("value").cast("string"), TRANSFER).alias("transfer"))
         .select("transfer.*")
         .writeStream.foreachBatch(keep)
-        .option("checkpointLocation", checkpoint(workdir / "checkpoint", bootstrap, topic))
+        .option("checkpointLocation", checkpoint(workdir / "checkpoint", cluster, topic))
         .trigger(availableNow=True)
         .start()
     )
@@ -114,6 +115,7 @@ def drive(bootstrap: str, topic: str, workdir: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["drive"]:
-        drive(*sys.argv[2:4], Path(sys.argv[4]))
+        topic, workdir, bootstrap, *command_config = sys.argv[2:]
+        drive(Cluster(bootstrap, *map(Path, command_config)), topic, Path(workdir))
     else:
         command_line(main, __doc__)

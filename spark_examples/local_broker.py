@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kpybroker.errors import ConfigError
+from kpybroker.spark import Cluster
 
 
 @contextlib.contextmanager
-def local_broker(data_dir: Path, log: Path) -> Iterator[str]:
-    """Start `kpybroker dev` on a free port with its data under `data_dir`; yields the bootstrap address."""
+def local_broker(data_dir: Path, log: Path) -> Iterator[Cluster]:
+    """Start `kpybroker dev` on a free port with its data under `data_dir`; yields where it is."""
     command = [sys.executable, "-m", "kpybroker", "dev", "--port", "0", "--data-dir", str(data_dir)]
     with (
         log.open("ab") as stderr,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as broker,
     ):
         try:
-            yield _bootstrap(broker, log)
+            yield Cluster(_bootstrap(broker, log))
         finally:
             broker.send_signal(signal.SIGTERM)
 

@@ -1,6 +1,6 @@
 """Forwards valid orders, and sends all others unchanged to a dead letter topic, with headers that name their source.
 
-    python -m spark_examples.orders_dlq [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+    python -m spark_examples.orders_dlq [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 One stream with one sink: every row names its target topic. A dead letter has the key, value and headers of its source
 unchanged, and five more headers: `dlq.topic`, `dlq.partition`, `dlq.offset`, `dlq.timestamp`, `dlq.reason`. Spark's
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
-from kpybroker.spark import QUICK_JVM, checkpoint, session
+from kpybroker.spark import QUICK_JVM, Cluster, checkpoint, session
 from spark_examples.feeding import Record, create_topics, send
 from spark_examples.running import command_line
 
@@ -34,14 +34,14 @@ class Topics(NamedTuple):
     dead: str
 
 
-def main(bootstrap: str, workdir: Path) -> Topics:
+def main(cluster: Cluster, workdir: Path) -> Topics:
     """Feed and run the stream once. Returns the topics that it read and wrote."""
-    spark = session(bootstrap, settings=QUICK_JVM)
+    spark = session(cluster, settings=QUICK_JVM)
     run = uuid.uuid4().hex[:6]
     topics = Topics(f"orders-{run}", f"orders-accepted-{run}", f"orders-dead-{run}")
-    create_topics(bootstrap, *topics, partitions=3)
-    send(bootstrap, topics.orders, orders())
-    kafka = {"kafka.bootstrap.servers": bootstrap, "includeHeaders": "true"}
+    create_topics(cluster, *topics, partitions=3)
+    send(cluster, topics.orders, orders())
+    kafka = {**cluster.spark_options(), "includeHeaders": "true"}
     records = (
         spark.readStream.format("kafka")
         .options(**kafka, subscribe=topics.orders, startingOffsets="earliest", maxOffsetsPerTrigger="2000")
@@ -50,7 +50,7 @@ def main(bootstrap: str, workdir: Path) -> Topics:
     query = (
         sorted_out(records, topics)
         .writeStream.format("kafka")
-        .options(**kafka, checkpointLocation=checkpoint(workdir / "checkpoint", bootstrap, topics.orders))
+        .options(**kafka, checkpointLocation=checkpoint(workdir / "checkpoint", cluster, topics.orders))
         .trigger(availableNow=True)
         .start()
     )

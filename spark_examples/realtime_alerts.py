@@ -1,6 +1,6 @@
 """Alerts within milliseconds of a payment: Spark's real-time mode, which processes each record as it arrives.
 
-    python -m spark_examples.realtime_alerts [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+    python -m spark_examples.realtime_alerts [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 Needs PySpark 4.1 or later. The trigger interval is not the delay of a record but the interval of checkpoints: a batch
 lasts that long, and one task per partition reads during it and needs a core. An unfinished batch is repeated after a
@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from pyspark.sql.streaming import StreamingQuery
 
 from kpybroker.errors import ConfigError
-from kpybroker.spark import QUICK_JVM, checkpoint, session
+from kpybroker.spark import QUICK_JVM, Cluster, checkpoint, session
 from kpybroker.spark.prerequisites import spark_version
 from spark_examples.feeding import create_topics
 from spark_examples.running import command_line
@@ -45,17 +45,17 @@ class Payment(NamedTuple):
     cents: int
 
 
-def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
+def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
     """Start the stream, pay, and wait for the alerts. Returns a row (id, ms) for each, in order of arrival."""
     if spark_version() < OLDEST_SPARK:
         found = pyspark.__version__
         raise ConfigError(f"real-time mode needs PySpark 4.1 or later, this is {found}: pip install --upgrade pyspark")
-    spark = session(bootstrap, cores=PARTITIONS, settings=QUICK_JVM)
+    spark = session(cluster, cores=PARTITIONS, settings=QUICK_JVM)
     run = uuid.uuid4().hex[:6]
     paid, alerts = f"payments-{run}", f"alerts-{run}"
-    create_topics(bootstrap, paid, alerts, partitions=PARTITIONS)
-    query = watch(spark, bootstrap, paid, alerts, workdir / "checkpoint")
-    customer = Customer(bootstrap, paid, alerts, query)
+    create_topics(cluster, paid, alerts, partitions=PARTITIONS)
+    query = watch(spark, cluster, paid, alerts, workdir / "checkpoint")
+    customer = Customer(cluster, paid, alerts, query)
     for number in range(PARTITIONS):
         customer.pay(Payment(f"first {number}", LIMIT_CENTS + 1), number)
     customer.listen(PATIENCE_S, PARTITIONS)  # by then both tasks run, and the clients are connected
@@ -73,16 +73,16 @@ def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
     return found
 
 
-def watch(spark: SparkSession, bootstrap: str, paid: str, alerts: str, folder: Path) -> StreamingQuery:
+def watch(spark: SparkSession, cluster: Cluster, paid: str, alerts: str, folder: Path) -> StreamingQuery:
     """Start the stream, which forwards payments above the limit unchanged."""
-    kafka = {"kafka.bootstrap.servers": bootstrap}
+    kafka = cluster.spark_options()
     records = spark.readStream.format("kafka").options(**kafka, subscribe=paid, startingOffsets="earliest").load()
     payment = F.from_json(F.col("value").cast("string"), PAYMENT)
     return (
         records.where(payment["cents"] > LIMIT_CENTS)
         .select("key", "value")
         .writeStream.format("kafka")
-        .options(**kafka, topic=alerts, checkpointLocation=checkpoint(folder, bootstrap, paid))
+        .options(**kafka, topic=alerts, checkpointLocation=checkpoint(folder, cluster, paid))
         .outputMode("update")
         .trigger(realTime=CHECKPOINT_EVERY)
         .start()
@@ -92,14 +92,14 @@ def watch(spark: SparkSession, bootstrap: str, paid: str, alerts: str, folder: P
 class Customer:
     """Sends payments, and waits for alerts."""
 
-    def __init__(self, bootstrap: str, paid: str, alerts: str, query: StreamingQuery) -> None:
+    def __init__(self, cluster: Cluster, paid: str, alerts: str, query: StreamingQuery) -> None:
         self.waited_ms: dict[str, float] = {}
         """Payment id -> latency, in the order of the alerts."""
         self._paid_at: dict[str, float] = {}
         self._topic = paid
         self._query = query
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": alerts})
+        self._producer = Producer({**cluster.confluent_settings(), "linger.ms": 0})
+        self._consumer = Consumer({**cluster.confluent_settings(), "group.id": alerts})
         self._consumer.assign([TopicPartition(alerts, partition, 0) for partition in range(PARTITIONS)])
 
     def pay(self, payment: Payment, partition: int = -1) -> None:

@@ -1,6 +1,6 @@
 """Retries refused payments with growing delays through retry topics, and finally sends them to a dead letter topic.
 
-    python -m spark_examples.retry_with_backoff [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+    python -m spark_examples.retry_with_backoff [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 One stage reads the payments, and one stage reads each retry topic. A stage waits until a payment is due, tries it, and
 forwards it: to `paid`, to the next retry topic, or after the last one to `dead`. Headers have the number of attempts
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
-from kpybroker.spark import QUICK_JVM, checkpoint, session
+from kpybroker.spark import QUICK_JVM, Cluster, checkpoint, session
 from spark_examples.feeding import Record, create_topics, send
 from spark_examples.forwarding import Forwarder
 from spark_examples.running import command_line
@@ -45,25 +45,25 @@ class Topics(NamedTuple):
     dead: str
 
 
-def main(bootstrap: str, workdir: Path) -> Topics:
+def main(cluster: Cluster, workdir: Path) -> Topics:
     """Feed, and run every stage until it has nothing left. Returns the topics."""
-    spark = session(bootstrap, settings=QUICK_JVM)
+    spark = session(cluster, settings=QUICK_JVM)
     run = uuid.uuid4().hex[:6]
     stages = [f"payments-{run}", *(f"payments-retry-{number}-{run}" for number, _ in enumerate(DELAYS_MS, 1))]
     topics = Topics(stages, f"payments-paid-{run}", f"payments-dead-{run}")
-    create_topics(bootstrap, *topics.stages, topics.paid, topics.dead, partitions=PARTITIONS)
-    send(bootstrap, topics.stages[0], payments())
+    create_topics(cluster, *topics.stages, topics.paid, topics.dead, partitions=PARTITIONS)
+    send(cluster, topics.stages[0], payments())
     for attempts in range(len(topics.stages)):  # with a continuous input, all stages run all the time
-        run_stage(spark, bootstrap, topics, attempts, workdir)
+        run_stage(spark, cluster, topics, attempts, workdir)
     return topics
 
 
-def run_stage(spark: SparkSession, bootstrap: str, topics: Topics, attempts: int, workdir: Path) -> None:
+def run_stage(spark: SparkSession, cluster: Cluster, topics: Topics, attempts: int, workdir: Path) -> None:
     """Process the payments with `attempts` earlier attempts."""
     source = topics.stages[attempts]
-    kafka = {"kafka.bootstrap.servers": bootstrap, "kafka.isolation.level": "read_committed", "includeHeaders": "true"}
+    kafka = {**cluster.spark_options(), "kafka.isolation.level": "read_committed", "includeHeaders": "true"}
     more = {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": MAX_BATCH}
-    forwarder = Forwarder(bootstrap, source, PARTITIONS, group=f"{source}-settled")
+    forwarder = Forwarder(cluster, source, PARTITIONS, group=f"{source}-settled")
 
     def settle(batch: DataFrame, _: int) -> None:
         due_ms = batch.agg(F.max(header("retry.due").cast("long"))).first()[0]
@@ -78,7 +78,7 @@ def run_stage(spark: SparkSession, bootstrap: str, topics: Topics, attempts: int
             .options(**kafka, **more)
             .load()
             .writeStream.foreachBatch(settle)
-            .option("checkpointLocation", checkpoint(workdir / f"stage-{attempts}", bootstrap, source))
+            .option("checkpointLocation", checkpoint(workdir / f"stage-{attempts}", cluster, source))
             .trigger(availableNow=True)
             .start()
         )

@@ -3,6 +3,7 @@ exist."""
 
 from __future__ import annotations
 
+import copy
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from compose_spec import ComposeSpecification, Service
 from kpybroker.cli.environment import read_environment, setting_name
 from kpybroker.config import BrokerConfig, parse_config, parse_setting
 from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.properties import check_names, parse_properties
 from kpybroker.server.metrics.endpoints import PATHS
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -155,6 +157,58 @@ def test_probes_request_served_paths() -> None:
         assert path in PATHS
     annotations = stateful["spec"]["template"]["metadata"]["annotations"]
     assert int(annotations["prometheus.io/port"]) == config.http_port
+
+
+def in_the_runbook(language: str) -> list[str]:
+    """Its blocks in this language."""
+    page = (DEPLOY.parent / "docs" / "runbook.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+def patched(manifest: dict[str, Any], patch: list[dict[str, Any]]) -> dict[str, Any]:
+    """With the `add` operations of a JSON patch (RFC 6902)."""
+    found = copy.deepcopy(manifest)
+    for step in patch:
+        assert step["op"] == "add", "this test knows no other one"
+        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]]
+        at: Any = found
+        for part in way:
+            at = at[int(part)] if isinstance(at, list) else at[part]
+        if isinstance(at, list):
+            assert last == "-"
+            at.append(step["value"])
+        else:
+            assert last not in at
+            at[last] = step["value"]
+    return found
+
+
+def test_the_patch_of_the_runbook_gives_tls_and_a_token_to_the_manifest() -> None:
+    scrape, patch = (yaml.safe_load(block) for block in in_the_runbook("yaml"))
+    stateful = patched(of_kind("StatefulSet")[0], patch)
+    kubernetes_validate.validate(stateful, KUBERNETES, strict=True)
+    spec = stateful["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    config = config_of([expanded(argument, pods()[0]) for argument in container["args"]])
+    (volume,) = spec["volumes"]
+    assert volume["secret"]["defaultMode"] & 0o007 == 0, "a file that everybody may read is refused"
+    (mounted,) = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == volume["name"]]
+    assert config.http_token_file is not None
+    store = config.static[f"listener.name.{str(config.http_tls_listener).lower()}.ssl.keystore.location"]
+    assert {Path(config.http_token_file).parent, Path(store).parent} == {Path(mounted)}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        asked = container[probe]["httpGet"]
+        assert asked["scheme"] == "HTTPS"
+        assert asked["path"] not in config.http_token_paths, "a kubelet has no token"
+    (job,) = scrape["scrape_configs"]
+    assert job["metrics_path"] in config.http_token_paths
+    assert (job["scheme"], job["authorization"]["type"]) == ("https", "Bearer")
+    (settings,) = in_the_runbook("properties")
+    written = parse_properties(settings, "the runbook")
+    check_names(written, "the runbook")
+    assert {name for name in written if name.startswith("kpybroker.http.t")} == {
+        name for name in config.static if name.startswith("kpybroker.http.t")
+    }
 
 
 # ---- Compose

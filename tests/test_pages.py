@@ -62,7 +62,7 @@ def test_a_page_uses_topics_that_the_readme_has_not_filled(page: str) -> None:
 @each_page
 def test_every_block_is_run(page: str) -> None:
     named = re.findall(r"^ *```(\S+)$", text_of(page), re.MULTILINE)
-    assert set(named) <= {"sh", "python", "json", "text"}, (
+    assert set(named) <= {"sh", "python", "json", "properties", "text", "yaml"}, (
         "name a shell `sh`; what is not run is `text`, or has no name"
     )
     fences = [language for language in named if language in ("sh", "python")]

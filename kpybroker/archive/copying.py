@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kpybroker.archive.store import Store
+    from kpybroker.spark.cluster import Cluster
 
 
 class Copier:
@@ -28,14 +29,14 @@ class Copier:
     def __init__(
         self,
         spark: Callable[[], SparkSession],
-        bootstrap: str,
+        cluster: Cluster,
         store: Store,
         history: ArchiveHistory,
         isolation: str,
         timeout_ms: int,
     ) -> None:
         self._spark = spark
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._store = store
         self._isolation = isolation
         self._timeout_ms = timeout_ms
@@ -68,7 +69,7 @@ class Copier:
 
     def _require_same(self, cluster_id: str, topic_ids: dict[str, str]) -> None:
         """Raises CommandFailed if topics were recreated since the plan, as the records may be from both."""
-        now, found = describe(self._bootstrap, sorted(topic_ids), self._isolation, self._timeout_ms)
+        now, found = describe(self._cluster, sorted(topic_ids), self._isolation, self._timeout_ms)
         changed = [topic.name for topic in found if topic.topic_id != topic_ids[topic.name]]
         if changed or now != cluster_id:
             what = f"{changed[0]} was deleted and recreated" if changed else "another cluster answered"
@@ -82,7 +83,7 @@ class Copier:
         spark = self._spark()  # must exist before any Column is created
         seen = Observation()
         count, _, _, checksum = facts.summary()
-        records = facts.read_topics(spark, self._bootstrap, offsets, self._isolation)
+        records = facts.read_topics(spark, self._cluster, offsets, self._isolation)
         records = records.observe(seen, count.alias("records"), checksum.alias("checksum"))
         order = ["topic", "partition", "day", "offset"]
         dated = records.withColumn("day", F.to_date("timestamp"))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from kpybroker.archive.history import TopicPartition
+    from kpybroker.spark.cluster import Cluster
 
 SCHEMA = (
     "key binary, value binary, offset bigint, timestamp timestamp, timestampType int, "
@@ -121,7 +122,7 @@ def repeated(records: DataFrame) -> dict[TopicPartition, int]:
 
 
 def read_topics(
-    spark: SparkSession, bootstrap: str, ranges: Mapping[TopicPartition, tuple[int, int]], isolation: str
+    spark: SparkSession, cluster: Cluster, ranges: Mapping[TopicPartition, tuple[int, int]], isolation: str
 ) -> DataFrame:
     """The current records in [start, end) of each partition, with the columns of Spark's Kafka source."""
     places: dict[str, list[int]] = {}
@@ -132,7 +133,7 @@ def read_topics(
         starts.setdefault(topic, {})[str(partition)] = start
         ends.setdefault(topic, {})[str(partition)] = end
     options = {
-        "kafka.bootstrap.servers": bootstrap,
+        **cluster.spark_options(),
         "kafka.isolation.level": isolation,
         "assign": json.dumps(places),
         "startingOffsets": json.dumps(starts),

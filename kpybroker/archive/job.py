@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from kpybroker.archive import replaying, verifying
-from kpybroker.archive.cluster import describe
+from kpybroker.archive.cluster import describe, require_rights
 from kpybroker.archive.copying import Copier
 from kpybroker.archive.facts import own, read_files
 from kpybroker.archive.history import ArchiveHistory, commit, load, new_run
@@ -27,7 +27,7 @@ from kpybroker.archive.planning import plan, rounds, without_deleted
 from kpybroker.archive.store import open_store
 from kpybroker.client.client import CommandFailed
 from kpybroker.client.session import TIMEOUT_MS
-from kpybroker.spark import explained
+from kpybroker.spark import Cluster, explained
 from kpybroker.spark.prerequisites import require_java
 
 Spark = Callable[[], SparkSession]
@@ -44,7 +44,7 @@ def _quiet(done: int, total: int) -> None:
 
 def copy(
     spark: Spark,
-    bootstrap: str,
+    cluster: Cluster | str,
     where: str,
     topics: Sequence[str],
     *,
@@ -57,7 +57,8 @@ def copy(
 
     Returns the new spans with their topics. Raises CommandFailed, ConfigError; committed rounds stay.
     """
-    cluster_id, found = describe(bootstrap, sorted(set(topics)), isolation, timeout_ms)
+    cluster = Cluster.of(cluster)
+    cluster_id, found = describe(cluster, sorted(set(topics)), isolation, timeout_ms)
     with plain_errors():
         store = open_store(where, spark)
         history = load(store)
@@ -71,11 +72,11 @@ def copy(
             return copied
         require_java()
         store.require_writable()
-        copier = Copier(cache(lambda: own(spark())), bootstrap, store, history, isolation, timeout_ms)
+        copier = Copier(cache(lambda: own(spark())), cluster, store, history, isolation, timeout_ms)
         done = 0
         advance(done, total)
         for turn in rounds(ranges, round_offsets):
-            _, now = describe(bootstrap, sorted(ids), isolation, timeout_ms)
+            _, now = describe(cluster, sorted(ids), isolation, timeout_ms)
             manifest = copier.copy(without_deleted(turn, now), cluster_id, ids)
             spans = [(topic.name, span) for topic in manifest.topics for span in topic.spans]
             copied += spans
@@ -85,7 +86,7 @@ def copy(
 
 
 def verify(
-    spark: Spark, bootstrap: str, where: str, *, with_topics: bool = True, timeout_ms: int = TIMEOUT_MS
+    spark: Spark, cluster: Cluster | str, where: str, *, with_topics: bool = True, timeout_ms: int = TIMEOUT_MS
 ) -> tuple[ArchiveHistory, verifying.Verdict]:
     """Compare the archive with its manifests and with the topics. Raises CommandFailed if it cannot be read."""
     with plain_errors():
@@ -99,18 +100,19 @@ def verify(
         ours = own(spark())
         right = verifying.look_into_files(ours, store, files, verdict)
         if with_topics:
-            cluster_id, topics = describe(bootstrap, sorted(history.topic_ids), origin.isolation, timeout_ms)
+            cluster = Cluster.of(cluster)
+            cluster_id, topics = describe(cluster, sorted(history.topic_ids), origin.isolation, timeout_ms)
             history.require(cluster_id, {topic.name: topic.topic_id for topic in topics}, origin.isolation, store.uri)
             verifying.look_at_offsets(history, topics, verdict)
             sound = {file.path for file in right}
             damaged = {place for place, file in history.files() if file.path not in sound}
-            verifying.Comparison(ours, bootstrap, store, history, topics, damaged).run(verdict)
+            verifying.Comparison(ours, cluster, store, history, topics, damaged).run(verdict)
         return history, verdict
 
 
 def replay(
     spark: Spark,
-    bootstrap: str,
+    cluster: Cluster | str,
     where: str,
     wanted: replaying.ReplayScope,
     target: str,
@@ -130,8 +132,10 @@ def replay(
         if wanted.topic not in history.topic_ids:
             known = ", ".join(sorted(history.topic_ids)) or "nothing"
             raise CommandFailed(f"{store.uri} does not have {wanted.topic}; it has {known}")
-        _, (topic,) = describe(bootstrap, [target], "read_uncommitted", timeout_ms)
+        cluster = Cluster.of(cluster)
+        _, (topic,) = describe(cluster, [target], "read_uncommitted", timeout_ms)
         group = replaying.name_of_replay(history, wanted, topic.topic_id, name)
+        require_rights(cluster, group, timeout_ms)
         paths = replaying.files_of(history, wanted)
         if not paths:
             raise CommandFailed(f"{store.uri} has no such records of {wanted.topic}")
@@ -144,7 +148,7 @@ def replay(
                 f"{target} has {len(topic.offsets)} partitions, but the records need {max(sizes) + 1}: "
                 f"`kpybroker topics alter {target} --partitions {max(sizes) + 1}`"
             )
-        work = replaying.TopicReplay(bootstrap, target, group, sizes)
+        work = replaying.TopicReplay(cluster, target, group, sizes)
         with ThreadPoolExecutor(1) as pool:
             sending = pool.submit(work.run, records)
             while not wait([sending], LOOK_S).done:
@@ -214,4 +218,4 @@ def plain_errors() -> Iterator[None]:
     except (Py4JJavaError, PySparkException) as error:
         raise CommandFailed(f"Spark failed: {explained(error)}") from error
     except KafkaException as error:
-        raise CommandFailed(f"the replay's progress cannot be read: {error.args[0].str()}") from error
+        raise CommandFailed(f"the replay's progress cannot be read: {explained(error)}") from error

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from kpybroker.archive.history import ArchiveHistory
     from kpybroker.archive.manifest import ArchivedFile
     from kpybroker.archive.store import Store
+    from kpybroker.spark.cluster import Cluster
 
+REPLAY = "kpybroker-replay-"
+"""The prefix of groups and transactional ids, for ACLs."""
 RECORDS_MAX = 10_000
 """The most records in one transaction; after a kill all of them are sent again."""
 BYTES_MAX = 4 << 20
@@ -80,7 +83,7 @@ def name_of_replay(history: ArchiveHistory, wanted: ReplayScope, target_id: str,
     """The replay's group and prefix of transactional ids: the same for the same records and the same target topic."""
     assert history.origin is not None, "the topic is in the archive"
     what = repr((history.origin.cluster_id, history.topic_ids[wanted.topic], wanted, target_id, name))
-    return f"kpybroker-replay-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+    return f"{REPLAY}{hashlib.sha256(what.encode()).hexdigest()[:16]}"
 
 
 def select(spark: SparkSession, store: Store, paths: Iterable[str], wanted: ReplayScope) -> DataFrame:
@@ -126,9 +129,9 @@ def committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPar
 class TopicReplay:
     """Sends records to their partitions in the topic `target`. `group` has the committed position of the replay."""
 
-    def __init__(self, bootstrap: str, target: str, group: str, sizes: dict[int, Size]) -> None:
+    def __init__(self, cluster: Cluster, target: str, group: str, sizes: dict[int, Size]) -> None:
         self.total = sum(size.records for size in sizes.values())
-        self._bootstrap = bootstrap
+        self._settings = cluster.confluent_settings()
         self._target = target
         self._group = group
         self._sizes = sizes
@@ -140,12 +143,12 @@ class TopicReplay:
             len(self._sizes), "partition"
         )
         ordered = parted.sortWithinPartitions("partition", "offset")
-        sent = ordered.mapInArrow(_sender(self._bootstrap, self._target, self._group), SENT).collect()
+        sent = ordered.mapInArrow(_sender(self._settings, self._target, self._group), SENT).collect()
         return {row.partition: row.records for row in sent}
 
     def done(self) -> int:
         """An estimate of committed records, including former runs: it assumes that records are spread evenly."""
-        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": self._group, "log_level": 0})
+        consumer = Consumer({**self._settings, "group.id": self._group, "log_level": 0})
         try:
             places = [TopicPartition(self._target, partition) for partition in self._sizes]
             done = 0
@@ -157,14 +160,16 @@ class TopicReplay:
             consumer.close()
 
 
-def _sender(bootstrap: str, target: str, group: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _sender(
+    settings: dict[str, str], target: str, group: str
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function that Spark's Python workers run; they need kpybroker and confluent-kafka."""
 
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for partition, rows in groupby(_rows(batches), key=lambda row: row[0]):
-            records = _Sending(bootstrap, target, group, partition).send(rows)
+            records = _Sending(settings, target, group, partition).send(rows)
             columns = [pa.array([partition], pa.int32()), pa.array([records], pa.int64())]
             yield pa.RecordBatch.from_arrays(columns, ["partition", "records"])
 
@@ -182,12 +187,12 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
 class _Sending:
     """Sends one partition with a transactional producer, which fences that of a killed run."""
 
-    def __init__(self, bootstrap: str, target: str, group: str, partition: int) -> None:
+    def __init__(self, settings: dict[str, str], target: str, group: str, partition: int) -> None:
         self._target = target
         self._partition = partition
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **settings,
                 "transactional.id": f"{group}-{partition}",
                 "compression.type": "lz4",
                 "linger.ms": 20,
@@ -198,7 +203,7 @@ class _Sending:
             }
         )
         self._producer.init_transactions(TIMEOUT_S)
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+        self._consumer = Consumer({**settings, "group.id": group, "log_level": 0})
         self._from = committed(self._consumer, [TopicPartition(target, partition)])[0].offset
 
     def send(self, rows: Iterable[Row]) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kpybroker.archive.manifest import ArchivedFile
     from kpybroker.archive.planning import Topic
     from kpybroker.archive.store import Store
+    from kpybroker.spark.cluster import Cluster
 
 
 @dataclass(slots=True)
@@ -136,7 +137,7 @@ class Comparison:
     def __init__(
         self,
         spark: SparkSession,
-        bootstrap: str,
+        cluster: Cluster,
         store: Store,
         history: ArchiveHistory,
         topics: list[Topic],
@@ -161,7 +162,7 @@ class Comparison:
             if (topic.name, partition) in begins.keys() - damaged
         }
         self._ranges = {place: (start, end) for place, (start, end) in self._ranges.items() if start < end}
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._isolation = history.origin.isolation
 
     def run(self, verdict: Verdict) -> None:
@@ -183,7 +184,7 @@ class Comparison:
             self._name(differ, verdict)
 
     def _of_topics(self) -> DataFrame:
-        return facts.read_topics(self._spark, self._bootstrap, self._ranges, self._isolation)
+        return facts.read_topics(self._spark, self._cluster, self._ranges, self._isolation)
 
     def _of_archive(self) -> dict[TopicPartition, tuple[int, int]]:
         """By partition, the number and checksum of the records in the range; for whole files from the manifest."""

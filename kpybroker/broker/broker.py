@@ -41,7 +41,7 @@ class Broker:
         self.world = world
         self.background = background = BackgroundTasks()
         self.long_work = LongWork()
-        self.metadata = metadata = MetadataView(config)
+        self.metadata = metadata = MetadataView(config, world.wall_ms)
         self.quorum = Quorum(world, config, directories[0])
         self.controller = Controller(
             world, config, self.quorum, lambda bug: background.fail(f"bug in the controller: {bug!r}"), self._applied

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from kpybroker.call import Answers
 from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config.own_keys import JSON
 from kpybroker.metadata import whereabouts
 from kpybroker.metadata.dynamic_configs import DynamicConfigs
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import Leader
+from kpybroker.security.audit import Json
 from kpybroker.security.authorizer import Authorizer
 from kpybroker.security.standard_authorizer import StandardAuthorizer
 from kpybroker.topics import INTERNAL_TOPICS
@@ -18,7 +21,7 @@ from kpybroker.topics import INTERNAL_TOPICS
 class MetadataView:
     """The current Image of one node. `follow` moves it to the next one."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, wall_ms: Callable[[], int]) -> None:
         self._node_id = config.node_id
         self.image = Image()
         self.dynamic = DynamicConfigs(config, config.node_id)
@@ -34,6 +37,7 @@ class MetadataView:
                 config.super_users,
                 allow_everyone=config.allow_everyone_if_no_acl_found,
                 now=asyncio.get_running_loop().time,
+                wording=Json(wall_ms) if config.audit_format == JSON else None,
             )
         self._departed = whereabouts.Departed()
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kpybroker.archive.manifest import Span
+    from kpybroker.spark import Cluster
 
 ISOLATIONS = ("read_committed", "read_uncommitted")
 
@@ -74,9 +75,16 @@ class Engine:
             if ours and "spark.jars" in self._settings:
                 self._settings["spark.jars"] += f",{ours}"  # the connector's jars, if they are local
             self._session = session(
-                options.bootstrap(), master=self._master, memory=self._memory, log=self._log, settings=self._settings
+                self.cluster, master=self._master, memory=self._memory, log=self._log, settings=self._settings
             )
         return self._session
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster of the options."""
+        from kpybroker.spark import Cluster
+
+        return Cluster(options.bootstrap(), options.command_config())
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -141,7 +149,7 @@ def copy(
 
         spans = job.copy(
             engine,
-            options.bootstrap(),
+            engine.cluster,
             to,
             topics,
             isolation=isolation,
@@ -213,7 +221,7 @@ def verify(
         from kpybroker.archive import job
 
         history, verdict = job.verify(
-            engine, options.bootstrap(), where, with_topics=not archive_alone, timeout_ms=options.timeout_ms()
+            engine, engine.cluster, where, with_topics=not archive_alone, timeout_ms=options.timeout_ms()
         )
     rows = _by_partition(list(history.spans()))
     for row in rows:
@@ -270,7 +278,7 @@ def replay(
         wanted = ReplayScope(topic, from_offset, to_offset, start_ms, end_ms, tuple(sorted(set(partition or ()))))
         sent = job.replay(
             engine,
-            options.bootstrap(),
+            engine.cluster,
             where,
             wanted,
             into,

@@ -23,7 +23,7 @@ from kpybroker.wire.rpc.metadata import MetadataResponseTopic
 
 T = TypeVar("T")
 
-HTTP_HOST, HTTP_PORT = "kpybroker.http.host", "kpybroker.http.port"
+HTTP_HOST, HTTP_PORT, HTTP_TLS = "kpybroker.http.host", "kpybroker.http.port", "kpybroker.http.tls.listener"
 ASKED_MAX = 10_000
 """The most partitions in one ListOffsets."""
 
@@ -190,11 +190,15 @@ def _disk(row: describe_log_dirs.DescribeLogDirsResult) -> LogDirUsage:
 
 
 async def _http_of(client: Client, node_id: int) -> str | None:
-    """host:port of /metrics; None if it is not served, or on a port that the system has picked."""
+    """host:port of /metrics, behind https:// if it has TLS; None if it is not served, or on a port that the system
+    picked."""
     resource = describe_configs.DescribeConfigsResource(
-        resource_type=ResourceType.BROKER, resource_name=str(node_id), configuration_keys=[HTTP_HOST, HTTP_PORT]
+        resource_type=ResourceType.BROKER,
+        resource_name=str(node_id),
+        configuration_keys=[HTTP_HOST, HTTP_PORT, HTTP_TLS],
     )
     response = await client.ask("DescribeConfigs", describe_configs.Request(resources=[resource]), node=node_id)
     found = {setting.name: setting.value for row in response.results for setting in row.configs}
     host, port = found.get(HTTP_HOST), found.get(HTTP_PORT)
-    return f"{host}:{port}" if host and port and port != "0" else None
+    scheme = "https://" if found.get(HTTP_TLS) else ""
+    return f"{scheme}{host}:{port}" if host and port and port != "0" else None

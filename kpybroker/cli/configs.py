@@ -11,6 +11,7 @@ from kpybroker.cli import options
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.client.client import Client, CommandFailed, check
+from kpybroker.config.properties import shown_name
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ConfigError
 from kpybroker.wire.rpc import describe_configs, incremental_alter_configs
@@ -137,7 +138,7 @@ def _only_settings(texts: list[str]) -> list[str]:
     for text in texts:
         if "=" not in text:
             raise ConfigError(
-                f"{text!r} is not NAME=VALUE; if it is a topic, write --topic {text}: "
+                f"{shown_name(text)} is not NAME=VALUE; a topic is named with --topic: "
                 "`kpybroker configs set --topic TOPIC NAME=VALUE`"
             )
     return texts

@@ -21,6 +21,7 @@ libraries."""
 CONTROLLERS = 48
 """Reserve for connections of nodes to a controller listener, to which max.connections does not apply."""
 HTTP_CONNECTIONS = 64
+"""Reserve for those of kpybroker.http.port; with TLS, as much again for handshakes."""
 DIRECTORY = 2
 """Reserve for each further log directory: its lock and its syncs."""
 FILES, FILES_MIN = "kpybroker.max.open.files", 16
@@ -57,8 +58,9 @@ def set_descriptor_limits(config: BrokerConfig) -> BrokerConfig:
 def reserved_descriptors(config: BrokerConfig) -> int:
     """Descriptors that are reserved for purposes other than segments and connections of clients."""
     http = HTTP_CONNECTIONS if config.http_port is not None else 0
+    handshakes = HTTP_CONNECTIONS if http and config.http_tls_listener is not None else 0
     controllers = CONTROLLERS if config.controller_listeners else 0
-    return KEPT_BACK + controllers + http + DIRECTORY * (len(config.log_dirs) - 1)
+    return KEPT_BACK + controllers + http + handshakes + DIRECTORY * (len(config.log_dirs) - 1)
 
 
 def shares(descriptors: int, config: BrokerConfig) -> DescriptorLimits:

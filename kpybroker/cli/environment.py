@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from kpybroker.cli.properties import read_properties
 from kpybroker.config import parse_properties
+from kpybroker.config.property_files import read_properties
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from struct import Struct, error
 
 from kpybroker.cli import cluster_facts
 from kpybroker.client.client import LATEST, Client, CommandFailed, check, nearest_name
+from kpybroker.client.coordinators import coordinator
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups.classic.subscription import build_assignment
 from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import (
     consumer_group_describe,
     describe_groups,
-    find_coordinator,
     list_groups,
     offset_commit,
     offset_fetch,
@@ -22,8 +22,6 @@ from kpybroker.wire.rpc import (
 
 NAMES_NOT_IDS = 9
 """The last version of OffsetFetch and OffsetCommit with topic names, which offsets of deleted topics still have."""
-OF_GROUPS, OF_TRANSACTIONS = 0, 1
-"""Coordinator types of FindCoordinator."""
 WITHOUT_MEMBERS = ("Empty", "Dead")
 _COUNT = Struct(">i")
 _LENGTH = Struct(">h")
@@ -54,20 +52,6 @@ class PartitionProgress:
         if self.committed is None or self.end is None:
             return None
         return max(0, self.end - self.committed)
-
-
-async def coordinator(client: Client, name: str, kind: int = OF_GROUPS) -> int:
-    """The coordinator of a group or transactional id. Adds its address to the client. Raises KafkaError."""
-
-    async def attempt() -> int:
-        request = find_coordinator.Request(key=name, key_type=kind, coordinator_keys=[name])
-        response = await client.ask("FindCoordinator", request)
-        found = response.coordinators[0] if response.coordinators else response
-        check(found.error_code, found.error_message or f"the coordinator of {name}")
-        client.brokers[found.node_id] = (found.host, found.port)
-        return int(found.node_id)
-
-    return await client.patiently(attempt)
 
 
 async def list_all(client: Client) -> list[list_groups.ListedGroup]:

@@ -1,6 +1,7 @@
 """`python -m kpybroker.cli.health [PATH]`: exits with 0 if the node in this container answers PATH with 200, else 1.
 
-PATH is /readyz (clients are served) or /healthz (the process answers). The environment has the port.
+PATH is /readyz (clients are served) or /healthz (the process answers). The environment has the port, and whether it
+needs TLS and a token.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 import http.client
 import os
 import sys
+from pathlib import Path
 
 TIMEOUT_S = 5
 PORT = "KAFKA_KPYBROKER_HTTP_PORT"
+TLS_LISTENER = "KAFKA_KPYBROKER_HTTP_TLS_LISTENER"
+TOKEN_FILE = "KAFKA_KPYBROKER_HTTP_TOKEN_FILE"
 
 
 def main() -> int:
@@ -20,9 +24,9 @@ def main() -> int:
     if not port.isdecimal():
         print(f"{PORT}={port} is not a port", file=sys.stderr)
         return 1
-    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=TIMEOUT_S)
+    connection = _connection(int(port))
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=_headers())
         answer = connection.getresponse()
         text = answer.read(2000).decode(errors="replace").strip()
     except (OSError, http.client.HTTPException) as error:
@@ -32,6 +36,22 @@ def main() -> int:
         connection.close()
     print(text or answer.status)
     return 0 if answer.status == http.client.OK else 1
+
+
+def _connection(port: int) -> http.client.HTTPConnection:
+    if not os.environ.get(TLS_LISTENER):
+        return http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    import ssl
+
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the certificate is for other hosts than this
+    return http.client.HTTPSConnection("127.0.0.1", port, timeout=TIMEOUT_S, context=context)
+
+
+def _headers() -> dict[str, str]:
+    """Raises OSError for a token that cannot be read."""
+    path = os.environ.get(TOKEN_FILE)
+    return {"Authorization": f"Bearer {Path(path).read_text('ascii', 'replace').strip()}"} if path else {}
 
 
 if __name__ == "__main__":

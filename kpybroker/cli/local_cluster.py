@@ -52,7 +52,10 @@ class LocalNode(NamedTuple):
         """Write the properties file. Raises OSError."""
         lines = [f"{name}={_escaped(value)}\n" for name, value in self.properties.items()]
         text = "# written by `kpybroker dev --brokers` at every start\n" + "".join(lines)
-        _properties_file(self.directory, self.node_id).write_text(text, encoding="utf-8")
+        path = _properties_file(self.directory, self.node_id)
+        path.touch(0o600)
+        path.chmod(0o600)  # it may have passwords; an earlier version let everybody read it
+        path.write_text(text, encoding="utf-8")
 
 
 class Ports:

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperOption
 
-from kpybroker.cli.properties import read_properties
 from kpybroker.client import session
 from kpybroker.client.client import DEFAULT_BOOTSTRAP, Client
+from kpybroker.config.properties import shown_name
+from kpybroker.config.property_files import read_properties
 from kpybroker.errors import ConfigError
 
 TIMEOUT_S_MAX = 3600.0
@@ -102,7 +103,7 @@ def parse_pair(text: str, what: str) -> tuple[str, str]:
     """Split `NAME=VALUE`; the value keeps its spaces. Raises ConfigError."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(f"cannot read the {what} {text!r}: write NAME=VALUE")
+        raise ConfigError(f"cannot read the {what} {shown_name(text)}: write NAME=VALUE")
     return name.strip(), value
 
 
@@ -119,8 +120,14 @@ def bootstrap() -> str:
 
 def properties() -> Mapping[str, str]:
     """The settings in the file of --command-config. Raises ConfigError."""
+    path = command_config()
+    return read_properties(path) if path else session.NO_PROPERTIES
+
+
+def command_config() -> Path | None:
+    """The file of --command-config, if there is one."""
     path = _given.get("command_config") or os.environ.get(CONFIG_VARIABLE)
-    return read_properties(Path(path)) if path else session.NO_PROPERTIES
+    return Path(path) if path else None
 
 
 def run(

@@ -20,8 +20,9 @@ from kpybroker.cli import children, early, process_memory
 from kpybroker.cli.descriptors import set_descriptor_limits
 from kpybroker.cli.environment import read_environment
 from kpybroker.cli.local_cluster import BROKERS_MAX, LocalClusterOptions, LocalNode, Ports, check_alone, plan
-from kpybroker.cli.properties import read_properties
 from kpybroker.config import BrokerConfig, parse_config, parse_setting
+from kpybroker.config.own_keys import JSON
+from kpybroker.config.property_files import read_properties
 from kpybroker.errors import ConfigError
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.security.audit import AUDIT
@@ -186,6 +187,7 @@ def serve(
         _prepare(lifetime)  # reading the environment may log
         properties = read_environment(environment, config)
     elif config is not None:
+        _prepare(lifetime)
         properties = read_properties(config)
     properties.update({**_http(http_port), **parse_settings(settings)})
     _run(parse_config(properties, _source(config, environment)), lifetime)
@@ -238,7 +240,13 @@ def _end_with(failure: str | None) -> None:
 
 def _log_events(config: BrokerConfig) -> None:
     """Log cluster events by default in a cluster of several nodes, and refusals with an authorizer, unless a log level
-    was set."""
+    was set. Lines of the audit that are JSON get nothing before them."""
+    if config.audit_format == JSON:
+        bare = logging.StreamHandler(sys.stderr)
+        bare.setFormatter(logging.Formatter("%(message)s"))
+        audit = logging.getLogger(AUDIT)
+        audit.addHandler(bare)
+        audit.propagate = False
     if "KPYBROKER_LOG" in os.environ:
         return
     if len(config.controller_quorum_voters) > 1 or config.controller_quorum_bootstrap_servers:

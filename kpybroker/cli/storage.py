@@ -15,8 +15,8 @@ from kpybroker.cli import checking
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.formatting import FormatOptions, describe, format_directories
 from kpybroker.cli.options import Json, flag
-from kpybroker.cli.properties import read_properties
 from kpybroker.cli.show import show_line
+from kpybroker.config.property_files import read_properties
 from kpybroker.storage.dirs.formatting import encode_id, random_id
 
 app = typer.Typer(

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kpybroker.cli import cluster_facts, group_facts, options
+from kpybroker.cli import cluster_facts, options
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.cli.times import when
 from kpybroker.client.client import Client, CommandFailed, check, nearest_name
+from kpybroker.client.coordinators import OF_TRANSACTIONS, coordinator
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.rpc import describe_transactions, init_producer_id, list_transactions
 
@@ -89,7 +90,7 @@ async def _find(client: Client, name: str) -> describe_transactions.TransactionS
     """Raises CommandFailed, KafkaError."""
 
     async def attempt() -> describe_transactions.TransactionState:
-        node = await group_facts.coordinator(client, name, group_facts.OF_TRANSACTIONS)
+        node = await coordinator(client, name, OF_TRANSACTIONS)
         request = describe_transactions.Request(transactional_ids=[name])
         found: describe_transactions.TransactionState
         (found,) = (await client.ask("DescribeTransactions", request, node=node)).transaction_states
@@ -126,7 +127,7 @@ async def _fence(client: Client, name: str, timeout_ms: int) -> None:
     """Send InitProducerId for that id: the coordinator first aborts the open transaction (KIP-98)."""
 
     async def attempt() -> None:
-        node = await group_facts.coordinator(client, name, group_facts.OF_TRANSACTIONS)
+        node = await coordinator(client, name, OF_TRANSACTIONS)
         request = init_producer_id.Request(transactional_id=name, transaction_timeout_ms=timeout_ms)
         response = await client.ask("InitProducerId", request, node=node, at_most=INIT_VERSION_MAX)
         if response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:  # it is being aborted now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from secrets import token_bytes
 
 from kpybroker.client.login import log_in
 from kpybroker.client.peer import Peer
@@ -25,12 +26,23 @@ class Dialer:
     """Connects to listeners of one kind."""
 
     def __init__(
-        self, network: Network, login: Login | None = None, tls: Callable[[], TlsContext] | None = None
+        self,
+        network: Network,
+        login: Login | None = None,
+        tls: Callable[[], TlsContext] | None = None,
+        secret_bytes: Callable[[int], bytes] = token_bytes,
+        *,
+        is_logged: bool = True,
     ) -> None:
-        """`tls` is called for a context at each connection; it is None for listeners without TLS."""
+        """`tls` is called for a context at each connection; it is None for listeners without TLS.
+
+        `is_logged`: failed handshakes are logged, too, for callers that keep connecting. `secret_bytes`: a World's.
+        """
         self._network = network
         self._login = login
         self._tls = tls
+        self._is_logged = is_logged
+        self._secret_bytes = secret_bytes
         self._told: dict[tuple[str, int], str] = {}
         """For each address, the reason of the last failed handshake that was logged."""
 
@@ -47,12 +59,12 @@ class Dialer:
             raise
         self._told.pop((host, port), None)
         if self._login is not None:
-            await log_in(peer, self._login)
+            await log_in(peer, self._login, self._secret_bytes)
         return peer
 
     def _tell(self, address: tuple[str, int], why: str) -> None:
         """Log each cause only once, as callers keep retrying."""
-        if self._told.get(address) != why:
+        if self._is_logged and self._told.get(address) != why:
             if len(self._told) >= TOLD_MAX:
                 self._told.clear()
             self._told[address] = why
@@ -80,14 +92,14 @@ def broker_dialer(world: World, config: Callable[[], BrokerConfig]) -> Dialer:
     """A dialer for the listeners that brokers use among themselves (inter.broker.listener.name). Raises ConfigError if
     the stores cannot be used."""
     now = config()
-    return Dialer(world.network, now.login_to_brokers, _context(world, config, now.tls_to_brokers))
+    return Dialer(world.network, now.login_to_brokers, _context(world, config, now.tls_to_brokers), world.secret_bytes)
 
 
 def controller_dialer(world: World, config: BrokerConfig) -> Dialer:
     """A dialer for the controllers' listeners (controller.listener.names). Raises ConfigError if the stores cannot be
     used."""
     tls = _context(world, lambda: config, config.tls_to_controllers)
-    return Dialer(world.network, config.login_to_controllers, tls)
+    return Dialer(world.network, config.login_to_controllers, tls, world.secret_bytes)
 
 
 def client_dialer(world: World, properties: Mapping[str, str]) -> Dialer:
@@ -97,7 +109,7 @@ def client_dialer(world: World, properties: Mapping[str, str]) -> Dialer:
     if not has_tls(properties):
         return Dialer(world.network, login_of(properties))
     context = dialing_context(client_tls_settings(properties), world.wall_ms(), "client")
-    return Dialer(world.network, login_of(properties), lambda: context)
+    return Dialer(world.network, login_of(properties), lambda: context, is_logged=False)
 
 
 def _context(world: World, config: Callable[[], BrokerConfig], listener: str | None) -> Callable[[], TlsContext] | None:

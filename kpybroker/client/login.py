@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
+from collections.abc import Awaitable, Callable
+from functools import partial
+from secrets import token_bytes
 
 from kpybroker.client.peer import Peer
 from kpybroker.config.login import Login
 from kpybroker.errors import ErrorCode, MalformedFrame
 from kpybroker.security.sasl.exchange import LoginRefused
 from kpybroker.security.sasl.plain import PLAIN, plain_token
-from kpybroker.security.sasl.scram import BY_TOKEN, MECHANISMS, ScramClient
+from kpybroker.security.sasl.scram import BY_TOKEN, MECHANISMS, ScramClient, new_nonce
 from kpybroker.wire.rpc import sasl_authenticate, sasl_handshake
 
-NONCE_BYTES = 18
 OF_LOGINS = ("SaslHandshake", "SaslAuthenticate")
 RENEWED_AFTER = 0.85
 """The part of a session's lifetime after which the login is renewed, as in Apache Kafka's clients."""
@@ -31,25 +32,27 @@ class LoginFailed(ConnectionError):
     """The broker refuses the login."""
 
 
-async def log_in(peer: Peer, login: Login) -> None:
+async def log_in(peer: Peer, login: Login, secret_bytes: Callable[[int], bytes] = token_bytes) -> None:
     """Log in on a new connection, and again before the login ends. A failure or cancellation closes the connection.
+
+    `secret_bytes` is that of a World.
 
     Raises LoginFailed with the reason, and ConnectionError.
     """
-    lifetime_ms = await _log_in(peer, login)
+    lifetime_ms = await _log_in(peer, login, secret_bytes)
     if lifetime_ms > 0:
-        peer.renew_with(Renewal(peer, login, lifetime_ms).before)
+        peer.renew_with(Renewal(partial(_log_in, peer, login, secret_bytes), lifetime_ms).before)
 
 
 class Renewal:
     """Logs in again on a connection when most of the session's lifetime is over (KIP-368).
 
-    Requests that were sent before are answered first; later ones wait until the login is renewed.
+    Requests that were sent before are answered first; later ones wait until the login is renewed. `again` logs in, and
+    returns for how many milliseconds the login is valid; 0 for no limit.
     """
 
-    def __init__(self, peer: Peer, login: Login, lifetime_ms: int) -> None:
-        self._peer = peer
-        self._login = login
+    def __init__(self, again: Callable[[], Awaitable[int]], lifetime_ms: int) -> None:
+        self._again = again
         self._due = self._after(lifetime_ms)
         self._renewing: asyncio.Task[None] | None = None
 
@@ -67,7 +70,7 @@ class Renewal:
 
     async def _renew(self) -> None:
         try:
-            self._due = self._after(await _log_in(self._peer, self._login))
+            self._due = self._after(await self._again())
         finally:
             self._renewing = None
 
@@ -77,10 +80,10 @@ class Renewal:
         return asyncio.get_running_loop().time() + max(lifetime_ms / 1000 * RENEWED_AFTER, AGAIN_AFTER_S)
 
 
-async def _log_in(peer: Peer, login: Login) -> int:
+async def _log_in(peer: Peer, login: Login, secret_bytes: Callable[[int], bytes]) -> int:
     done = False
     try:
-        lifetime_ms = await _exchange(peer, login)
+        lifetime_ms = await exchange(peer, login, secret_bytes)
         done = True
     except (LoginRefused, MalformedFrame) as refused:
         raise LoginFailed(f"the login of {login.user!r} with {login.mechanism} failed: {refused}") from refused
@@ -90,8 +93,11 @@ async def _log_in(peer: Peer, login: Login) -> int:
     return lifetime_ms
 
 
-async def _exchange(peer: Peer, login: Login) -> int:
-    """Log in. Returns for how many milliseconds the login is valid; 0 for no limit. Raises LoginRefused."""
+async def exchange(peer: Peer, login: Login, secret_bytes: Callable[[int], bytes]) -> int:
+    """Log in with PLAIN or SCRAM. Returns for how many milliseconds the login is valid; 0 for no limit.
+
+    Raises LoginRefused, ConnectionError and MalformedFrame; the connection stays open.
+    """
     wanted = sasl_handshake.Request(mechanism=login.mechanism)
     told = await peer.ask("SaslHandshake", wanted, version=VERSION)
     if told.error_code == ErrorCode.ILLEGAL_SASL_STATE:
@@ -100,9 +106,8 @@ async def _exchange(peer: Peer, login: Login) -> int:
         raise LoginRefused(f"the listener offers {', '.join(told.mechanisms)} (error {told.error_code})")
     if login.mechanism == PLAIN:
         return (await _token(peer, plain_token(login.user, login.password))).session_lifetime_ms
-    nonce = secrets.token_urlsafe(NONCE_BYTES)
     mechanism, extensions = MECHANISMS[login.mechanism], BY_TOKEN if login.by_token else ""
-    client = ScramClient(mechanism, login.user, login.password, nonce, extensions=extensions)
+    client = ScramClient(mechanism, login.user, login.password, new_nonce(secret_bytes), extensions=extensions)
     last = await _token(peer, client.final((await _token(peer, client.first())).auth_bytes))
     client.check(last.auth_bytes)
     return last.session_lifetime_ms

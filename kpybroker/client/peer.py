@@ -103,6 +103,8 @@ class Peer(asyncio.Protocol):
     async def send(self, name: str, request: Any, *, version: int | None = None) -> None:
         """Send a request without a reply: a Produce with acks=0. Raises ConnectionError."""
         api = api_table.by_name[name]
+        if self._renewal is not None:
+            await self._renewal(name)
         if self._transport is None or not self.is_open:
             raise ConnectionError("the connection is closed") from self._lost
         version = self.best_version(api) if version is None else version

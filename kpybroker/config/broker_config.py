@@ -160,6 +160,7 @@ class BrokerConfig:
     group_initial_rebalance_delay_ms: int
     group_max_size: int
     group_consumer_assignors: tuple[str, ...]
+    group_consumer_regex_refresh_interval_ms: int
     group_consumer_session_timeout_ms: int
     group_consumer_min_session_timeout_ms: int
     group_consumer_max_session_timeout_ms: int
@@ -227,10 +228,14 @@ class BrokerConfig:
     """Principals, as text."""
     allow_everyone_if_no_acl_found: bool
 
+    audit_format: str
     cluster_id: str | None
     fsync: str
     http_host: str
     http_port: int | None
+    http_tls_listener: str | None
+    http_token_file: str | None
+    http_token_paths: tuple[str, ...]
     max_open_files: int
     max_partitions: int
     record_validation: str

@@ -39,7 +39,7 @@ COORDINATOR_KEYS: tuple[ConfigKey, ...] = (
     obeyed("group.consumer.min.assignment.interval.ms", INT, "0", at_least(0)),
     obeyed("group.consumer.min.heartbeat.interval.ms", INT, "5000", at_least(1)),
     obeyed("group.consumer.min.session.timeout.ms", INT, "45000", at_least(1)),
-    harmless("group.consumer.regex.refresh.interval.ms", INT, "600000", at_least(10000), internal=True),
+    obeyed("group.consumer.regex.refresh.interval.ms", INT, "600000", at_least(10000), internal=True),
     obeyed("group.consumer.session.timeout.ms", INT, "45000", at_least(1)),
     harmless("group.coordinator.append.linger.ms", INT, "-1", at_least(-1)),
     harmless("group.coordinator.background.threads", INT, "2", at_least(1)),

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from kpybroker.config.key import INT, STRING, ConfigKey, at_least, between, obeyed, one_of
+from kpybroker.config.key import INT, LIST, STRING, ConfigKey, at_least, between, obeyed, one_of
 
+JSON = "json"
 OWN_KEYS: tuple[ConfigKey, ...] = (
+    obeyed(
+        "kpybroker.audit.format",
+        STRING,
+        "text",
+        one_of("text", JSON),
+        doc="The lines of the logger kpybroker.authorizer: text in Kafka's words, or a JSON object for each refusal, "
+        "and at DEBUG for each grant.",
+    ),
     obeyed(
         "kpybroker.cluster.id",
         STRING,
@@ -31,6 +40,27 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         None,
         between(0, 65535),
         doc="Serve /metrics, /healthz and /readyz over HTTP on this port, 0 for a free one. Not served by default.",
+    ),
+    obeyed(
+        "kpybroker.http.tls.listener",
+        STRING,
+        None,
+        doc="Serve kpybroker.http.port over TLS, with the settings of the listener of this name: "
+        "listener.name.<listener>.ssl.*, else ssl.*. It may be one of listeners, or another name. Not set: no TLS.",
+    ),
+    obeyed(
+        "kpybroker.http.token.file",
+        STRING,
+        None,
+        doc="A file with a token of 16 to 4096 characters, which other users cannot read. A request for one of "
+        "kpybroker.http.token.paths needs it: Authorization: Bearer TOKEN. The file is read again when it changes.",
+    ),
+    obeyed(
+        "kpybroker.http.token.paths",
+        LIST,
+        "/metrics",
+        one_of("/metrics", "/healthz", "/readyz"),
+        doc="The paths that need the token of kpybroker.http.token.file. Probes of Kubernetes have no token.",
     ),
     obeyed(
         "kpybroker.initial.controllers",

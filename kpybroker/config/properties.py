@@ -4,6 +4,7 @@ nearest known one."""
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 from kpybroker.config.broker_keys import BROKER_KEYS
@@ -22,6 +23,7 @@ OTHERS = frozenset({"com", "confluent", "cruise", "io", "org", "rlmm", "rsm", "s
 name that does not belong to other software is an error."""
 NAME_MAX = 200
 """Longer names are not compared."""
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 OTHERWISE = {other: topic for topic, others in TOPIC_SYNONYMS.items() for other, _ in others} | {
     topic: others[0][0] for topic, others in TOPIC_SYNONYMS.items()
 }
@@ -58,7 +60,7 @@ def parse_setting(text: str) -> tuple[str, str]:
     """Read one `name=value` of a command line."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(f"cannot read the setting {text!r}: write name=value")
+        raise ConfigError(f"cannot read the setting {shown_name(text)}: write name=value")
     return name.strip(), value.strip()
 
 
@@ -67,7 +69,19 @@ def check_names(names: Iterable[str], source: str) -> None:
     for name in names:
         setting = without_prefix(name)
         if setting not in BROKER_KEYS and setting not in AUTHORIZER_KEYS and not is_of_others(name):
-            raise ConfigError(f"{source}: unknown setting {setting}{_hint(setting)}")
+            raise ConfigError(f"{source}: unknown setting {shown_name(setting)}{_hint(setting)}")
+
+
+def shown_name(name: str) -> str:
+    """A wrong name for a message. What is not formed like a name is not shown: it may be a piece of a secret, such as a
+    line of a key that is not continued. Of a known setting with something behind it, the setting is shown."""
+    form = NAME.match(name)
+    begin = "" if form is None else form[0]
+    if begin == name and len(name) <= NAME_MAX and ("." in name or did_you_mean(name, BROKER_KEYS)):
+        return name
+    if without_prefix(begin) in BROKER_KEYS:
+        return f"{begin}[hidden]"
+    return f"[hidden, {len(name)} characters]"
 
 
 def is_of_others(name: str) -> bool:
@@ -155,7 +169,7 @@ def _unescape(text: str) -> str:
         if escaped == "u":
             digits = text[at + 2 : at + 6]
             if len(digits) != 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
-                raise ValueError(f"\\u{digits} is not a character: write four hexadecimal digits")
+                raise ValueError("\\u is not followed by a character code: write four hexadecimal digits")
             out.append(chr(int(digits, 16)))
             at += 6
         else:

@@ -5,12 +5,15 @@ v1 subscriptions by regular expression, and members that generate their own ids 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import ConsumerHeartbeat
 from kpybroker.metadata.image import GROUP_FEATURE
+from kpybroker.security.authorizer import AclResource, Operation
+from kpybroker.serving.authorization import is_shown
 from kpybroker.wire.rpc.consumer_group_heartbeat import Request, Response
 
 if TYPE_CHECKING:
@@ -28,7 +31,10 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
             request.member_id = broker.coordinators.groups.new_member_id()
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
-        command = ConsumerHeartbeat(request, call.client_id or "", f"/{call.host}")
+        may_describe = None
+        if broker.metadata.authorizer is not None:
+            may_describe = partial(is_shown, broker, call, Operation.DESCRIBE, AclResource.TOPIC)
+        command = ConsumerHeartbeat(request, call.client_id or "", f"/{call.host}", may_describe)
         runner = broker.coordinators.groups.runner(request.group_id)
         response: Response = await runner.ask(command, broker.config.offsets_commit_timeout_ms)
     except KafkaError as refusal:

@@ -44,6 +44,8 @@ TOPICS_AT_ONCE = 100
 """Up to this many topics, a response is built and encoded in one go, unless they have many partitions."""
 KEPT_TOPICS_MAX = 1000
 """Responses to requests that name more topics than this are not cached."""
+KEY_BYTES_A_TOPIC = 500
+"""What one name of a topic takes in the key of a cached response: a text of 249 characters and two objects."""
 KEPT_NAME_MAX = 249
 """Responses to requests with a longer name are not cached either; no topic has such a name."""
 
@@ -80,8 +82,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
             return await _described(broker, image, call, request, names, departed, uncreatable)
         else:  # equal requests that arrive in the meantime wait for the same response
             found = asyncio.ensure_future(_described(broker, image, call, request, names, departed, uncreatable))
-        if keeps and broker.metadata.image is image:  # otherwise the response has the previous topics and ACLs
-            broker.metadata.answers[key] = found
+        if keeps and broker.metadata.image is image:  # otherwise it has the topics and ACLs of before
+            broker.metadata.answers.keep(key, found, KEY_BYTES_A_TOPIC * len(asked))
     return found if isinstance(found, Encoded) else await asyncio.shield(found)
 
 

@@ -3,15 +3,21 @@ kpybroker.authorizer."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
 
 from kpybroker.security.acls import Acl, PatternType, Permission
 from kpybroker.security.authorizer import AclResource, Operation
 from kpybroker.wire.api import by_key
 
 AUDIT = "kpybroker.authorizer"
+DENIED, ALLOWED = "Denied", "Allowed"
+LITERAL = PatternType.LITERAL.name
+"""What is asked about has this name: only ACLs have patterns."""
 log = logging.getLogger(AUDIT)
 
 MINUTE_S = 60.0
@@ -59,12 +65,80 @@ class Lines:
         return True
 
 
+class Decision(NamedTuple):
+    """What the authorizer decided about one operation of a request, and by which rule."""
+
+    principal: str
+    host: str
+    api_key: int
+    operation: Operation
+    resource: AclResource
+    name: str
+    rule: str
+
+
+class Wording(Protocol):
+    """How lines are written."""
+
+    def decision(self, verdict: str, made: Decision) -> str:
+        """The line of a refusal or a grant. `verdict` is DENIED or ALLOWED."""
+
+    def left_out(self, verdict: str, count: int) -> str:
+        """The line that counts those without a line."""
+
+
+class Text:
+    """Lines in Kafka's words."""
+
+    def decision(self, verdict: str, made: Decision) -> str:
+        where = f"{_word(made.resource)}:{LITERAL}:{shown(made.name)}"
+        return (
+            f"Principal = {shown(made.principal)} is {verdict} operation = {made.operation.name} from host = "
+            f"{made.host} on resource = {where} for request = {_api_name(made.api_key)} based on rule {made.rule}"
+        )
+
+    def left_out(self, verdict: str, count: int) -> str:
+        if verdict == ALLOWED:
+            return f"{count} more grants got no line since"
+        return f"{count} more refusals got no line since; kpybroker_authorizer_refusals_total counts all"
+
+
+class Json:
+    """Lines that are JSON objects. `wall_ms` gives the time of day, in milliseconds since the epoch."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self._wall_ms = wall_ms
+
+    def decision(self, verdict: str, made: Decision) -> str:
+        facts = {
+            "decision": verdict,
+            "principal": _cut(made.principal),
+            "host": made.host,
+            "operation": made.operation.name,
+            "resourceType": _word(made.resource),
+            "patternType": LITERAL,
+            "resourceName": _cut(made.name),
+            "request": _api_name(made.api_key),
+            "rule": made.rule,
+        }
+        return self._line(facts)
+
+    def left_out(self, verdict: str, count: int) -> str:
+        return self._line({"decision": verdict, "leftOut": count})
+
+    def _line(self, facts: Mapping[str, object]) -> str:
+        now = datetime.fromtimestamp(self._wall_ms() / 1000, UTC)
+        timestamp = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return json.dumps({"timestamp": timestamp, **facts})
+
+
 class Audit:
     """`refused` counts and tells, `granted` tells if DEBUG is on: both a limited number of times a minute. `now` gives
     seconds."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], wording: Wording | None = None) -> None:
         self._now = now
+        self._wording = wording or Text()
         self._refusals, self._grants = Lines(1), Lines(GRANTS_PER_LINE)
         self.refusals = 0
         """Since the start."""
@@ -74,51 +148,29 @@ class Audit:
         """Whether grants are told."""
         return log.isEnabledFor(logging.DEBUG)
 
-    def refused(
-        self, principal: str, host: str, api_key: int, operation: Operation, resource: AclResource, name: str, rule: str
-    ) -> None:
+    def refused(self, made: Decision) -> None:
         """A request was refused something."""
         self.refusals += 1
-        left_out = self._refusals.begin(self._now())
-        if left_out:
-            log.info("%d more refusals got no line since; kpybroker_authorizer_refusals_total counts all", left_out)
-        if self._refusals.take((principal, host)):
-            log.info("%s", self._line("Denied", principal, host, api_key, operation, resource, name, rule))
+        self._tell(self._refusals, logging.INFO, DENIED, made)
 
-    def granted(
-        self, principal: str, host: str, api_key: int, operation: Operation, resource: AclResource, name: str, rule: str
-    ) -> None:
+    def granted(self, made: Decision) -> None:
         """A request was granted something."""
-        left_out = self._grants.begin(self._now())
-        if left_out:
-            log.debug("%d more grants got no line since", left_out)
-        if self._grants.take((principal, host)):
-            log.debug("%s", self._line("Allowed", principal, host, api_key, operation, resource, name, rule))
+        self._tell(self._grants, logging.DEBUG, ALLOWED, made)
 
-    def _line(
-        self,
-        verdict: str,
-        principal: str,
-        host: str,
-        api_key: int,
-        operation: Operation,
-        resource: AclResource,
-        name: str,
-        rule: str,
-    ) -> str:
-        where = f"{_word(resource)}:LITERAL:{_shown(name)}"
-        return (
-            f"Principal = {_shown(principal)} is {verdict} operation = {operation.name} from host = {host} "
-            f"on resource = {where} for request = {_api_name(api_key)} based on rule {rule}"
-        )
+    def _tell(self, lines: Lines, level: int, verdict: str, made: Decision) -> None:
+        left_out = lines.begin(self._now())
+        if left_out:
+            log.log(level, "%s", self._wording.left_out(verdict, left_out))
+        if lines.take((made.principal, made.host)) and log.isEnabledFor(level):
+            log.log(level, "%s", self._wording.decision(verdict, made))
 
 
 def rule_of(acl: Acl) -> str:
     """An ACL that decided, in words."""
     pattern = PatternType(acl.pattern_type).name
     return (
-        f"{Permission(acl.permission).name} {Operation(acl.operation).name} to {_shown(acl.principal)} from host "
-        f"{_shown(acl.host)} on {_word(AclResource(acl.resource_type))}:{pattern}:{_shown(acl.resource_name)}"
+        f"{Permission(acl.permission).name} {Operation(acl.operation).name} to {shown(acl.principal)} from host "
+        f"{shown(acl.host)} on {_word(AclResource(acl.resource_type))}:{pattern}:{shown(acl.resource_name)}"
     )
 
 
@@ -130,7 +182,10 @@ def _word(resource: AclResource) -> str:
     return "".join(word.capitalize() for word in resource.name.split("_"))
 
 
-def _shown(text: str) -> str:
-    """A name of a client's, on one line."""
-    shown = text if text.isprintable() else ascii(text)[1:-1]
-    return shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}..."
+def shown(text: str, most: int = SHOWN_MAX) -> str:
+    """A text that a client has chosen, on one line of at most so many characters."""
+    return _cut(text if text.isprintable() else ascii(text)[1:-1], most)
+
+
+def _cut(text: str, most: int = SHOWN_MAX) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."

@@ -8,7 +8,7 @@ from ipaddress import IPv6Address, ip_address
 from types import MappingProxyType
 
 from kpybroker.security.acls import Acl, AclRules
-from kpybroker.security.audit import Audit, rule_of
+from kpybroker.security.audit import Audit, Decision, Wording, rule_of
 from kpybroker.security.authorizer import AclResource, Operation
 from kpybroker.security.principal import Principal
 
@@ -29,13 +29,20 @@ NO_ACLS: Mapping[bytes, Acl] = MappingProxyType({})
 class StandardAuthorizer:
     """An `Authorizer`. Until `follow` gives it the first ACLs, only super users may do anything.
 
-    `now` gives seconds, for the limits of the audit.
+    `now` gives seconds, for the limits of the audit; `wording` is that of its lines, Kafka's by default.
     """
 
-    def __init__(self, super_users: Iterable[str], *, allow_everyone: bool, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        super_users: Iterable[str],
+        *,
+        allow_everyone: bool,
+        now: Callable[[], float],
+        wording: Wording | None = None,
+    ) -> None:
         self._super_users = frozenset(super_users)
         self._otherwise = (allow_everyone, DEFAULT_ALLOW if allow_everyone else DEFAULT_DENY)
-        self.audit = Audit(now)
+        self.audit = Audit(now, wording)
         self._acls: Mapping[bytes, Acl] | None = None
         self._rules = AclRules()
         self._verdicts: dict[tuple[object, ...], tuple[bool, Acl | str]] = {}
@@ -81,7 +88,7 @@ class StandardAuthorizer:
         if not allowed or self.audit.tells_grants:
             tell = self.audit.granted if allowed else self.audit.refused
             shown = rule if isinstance(rule, str) else rule_of(rule)
-            tell(str(principal), host, api_key, operation, resource, name, shown)
+            tell(Decision(str(principal), host, api_key, operation, resource, name, shown))
         return allowed
 
     def allows_any(
@@ -91,7 +98,7 @@ class StandardAuthorizer:
         allowed, rule = self._verdict(principal, host, operation, resource, None)
         if not allowed or self.audit.tells_grants:
             tell = self.audit.granted if allowed else self.audit.refused
-            tell(str(principal), host, api_key, operation, resource, "any", str(rule))
+            tell(Decision(str(principal), host, api_key, operation, resource, "any", str(rule)))
         return allowed
 
     def operations(

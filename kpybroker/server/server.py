@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from kpybroker.server.requests.throttling import Throttling
 from kpybroker.server.requests.timing import Timing
 from kpybroker.world import Listener
 from kpybroker.world.hang_ups import has_hung_up
-from kpybroker.world.secure import TlsAcceptor
+from kpybroker.world.secure import HANDSHAKES_MAX, TlsAcceptor
 
 if TYPE_CHECKING:
     from kpybroker.server.connections.token_checks import ListenerTokens
@@ -82,8 +83,14 @@ class Server:
         state = ListenerState(listener_name, side, is_open=side == CONTROLLER)
         tls = None
         if secure is not None:
-            state = replace(state, principal_of=secure.principal_of)
-            tls = TlsAcceptor(secure.context, self._refuse_handshake)
+            state = replace(state, principal_of=secure.principal_of, counts_rates=False)
+            tls = TlsAcceptor(
+                secure.context,
+                self._refuse_handshake,
+                self._tls_broke,
+                partial(self._before, state),
+                handshakes_max=HANDSHAKES_MAX,
+            )
         self._states.append(state)
         tokens = self._tokens.get(listener_name)
         login = ListenerLogin.of(self.broker, listener_name, None if tokens is None else tokens.check)
@@ -101,6 +108,23 @@ class Server:
     def _refuse_handshake(self, host: str, why: str) -> None:
         self.metrics.connection_refused()
         self.refusals.tell(host, "refused connection from %s in the TLS handshake: %s", host, why)
+
+    def _tls_broke(self, host: str, why: str) -> None:
+        self.metrics.connection_dropped()
+        self.refusals.tell(host, "dropped connection from %s: TLS failed after the handshake: %s", host, why)
+
+    def _before(self, state: ListenerState, host: str) -> float | None:
+        """Before the handshake of a connection: after how many seconds it is closed without one; None to serve it.
+
+        As in Apache Kafka, what is closed or waits because of a limit costs no handshake.
+        """
+        reached = "the end of this broker" if self._stopping else self.limits.early(host, state)
+        if reached is not None:
+            self.metrics.connection_refused()
+            self.refusals.tell(host, "refused connection from %s: %s reached", host, reached)
+            return 0
+        wait_ms = self._arrivals.wait_ms(host, state)
+        return wait_ms / 1000 if wait_ms else None
 
     def watch(self, timing: Timing) -> None:
         """Measure request times from now on."""

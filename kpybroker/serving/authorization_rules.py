@@ -493,9 +493,21 @@ async def _list_groups(asked: Asked) -> Any:
     return told
 
 
+_COORDINATED: Mapping[int, tuple[Operation, AclResource]] = MappingProxyType(
+    {
+        0: (Operation.DESCRIBE, GROUP),
+        1: (Operation.DESCRIBE, TRANSACTIONAL_ID),
+        2: (Operation.CLUSTER_ACTION, CLUSTER),
+    }
+)
+"""By type of the key, what finding a coordinator takes. The third is that of share groups, which are not served."""
+
+
 async def _find_coordinator(asked: Asked) -> Any:
-    kinds = {0: (Operation.DESCRIBE, GROUP), 1: (Operation.DESCRIBE, TRANSACTIONAL_ID)}
-    operation, resource = kinds.get(asked.request.key_type, (Operation.CLUSTER_ACTION, CLUSTER))
+    kind = _COORDINATED.get(asked.request.key_type)
+    if kind is None:
+        return await asked.answer()  # which refuses it
+    operation, resource = kind
 
     def judge(key: str) -> ErrorCode | None:
         name = CLUSTER_NAME if resource is CLUSTER else key

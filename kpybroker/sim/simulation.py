@@ -223,6 +223,8 @@ class Simulation:
         brokers = {node.node_id: (node.address, CLIENT_PORT) for node in self.setup.nodes}
         client = SimClient(name, f"10.0.1.{number}", self.setup.seed, self.fabric, brokers)
         self.clients.append(client)
+        for actor in self.actors:
+            actor.identify(client)
         return client
 
     async def _begin(self) -> bool:
@@ -231,7 +233,7 @@ class Simulation:
         deadline = self.loop.time() + BEGIN_LIMIT_S
         to_do: list[Preparation] = [(topic.name, partial(create_topic, client, topic)) for topic in self.setup.topics]
         for actor in self.actors:
-            to_do += actor.preparations(client)
+            to_do = actor.foundations(client) + to_do + actor.preparations(client)
         for name, work in to_do:
             while True:
                 try:

@@ -1,28 +1,23 @@
 """Ties a checkpoint to its topics: Spark records only names and offsets, and would continue with any topic."""
 
-import asyncio
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kpybroker.client.client import Client, CommandFailed, parse_bootstrap
-from kpybroker.client.dialer import Dialer
-from kpybroker.errors import ConfigError, KafkaError, MalformedFrame
-from kpybroker.world.real import real_world
+from kpybroker.client.client import Client
+from kpybroker.errors import ConfigError
+from kpybroker.spark.cluster import Cluster
 
 MARK = "kpybroker.json"
-TIMEOUT_MS = 5_000
 
 
-def checkpoint(folder: Path, bootstrap: str, *topics: str) -> str:
-    """A local `checkpointLocation` for a query that reads these topics, over a listener without TLS or SASL.
+def checkpoint(folder: Path, cluster: Cluster | str, *topics: str) -> str:
+    """A local `checkpointLocation` for a query that reads these topics of a cluster, or of that at an address.
 
     The first use records the topics' ids in it (KIP-516: a topic of the same name in another cluster has another id).
     Raises ConfigError if a topic does not exist, or is not the one that the checkpoint was created for.
     """
-    with ThreadPoolExecutor(1) as thread:  # the thread of a notebook already runs a loop
-        ids = thread.submit(asyncio.run, _topic_ids(bootstrap, topics)).result()
+    ids = _topic_ids(Cluster.of(cluster), topics)
     mark = folder / MARK
     noted = _noted(mark)
     others = sorted(name for name in ids if noted.get(name, ids[name]) != ids[name])
@@ -57,13 +52,12 @@ def _noted(mark: Path) -> dict[str, str]:
     return noted
 
 
-async def _topic_ids(bootstrap: str, topics: tuple[str, ...]) -> dict[str, str]:
-    client = Client(Dialer(real_world().network), parse_bootstrap(bootstrap), TIMEOUT_MS)
-    try:
-        await client.start()
+def _topic_ids(cluster: Cluster, topics: tuple[str, ...]) -> dict[str, str]:
+    ids: dict[str, str] = {}
+
+    async def ask(client: Client) -> None:
         found = await client.existing(topics)
-    except (CommandFailed, KafkaError, MalformedFrame, OSError) as error:
-        raise ConfigError(str(error)) from error
-    finally:
-        client.close()
-    return {name: str(topic.topic_id) for name, topic in found.items()}
+        ids.update({name: str(topic.topic_id) for name, topic in found.items()})
+
+    cluster.ask(ask)
+    return ids

@@ -13,19 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kpybroker.errors import ConfigError
+from kpybroker.spark.cluster import Cluster
 from kpybroker.spark.connector import JARS_VARIABLE, connector, require_obtainable
-from kpybroker.spark.prerequisites import require_broker, require_java, spark_version
+from kpybroker.spark.prerequisites import require_broker, require_java, require_listener, spark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Settings for jobs of about a minute, which end before the JVM's second compiler would pay off."""
+HIDDEN = {"spark.sql.redaction.options.regex": r"(?i)url|sasl\.jaas|ssl\.keystore\.key"}
+"""Hides options in Spark's UI, event log and errors: by default, Spark hides passwords, but no private keys."""
 SOURCE_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
 def session(
-    bootstrap: str,
+    cluster: Cluster | str,
     *,
     cores: int = 2,
     memory: str = "1g",
@@ -35,17 +38,21 @@ def session(
 ) -> SparkSession:
     """This process's SparkSession, with the connector for the installed PySpark.
 
-    `bootstrap` ("host:port,host:port") is only checked here, since Spark itself waits three minutes for a broker that
-    is not there; reads and writes name it in `kafka.bootstrap.servers`. The connector comes from Maven Central, or from
-    the folder of jars that KPYBROKER_SPARK_JARS names. Without `master` Spark runs in this process, on `cores` cores,
-    with the driver's `memory`. `log` is a file for what Spark and its JVM would print to stderr; `settings` are added
-    last. Under spark-submit, its arguments determine all of this except `settings`. Raises ConfigError if PySpark,
-    Java, the jars or the broker are missing.
+    `cluster` is only checked here, since Spark itself waits three minutes for a broker that is not there; reads and
+    writes name it in their options (`Cluster.spark_options`). Of an address ("host:port,host:port") it is only checked
+    that something listens there. The connector comes from Maven Central, or from the folder of jars that
+    KPYBROKER_SPARK_JARS names. Without `master` Spark runs in this process, on `cores` cores, with the driver's
+    `memory`. `log` is a file for what Spark and its JVM would print to stderr; `settings` are added last. Under
+    spark-submit, its arguments determine all of this except `settings`. Raises ConfigError if PySpark, Java, the jars
+    or the broker are missing, or if the broker does not let the user in.
     """
     version = spark_version()
     require_java()
-    require_broker(bootstrap)
-    chosen = {"spark.sql.shuffle.partitions": str(cores), "spark.sql.session.timeZone": "UTC"}
+    if isinstance(cluster, Cluster):
+        require_broker(cluster)
+    else:
+        require_listener(cluster)
+    chosen = {"spark.sql.shuffle.partitions": str(cores), "spark.sql.session.timeZone": "UTC", **HIDDEN}
     if not _is_submitted():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         chosen |= connector(version) | {

@@ -6,8 +6,11 @@ import shutil
 import socket
 from pathlib import Path
 
+from kpybroker.client.client import Client
 from kpybroker.errors import ConfigError
+from kpybroker.spark.cluster import Cluster
 from kpybroker.spark.connector import CONNECT_TIMEOUT_S, Version
+from kpybroker.wire.rpc import metadata
 
 OLDEST_SPARK = (3, 5, 0)
 OLDEST_JAVA = 17
@@ -43,7 +46,18 @@ def require_java() -> None:
         raise ConfigError(f"Spark needs Java {OLDEST_JAVA}, but the one {place} is Java {found[1]}: {way_out}")
 
 
-def require_broker(bootstrap: str) -> None:
+async def _any_request(client: Client) -> None:
+    """One for which a listener with logins wants a login."""
+    await client.ask("Metadata", metadata.Request(topics=[], allow_auto_topic_creation=False))
+
+
+def require_broker(cluster: Cluster) -> None:
+    """Raise ConfigError unless a broker of the cluster answers, and lets this client in."""
+    require_listener(cluster.bootstrap)
+    cluster.ask(_any_request)
+
+
+def require_listener(bootstrap: str) -> None:
     """Raise ConfigError unless one address of `bootstrap` ("host:port,host:port") accepts a connection."""
     addresses = bootstrap.split(",")
     parted = [address.strip().rpartition(":") for address in addresses]

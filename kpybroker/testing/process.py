@@ -143,7 +143,7 @@ def _checked(setting: object) -> str:
         )
     name, equals, _ = setting.partition("=")
     if not equals or not name.strip():
-        raise ValueError(f"cannot read the setting {setting!r}: write 'name=value', such as 'num.partitions=3'")
+        raise ValueError("cannot read one of the settings: write 'name=value', such as 'num.partitions=3'")
     if name.strip() in ("log.dir", "log.dirs"):
         raise ValueError(f"{setting!r}: the broker has a temporary directory, and no other can be set")
     return setting

@@ -110,7 +110,11 @@ class Disk(Protocol):
         """Names in a directory, sorted."""
 
     def mkdir(self, path: str) -> None:
-        """Create a directory and its parents; no error if it exists."""
+        """Create a directory and its parents; no error if it exists. Other users than owner and group may not read it,
+        nor files that are created."""
+
+    def hide(self, path: str) -> None:
+        """Take from other users than owner and group what rights they have. Raises OSError."""
 
     def rename(self, old: str, new: str) -> None:
         """Replace atomically."""
@@ -158,6 +162,9 @@ class World(Protocol):
 
     @property
     def disk(self) -> Disk: ...
+
+    def secret_bytes(self, size: int) -> bytes:
+        """Bytes that nobody can guess, for keys and nonces."""
 
     def wall_ms(self) -> int:
         """The wall clock in milliseconds since the epoch, for times that are stored or sent. It may jump backward or

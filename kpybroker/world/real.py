@@ -6,7 +6,9 @@ import asyncio
 import errno
 import fcntl
 import os
+import secrets
 import socket
+import stat
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,10 +18,16 @@ from time import monotonic
 from kpybroker.world import Buffer, PendingWrite, World
 from kpybroker.world.buffers import ReadBuffer, ReadBuffers
 from kpybroker.world.devices import SLOW_WRITE_S, Device, Devices
-from kpybroker.world.secure import HANDSHAKE_S, SecureListener, TlsAcceptor, TlsContext
+from kpybroker.world.handshakes import Handshakes
+from kpybroker.world.secure import HANDSHAKE_S, TlsAcceptor, TlsContext
+from kpybroker.world.tls_stream import TlsStream
 
 _IOV_MAX = 1024
 _BACKLOG = 1024
+FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
+"""Records, keys of users and settings are nothing for other users of the machine."""
+_ACCEPTED_A_TURN = 32
+"""asyncio accepts as many connections at once as its backlog has: others would wait for 1024 of them."""
 _THREADS = 16
 """How many reads, writes and syncs run at once on one device."""
 LARGE_READ_BYTES = 32 << 10
@@ -59,9 +67,10 @@ def _identity(of: os.stat_result) -> tuple[int, int]:
 class RealListener:
     """A listening socket, or one per address of its host; all on the same port."""
 
-    def __init__(self, servers: Sequence[asyncio.Server | SecureListener], port: int) -> None:
+    def __init__(self, servers: Sequence[asyncio.Server], port: int, handshakes: Handshakes | None) -> None:
         self._servers = servers
         self._port = port
+        self._handshakes = handshakes
 
     @property
     def port(self) -> int:
@@ -70,6 +79,8 @@ class RealListener:
     def close(self) -> None:
         for server in self._servers:
             server.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
 
 
 def _bound_socket(family: int, address: tuple[object, ...]) -> socket.socket:
@@ -98,24 +109,23 @@ class RealNetwork:
         # IPv4 first: with port 0 the first address chooses the port for all
         addresses = sorted({(family, address) for family, _, _, _, address in found})
         sockets: list[socket.socket] = []
-        servers: list[asyncio.Server | SecureListener] = []
+        servers: list[asyncio.Server] = []
+        handshakes = None if tls is None else Handshakes(tls)
+        accepting = factory if handshakes is None else lambda: TlsStream(factory, handshakes)
         try:
             for family, address in addresses:
                 sockets.append(_bound_socket(family, (address[0], port, *address[2:])))
                 port = sockets[0].getsockname()[1]
             for listening in sockets:
-                if tls is not None:
-                    listening.listen(_BACKLOG)
-                    servers.append(SecureListener(listening, factory, tls))
-                else:
-                    servers.append(await loop.create_server(factory, sock=listening, backlog=_BACKLOG))
+                servers.append(await loop.create_server(accepting, sock=listening, backlog=_ACCEPTED_A_TURN))
+                listening.listen(_BACKLOG)
         except OSError:
             for server in servers:
                 server.close()
             for listening in sockets:
                 listening.close()
             raise
-        return RealListener(servers, port)
+        return RealListener(servers, port, handshakes)
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: TlsContext | None = None
@@ -163,7 +173,7 @@ class RealDisk:
         return self._devices.at(path)
 
     def open(self, path: str, *, create: bool = False) -> int:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), FILE_MODE)
         self._by_handle[handle] = self._devices.at(path)
         return handle
 
@@ -286,12 +296,17 @@ class RealDisk:
 
     def mkdir(self, path: str) -> None:
         try:
-            os.mkdir(path)
+            os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
             if not os.path.isdir(path):
                 raise
         except FileNotFoundError:
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
+
+    def hide(self, path: str) -> None:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        if mode & stat.S_IRWXO:
+            os.chmod(path, mode & ~stat.S_IRWXO)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
@@ -375,6 +390,9 @@ class RealWorld:
         self.random = Random(seed)
         self.network = RealNetwork()
         self.disk = RealDisk()
+
+    def secret_bytes(self, size: int) -> bytes:
+        return secrets.token_bytes(size)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -1,15 +1,13 @@
-"""TLS in the real World: contexts made from keys in memory, and the handshakes of accepted sockets."""
+"""TLS in the real World: contexts made from keys in memory, and what is said of a handshake that fails."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import socket
 import ssl
 import stat
 import tempfile
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 STORE_BYTES_MAX = 1 << 20
@@ -17,48 +15,73 @@ HANDSHAKES_MAX = 256
 """The most handshakes in progress at one listener. Beyond it, the address with the most handshakes loses its oldest
 one."""
 HANDSHAKE_S = 10.0
-ACCEPTED_A_TURN = 32
-PAUSE_S = 0.1
-"""How long a listener waits when the process has no file handle for a new socket."""
 VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 PLAIN = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 """OpenSSL's error reasons for bytes that are not TLS."""
 
+USE_TLS = "set security.protocol=SSL (or SASL_SSL) in the client"
+
+REFUSED_CERTIFICATE = {
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the authority of this broker's certificate; set "
+    "ssl.truststore.location (ssl.ca.location) in the client",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this broker's certificate has expired; put a new one into "
+    "ssl.keystore.location",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this broker's certificate, which probably has another host name "
+    "than the client dialled; dial a name that is in it (advertised.listeners), or put that name into it",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept this broker's certificate, and Java does not say why: it "
+    "does not trust the authority (ssl.truststore.location in the client), the certificate has expired, or it has "
+    "another host name than the client dialled",
+}
+"""OpenSSL's words for the alerts of a client that refuses a certificate (RFC 8446, 6.2), and the remedies."""
+
 TlsContext = ssl.SSLContext
 TlsError = ssl.SSLError
-Factory = Callable[[], asyncio.BaseProtocol]
 
 
 class TlsAcceptor(NamedTuple):
-    """How a listener accepts TLS. `context` is called for each handshake and never raises. `refused` is called with the
-    address of a failed handshake and the reason."""
+    """How a listener accepts TLS. `context` is called for each handshake and never raises.
+
+    `refused` is called with the address of a failed handshake and the reason, `broken` with those of a connection whose
+    TLS failed later. `admits` is called with the address before a handshake: it returns after how many seconds the
+    connection is closed without a handshake, or None to serve it.
+    """
 
     context: Callable[[], ssl.SSLContext]
     refused: Callable[[str, str], None]
+    broken: Callable[[str, str], None]
+    admits: Callable[[str], float | None]
+    if_plain: str = USE_TLS
+    """The remedy for a client that did not use TLS."""
+    handshakes_max: int = HANDSHAKES_MAX
 
 
 def read_store(path: str) -> bytes:
     """The content of a file that holds keys. Raises OSError, also if every user may read the file or if it is too
     large."""
-    with open(path, "rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(f"not a file: {path}")
-        if about.st_size > STORE_BYTES_MAX:
-            raise OSError(f"larger than {STORE_BYTES_MAX} bytes")
-        if about.st_mode & stat.S_IRWXO:
+    with _opened(path) as file:
+        if os.fstat(file.fileno()).st_mode & stat.S_IRWXO:
             raise PermissionError(f"every user of this machine may read or change it; run: chmod o-rwx {path}")
         return file.read(STORE_BYTES_MAX)
 
 
 def read_public(path: str) -> bytes:
     """The content of a file that contains no secret. Raises OSError."""
-    with open(path, "rb") as file:
-        data = file.read(STORE_BYTES_MAX + 1)
-    if len(data) > STORE_BYTES_MAX:
-        raise OSError(f"larger than {STORE_BYTES_MAX} bytes")
-    return data
+    with _opened(path) as file:
+        return file.read(STORE_BYTES_MAX)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    """Opens a file that is neither a pipe nor a device: opening or reading one of these may block for ever. Raises
+    OSError."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError("a pipe or a device, and not a file")
+        if about.st_size > STORE_BYTES_MAX:
+            raise OSError(f"larger than {STORE_BYTES_MAX} bytes")
+        yield file
 
 
 def stamp(path: str) -> tuple[int, ...]:
@@ -129,90 +152,18 @@ def _memory() -> IO[bytes]:
     return tempfile.TemporaryFile() if create is None else os.fdopen(create("tls"), "w+b")
 
 
-class SecureListener:
-    """Accepts sockets of one listening socket, and hands over those whose handshake succeeds."""
-
-    def __init__(self, listening: socket.socket, factory: Factory, acceptor: TlsAcceptor) -> None:
-        self._listening = listening
-        self._factory = factory
-        self._acceptor = acceptor
-        self._loop = asyncio.get_running_loop()
-        self._under_way: dict[asyncio.Task[None], str] = {}
-        self._resume: asyncio.TimerHandle | None = None
-        self._loop.add_reader(listening, self._accept)
-
-    @property
-    def handshakes(self) -> int:
-        """How many handshakes are in progress."""
-        return len(self._under_way)
-
-    def close(self) -> None:
-        """Stop accepting, and cancel the handshakes in progress."""
-        if self._resume is not None:
-            self._resume.cancel()
-        self._loop.remove_reader(self._listening)
-        self._listening.close()
-        for task in list(self._under_way):
-            task.cancel()
-
-    def _accept(self) -> None:
-        for _ in range(ACCEPTED_A_TURN):
-            try:
-                accepted, address = self._listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError:  # out of file descriptors or memory: connections may close before the next attempt
-                self._loop.remove_reader(self._listening)
-                self._resume = self._loop.call_later(PAUSE_S, self._accept_again)
-                return
-            self._begin(accepted, str(address[0]))
-
-    def _accept_again(self) -> None:
-        self._loop.add_reader(self._listening, self._accept)
-
-    def _begin(self, accepted: socket.socket, host: str) -> None:
-        if len(self._under_way) >= HANDSHAKES_MAX:
-            crowd = Counter(self._under_way.values()).most_common(1)[0][0]
-            oldest = next(task for task, other in self._under_way.items() if other == crowd)
-            del self._under_way[oldest]
-            oldest.cancel()
-            self._acceptor.refused(
-                crowd, f"{HANDSHAKES_MAX} handshakes were in progress, most of them from this address"
-            )
-        accepted.setblocking(False)
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self._loop.create_task(self._shake_hands(accepted, host))
-        self._under_way[task] = host
-        task.add_done_callback(lambda done: self._under_way.pop(done, None))
-
-    async def _shake_hands(self, accepted: socket.socket, host: str) -> None:
-        is_served = False
-        try:
-            await self._loop.connect_accepted_socket(
-                self._factory, accepted, ssl=self._acceptor.context(), ssl_handshake_timeout=HANDSHAKE_S
-            )
-            is_served = True
-        except OSError as error:  # also ssl.SSLError, ConnectionError and TimeoutError
-            self._acceptor.refused(host, why_failed(error))
-        finally:
-            if not is_served:
-                accepted.close()
-
-
-def why_failed(error: OSError) -> str:
+def why_failed(error: OSError, if_plain: str = USE_TLS) -> str:
     """What went wrong in a handshake, and the remedy if there is one."""
     reason = getattr(error, "reason", None) or ""
     if reason in PLAIN:
-        return "it did not use TLS, but this listener does; set security.protocol=SSL (or SASL_SSL) in the client"
+        return f"it did not use TLS, but this listener does; {if_plain}"
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return (
             "it presented no certificate, but this listener has ssl.client.auth=required; set ssl.keystore.location "
             "in the client"
         )
-    if reason in ("TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_CERTIFICATE_UNKNOWN", "SSLV3_ALERT_BAD_CERTIFICATE"):
-        return (
-            "it does not trust this broker's certificate; set ssl.truststore.location (ssl.ca.location) in the client"
-        )
+    if reason in REFUSED_CERTIFICATE:
+        return REFUSED_CERTIFICATE[reason]
     if reason == "CERTIFICATE_VERIFY_FAILED":
         why = getattr(error, "verify_message", reason)
         return f"this broker does not trust its certificate ({why}); see ssl.truststore"
@@ -222,7 +173,10 @@ def why_failed(error: OSError) -> str:
         return reason.replace("_", " ").lower() or "TLS failed"
     if isinstance(error, ConnectionAbortedError | TimeoutError):
         return f"it took longer than {HANDSHAKE_S:.0f} s"
-    return "it closed the connection"
+    return (
+        "it closed the connection without a word, as asyncio does if it does not accept this broker's certificate: its "
+        "authority, its end, or its host names"
+    )
 
 
 def why_not_dialled(error: ssl.SSLError) -> str:

@@ -139,7 +139,7 @@ def test_each_error_is_one_line(shell: Shell, arguments: tuple[str, ...], code: 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("configs", "set", "topic", "t", "retention.ms=1"), "write --topic topic: `kpybroker configs set --topic"),
+        (("configs", "set", "topic", "t", "retention.ms=1"), "named with --topic: `kpybroker configs set --topic"),
         (("quotas", "set", "--client", "c", "producer_byte_rat=1"), "did you mean producer_byte_rate?"),
         (("quotas", "set", "--client", "c", "producer_byte_rate=1MB"), "write a number, bytes per second"),
         (("quotas", "remove", "--client", "c", "speed"), "there is no quota speed; the quotas are producer_byte_rate,"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from kpybroker.config.security_keys import STANDARD_AUTHORIZER
@@ -14,10 +15,11 @@ from tests.handlers.acl_setting import description
 CLASS = "authorizer.class.name"
 
 
-def test_a_refusal_is_logged_unless_a_level_says_otherwise(tmp_path: Path) -> None:
+def refused(tmp_path: Path, *settings: str) -> list[str]:
+    """The lines on stderr of a program that refuses one request."""
     process = kpybroker_process(
         *("dev", "--port", "0", "--data-dir", str(tmp_path / "data")),
-        *("--set", f"{CLASS}={STANDARD_AUTHORIZER}", "--set", "super.users=User:root"),
+        *("--set", f"{CLASS}={STANDARD_AUTHORIZER}", "--set", "super.users=User:root", *settings),
     )
     try:
         host, _, port = ready(process)["bootstrap"].rpartition(":")
@@ -26,11 +28,21 @@ def test_a_refusal_is_logged_unless_a_level_says_otherwise(tmp_path: Path) -> No
     finally:
         process.terminate()
         _, said = process.communicate()
-    (line,) = (line for line in said.splitlines() if "Principal = " in line)
+    return [str(line) for line in said.splitlines()]
+
+
+def test_a_refusal_is_logged_unless_a_level_says_otherwise(tmp_path: Path) -> None:
+    (line,) = (line for line in refused(tmp_path) if "Principal = " in line)
     assert " INFO kpybroker.authorizer: Principal = User:ANONYMOUS is Denied operation = DESCRIBE from host = " in line
     assert line.endswith(
         "resource = Cluster:LITERAL:kafka-cluster for request = DescribeAcls based on rule DefaultDeny"
     )
+
+
+def test_a_refusal_is_one_line_of_json_on_request(tmp_path: Path) -> None:
+    (line,) = (line for line in refused(tmp_path, "--set", "kpybroker.audit.format=json") if "User:ANONYMOUS" in line)
+    told = json.loads(line)
+    assert (told["decision"], told["request"], told["resourceType"]) == ("Denied", "DescribeAcls", "Cluster")
 
 
 def test_any_other_authorizer_class_does_not_start(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from kpybroker.cli.show import show_size
 from kpybroker.testing.process import BrokerProcess
+from tests.certificates import sign
 from tests.cli.shell import Shell, kpybroker_process, ready
+from tests.server.clustering import free_ports
 
 WAIT_S = 60
 LOOKS_MAX = 40
@@ -49,6 +51,26 @@ def test_the_http_address_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         facts = ready(process)
         (node,) = Shell(facts["bootstrap"], monkeypatch)("brokers", "list", "--json").json
         assert node["http"] in (None, facts["http"]), "a port that the system picked is in no setting"
+    finally:
+        process.terminate()
+        process.wait(WAIT_S)
+
+
+def test_an_http_address_with_tls_is_shown_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    authority = sign("authority")
+    given = {
+        "kpybroker.http.tls.listener": "PAGES",
+        "listener.name.pages.ssl.keystore.type": "PEM",
+        "listener.name.pages.ssl.keystore.location": str(sign("server", authority).pem(tmp_path / "server.pem")),
+    }
+    settings = [part for name, text in given.items() for part in ("--set", f"{name}={text}")]
+    (port,) = map(str, free_ports(1))
+    data = str(tmp_path / "data")
+    process = kpybroker_process("dev", "--port", "0", "--data-dir", data, "--http-port", port, *settings)
+    try:
+        facts = ready(process)
+        (node,) = Shell(facts["bootstrap"], monkeypatch)("brokers", "list", "--json").json
+        assert node["http"] == f"https://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(WAIT_S)

@@ -104,7 +104,7 @@ def test_initial_voters_get_the_given_directory_ids(
 
 
 def _config(settings: Callable[..., Path]) -> object:
-    from kpybroker.cli.properties import read_properties as read
+    from kpybroker.config.property_files import read_properties as read
 
     return parse_config(read(settings()), "test")
 

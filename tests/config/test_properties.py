@@ -56,7 +56,7 @@ def _refusal(read: Callable[[], object]) -> str:
 
 
 def test_bad_escape_and_huge_file_are_refused_with_the_place() -> None:
-    with pytest.raises(ConfigError, match=r"server.properties, line 2: .*12x"):
+    with pytest.raises(ConfigError, match=r"server.properties, line 2: .*four hexadecimal"):
         parse_properties("a=1\nb=\\u12xy\n", "server.properties")
     with pytest.raises(ConfigError, match="larger than"):
         parse_properties("#" * ((1 << 20) + 1), "server.properties")
@@ -78,7 +78,9 @@ def test_settings_of_the_command_line() -> None:
         ("zookeeper.connect", "ZooKeeper"),
         ("retention.ms", "log.retention.ms"),
         ("kpybroker.fsnyc", "kpybroker.fsync"),
-        ("qqqqqqqq", "unknown setting qqqqqqqq"),
+        ("qqqqqqqq", r"unknown setting \[hidden, 8 characters\]; see"),
+        ("qqq.qqqqq", "unknown setting qqq.qqqqq; see"),
+        ("ssl.key.password=secret", r"unknown setting ssl.key.password\[hidden\]"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest_known_one(name: str, hint: str) -> None:

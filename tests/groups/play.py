@@ -130,7 +130,8 @@ class Player:
         return member_id or given.get("instance") or client, command
 
     def _hb(self, plain: list[str], given: dict[str, str]) -> tuple[str, Any]:
-        """A heartbeat of the consumer protocol: the member, the epoch, and other given fields."""
+        """A heartbeat of the consumer protocol: the member, the epoch, and other given fields. `may` names the topics
+        that the authorizer lets the member describe."""
         member_id, epoch = plain[0], int(plain[1])
         request = consumer_group_heartbeat.Request(
             group_id=given.get("group", "g"),
@@ -147,7 +148,9 @@ class Player:
         owned = given.get("owns", None if epoch else "")
         if owned is not None:
             request.topic_partitions = [self._owned(each) for each in owned.split(",") if each]
-        return member_id, ConsumerHeartbeat(request, given.get("client", "c"), "/127.0.0.1")
+        may = given.get("may")
+        rights = None if may is None else set(may.split(",")).__contains__
+        return member_id, ConsumerHeartbeat(request, given.get("client", "c"), "/127.0.0.1", rights)
 
     def _owned(self, said: str) -> consumer_group_heartbeat.TopicPartitions:
         name, _, partitions = said.partition(":")

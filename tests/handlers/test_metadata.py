@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import pytest
+
+import kpybroker.call as call_module
+from kpybroker.call import ANSWERS_MAX_BYTES, Answers, Encoded
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
+from kpybroker.handlers.metadata import KEPT_NAME_MAX, KEY_BYTES_A_TOPIC, TOPICS_AT_ONCE
 from kpybroker.security.principal import ANONYMOUS, Principal
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
@@ -287,3 +293,50 @@ def test_responses_about_impossible_names_are_not_cached(with_broker: WithBroker
             assert len(node.broker.metadata.answers) == kept
 
     with_broker(scenario)
+
+
+def test_cached_answers_have_a_limit_in_bytes(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever names a client asks for, a few or so many that the response is made in turns."""
+    monkeypatch.setattr(call_module, "ANSWERS_MAX_BYTES", 200_000)
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        answers = node.broker.metadata.answers
+        for number in range(100):
+            for count in (1, TOPICS_AT_ONCE + 1):
+                names = [f"{number}-{each}".ljust(KEPT_NAME_MAX, "x") for each in range(count)]
+                await peer.ask("Metadata", about(*names))
+                assert answers.size_bytes <= 200_000
+                assert len(answers) * KEY_BYTES_A_TOPIC <= answers.size_bytes
+        assert len(answers) > 1
+
+    with_broker(scenario)
+
+
+def test_an_answer_that_is_larger_than_the_cache_is_not_kept() -> None:
+    answers = Answers()
+    answers.keep("small", Encoded(b"x"), 1)
+    answers.keep("large", Encoded(bytes(ANSWERS_MAX_BYTES)), 1)
+    assert answers.get("small") == b"x"
+    assert answers.get("large") is None
+    assert answers.size_bytes == 2
+
+
+def test_an_answer_that_is_being_made_is_shared_and_kept_when_it_is_complete() -> None:
+    async def whole() -> None:
+        answers, loop = Answers(), asyncio.get_running_loop()
+        good, bad, late = (loop.create_future() for _ in range(3))
+        answers.keep("late", late, 1)
+        answers.clear()
+        answers.keep("good", good, 1)
+        answers.keep("bad", bad, 1)
+        assert answers.get("good") is good
+        good.set_result(Encoded(b"made"))
+        bad.set_exception(RuntimeError("not made"))
+        late.set_result(Encoded(b"of another image"))
+        await asyncio.sleep(0)
+        assert answers.get("good") == b"made"
+        assert answers.get("bad") is None
+        assert answers.get("late") is None
+        assert answers.size_bytes == 5
+
+    asyncio.run(whole())

@@ -79,7 +79,12 @@ def test_responses_that_are_not_a_page(status: int, headers: dict[str, str], bod
         play(scenario)
 
 
-@pytest.mark.parametrize("answer", [b"", b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"])
+IN_CRUMBS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * (http.PIECES_MAX + 1)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", IN_CRUMBS]
+)
 def test_a_server_of_another_protocol(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -94,7 +99,7 @@ def test_a_server_of_another_protocol(answer: bytes) -> None:
         url = parse_url(f"http://127.0.0.1:{listening.getsockname()[1]}/")
 
         async def scenario(world: RealWorld) -> None:
-            with pytest.raises(OSError, match=r"no HTTP|closed before"):
+            with pytest.raises(OSError, match=r"no HTTP|closed before|more than 4096 pieces"):
                 await http_get(world.network, url, None)
 
         play(scenario)

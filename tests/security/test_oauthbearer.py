@@ -25,7 +25,7 @@ from kpybroker.security.sasl.bearer_tokens import (
 )
 from kpybroker.security.sasl.exchange import LoginRefused, Mechanism
 from kpybroker.security.sasl.key_sets import ALGORITHMS, KeySet, parse_keys
-from kpybroker.security.sasl.oauthbearer import SEEN, TOKENS_MAX, OAuthBearerExchange
+from kpybroker.security.sasl.oauthbearer import MESSAGE_MAX, SEEN, TOKENS_MAX, OAuthBearerExchange
 from kpybroker.security.sasl.session import LoginSession, Stage
 from kpybroker.security.sasl.signed_tokens import SignedCheck
 from kpybroker.security.sasl.unsecured_tokens import UnsecuredCheck
@@ -164,6 +164,12 @@ def test_one_login_may_try_a_few_tokens() -> None:
         assert exchange.step(first_message("x")) == INVALID.encode()
     with pytest.raises(LoginRefused, match="more than 8 tokens"):
         exchange.step(first_message(unsecured(claims())))
+
+
+def test_a_first_message_has_a_limit() -> None:
+    exchange = OAuthBearerExchange(unsecured_check())
+    with pytest.raises(LoginRefused, match=f"more than {MESSAGE_MAX} bytes"):
+        exchange.step(b"n,,\x01" + b"a=b\x01" * (MESSAGE_MAX // 4) + b"\x01")
 
 
 # ---- a session

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from kpybroker.security.principal import Principal
 from kpybroker.security.sasl.exchange import LoginRefused
-from kpybroker.security.sasl.scram import ITERATIONS_LIMIT, MECHANISMS, ScramClient, ScramExchange
+from kpybroker.security.sasl.scram import (
+    ITERATIONS_LIMIT,
+    MECHANISMS,
+    SALTED_MAX,
+    ScramClient,
+    ScramExchange,
+    salted_password,
+)
 from kpybroker.security.scram import DIGESTS, ScramCredential, ScramMechanism, credential_of
 from tests.security.test_scram import SALT
 
@@ -117,8 +124,27 @@ def test_an_extension_may_not_occur_twice() -> None:
             server.step(FIRST + extensions)
 
 
-def test_a_first_message_is_short() -> None:
-    """It is kept for as long as the client takes, before the client has proved anything."""
+def test_messages_are_short() -> None:
+    """The first is kept for as long as the client takes, before the client has proved anything; and parsing either
+    takes time and memory."""
     server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
-    with pytest.raises(LoginRefused, match="more than 4096 characters"):
+    with pytest.raises(LoginRefused, match="more than 4096 bytes"):
         server.step(FIRST + b"x" * 4096)
+
+
+def test_a_password_is_salted_once_for_all_logins_with_the_same_salt() -> None:
+    salted_password.cache_clear()
+    expected = hashlib.pbkdf2_hmac("sha256", b"of ann", b"salt", 4096)
+    for number in range(3):
+        assert salted_password("sha256", b"of ann", b"salt", 4096) == expected
+        assert salted_password.cache_info().hits == number
+    for number in range(SALTED_MAX + 1):
+        salted_password("sha256", b"%d" % number, b"salt", 1)
+    assert salted_password.cache_info().currsize == SALTED_MAX
+
+
+def test_a_last_message_is_short() -> None:
+    server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
+    server.step(FIRST)
+    with pytest.raises(LoginRefused, match="more than 4096 bytes"):
+        server.step(b"c=biws,r=x" + b",a=b" * 1024 + b",p=AAAA")

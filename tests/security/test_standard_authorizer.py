@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -33,8 +34,13 @@ class Clock:
         return self.now
 
 
-def authorizer(*super_users: str, allow_everyone: bool = False, clock: Clock | None = None) -> StandardAuthorizer:
-    return StandardAuthorizer(super_users, allow_everyone=allow_everyone, now=clock or Clock())
+def authorizer(
+    *super_users: str,
+    allow_everyone: bool = False,
+    clock: Clock | None = None,
+    wording: audit.Wording | None = None,
+) -> StandardAuthorizer:
+    return StandardAuthorizer(super_users, allow_everyone=allow_everyone, now=clock or Clock(), wording=wording)
 
 
 def acl(
@@ -202,6 +208,42 @@ def test_grants_are_logged_on_request(lines: pytest.LogCaptureFixture) -> None:
         "an ACL of some resource",
     ]
     assert all("is Allowed operation" in line.getMessage() for line in lines.records)
+
+
+def test_a_line_is_a_json_object_on_request(lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same facts, for refusals, grants, and what got no line; any name is on one line, and short."""
+    monkeypatch.setattr(audit, "LINES_PER_ASKER", 3)
+    lines.set_level(logging.DEBUG, LOGGER)
+    clock = Clock()
+    one = authorizer(clock=clock, wording=audit.Json(lambda: 1_700_000_000_123))
+    one.follow(by_id(acl(operation=WRITE)))
+    assert may(one, operation=WRITE)
+    assert not may(one, BOB, name='a"\n\u2028{' + "n" * 30_000)
+    assert not one.allows(BOB, HERE, 3, DESCRIBE, CLUSTER, CLUSTER_NAME)
+    for _ in range(3):
+        assert not one.allows_any(BOB, HERE, 22, WRITE, TOPIC)
+    clock.now += 60
+    assert not may(one, BOB)
+    texts = [line.getMessage() for line in lines.records]
+    assert all(text.isascii() and len(text) < 1000 and text.splitlines() == [text] for text in texts)
+    granted, named, on_cluster, on_any, left_out, _ = (json.loads(text) for text in texts)
+    assert granted == {
+        "timestamp": "2023-11-14T22:13:20.123Z",
+        "decision": "Allowed",
+        "principal": "User:ann",
+        "host": "127.0.0.1",
+        "operation": "WRITE",
+        "resourceType": "Topic",
+        "patternType": "LITERAL",
+        "resourceName": "t",
+        "request": "Fetch",
+        "rule": "ALLOW WRITE to User:ann from host * on Topic:LITERAL:t",
+    }
+    assert named["resourceName"].startswith('a"\n\u2028{nnn')
+    assert (named["decision"], named["rule"]) == ("Denied", "DefaultDeny")
+    assert (on_cluster["resourceType"], on_cluster["resourceName"]) == ("Cluster", "kafka-cluster")
+    assert (on_any["resourceName"], on_any["request"]) == ("any", "InitProducerId")
+    assert left_out == {"timestamp": granted["timestamp"], "decision": "Denied", "leftOut": 2}
 
 
 def test_log_lines_are_bounded_and_counted(lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,13 @@ def test_the_first_rule_that_matches_the_whole_name_counts(rules: str, name: str
     assert (found and str(found)) == (None if name is None else f"User:{name}")
 
 
+def test_a_certificate_that_cannot_be_read_is_nobodys() -> None:
+    whole = sign("alice").certificate.public_bytes(Encoding.DER)
+    version = whole.index(b"\xa0\x03\x02\x01\x02")
+    for broken in (whole[:100], whole[: version + 4] + b"\x46" + whole[version + 5 :]):
+        assert principal_of(broken, parse_rules("DEFAULT")) is None
+
+
 def test_without_a_certificate_a_client_is_anonymous() -> None:
     assert str(principal_of(None, parse_rules("RULE:x/y/"))) == "User:ANONYMOUS"
 

@@ -30,6 +30,7 @@ NO_DIFFERENCE = {
     ("DescribeCluster v0", ""): "anybody may describe the cluster",
     ("DescribeCluster v2", ""): "anybody may describe the cluster",
     ("DeleteTopics v6 by id", "DESCRIBE on TOPIC"): "a topic is deleted by its id without DESCRIBE",
+    ("FindCoordinator v6 of an unknown type", ""): "nobody may ask for it",
     ("CreateTopics v4", "DESCRIBE_CONFIGS"): "v5 is the first that tells of settings",
     ("CreateTopics v7 of the metadata log", "CREATE"): "nobody may create it",
 }

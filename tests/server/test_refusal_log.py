@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from kpybroker.server.connections.refusal_log import HOSTS_MAX, LINES, LINES_PER_HOST, MINUTE_S, RefusalLog
+from kpybroker.server.connections.refusal_log import HOSTS_MAX, LINE_MAX, LINES, LINES_PER_HOST, MINUTE_S, RefusalLog
 from kpybroker.server.node import Node
 from tests.server.line import line
 from tests.server.test_connection import BAD_FRAMES
@@ -36,6 +36,15 @@ def test_lines_per_address_are_limited(caplog: pytest.LogCaptureFixture) -> None
     refusals.tell("10.0.0.1", "again")
     refusals.look(MINUTE_S * 2)
     assert lines(caplog) == ["again"]
+
+
+def test_text_of_a_client_stays_on_one_short_line(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = RefusalLog(0.0)
+    refusals.tell("10.0.0.1", "the session of %s has ended", "User:x\n2026-01-01 ERROR \x1b[31mforged\u202e")
+    refusals.tell("10.0.0.1", "%s", "x" * 100_000)
+    first, second = lines(caplog)
+    assert first == r"the session of User:x\n2026-01-01 ERROR \x1b[31mforged\u202e has ended"
+    assert len(second) == LINE_MAX + len("...")
 
 
 def test_lines_in_total_are_limited_and_the_table_is_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -74,6 +74,19 @@ async def log_in(connection: Raw, user: str, password: str) -> rpc.Response:
     return told
 
 
+def test_who_logs_in_where_nobody_does_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def whole() -> None:
+        async with serving(tmp_path / "data") as node, raw(node) as connection:
+            connection.ask(1, "SaslHandshake", sasl_handshake.Request(mechanism="PLAIN"), 1)
+            told = (await connection.answer("SaslHandshake", 1))[1]
+            assert (told.error_code, told.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+    assert (
+        "to listener PLAINTEXT: it wants to log in, and there are no logins here; set security.protocol" in caplog.text
+    )
+
+
 def principals(node: Node) -> set[str]:
     return {str(each.principal) for each in node.server.connections()}
 
@@ -355,3 +368,22 @@ def test_requests_before_a_failed_renewal_are_stored_and_answered_first(tmp_path
         admin.close()
 
     play(tmp_path, scenario, connections_max_reauth_ms="60000")
+
+
+def test_a_login_is_renewed_before_a_request_that_has_no_answer(tmp_path: Path) -> None:
+    """A broker closes the connection instead of answering, so records with acks=0 would be lost in silence."""
+
+    async def scenario(node: Node) -> None:
+        seen: list[str] = []
+
+        async def renew(name: str) -> None:
+            seen.append(name)
+
+        peer = await dial(node, ADMIN)
+        peer.renew_with(renew)
+        await peer.ask("Metadata")
+        await peer.send("Produce", produced("t", b"unanswered", acks=0), version=9)
+        assert seen == ["Metadata", "Produce"]
+        peer.close()
+
+    play(tmp_path, scenario)

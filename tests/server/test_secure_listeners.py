@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
+import socket
 import ssl
 import struct
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,9 +24,9 @@ from kpybroker.config.login import Login
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.security.tls import contexts
 from kpybroker.security.tls.jks import read_jks
+from kpybroker.server import server
 from kpybroker.server.node import Node
-from kpybroker.wire.rpc import incremental_alter_configs
-from kpybroker.world import secure
+from kpybroker.wire.rpc import alter_client_quotas, incremental_alter_configs
 from tests.certificates import Signed, sign
 from tests.serving import dialled, serving
 
@@ -150,9 +152,40 @@ def test_the_log_says_why_a_handshake_failed(tmp_path: Path, caplog: pytest.LogC
     assert "this broker does not trust its certificate" in told
 
 
+@pytest.mark.parametrize(
+    ("server", "trusted", "why"),
+    [
+        (sign("s", AUTHORITY), sign("stranger"), "it does not trust the authority of this broker's certificate"),
+        (sign("s", AUTHORITY, days=-1), AUTHORITY, "this broker's certificate has expired; put a new one into"),
+        (sign("s", AUTHORITY, hosts=["other"]), AUTHORITY, "probably has another host name than the client dialled"),
+    ],
+    ids=["another authority", "expired", "another host"],
+)
+def test_the_log_says_why_a_client_refuses_the_certificate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, server: Signed, trusted: Signed, why: str
+) -> None:
+    def dial(port: int) -> None:
+        """With a socket that blocks: asyncio closes without an alert."""
+        context = ssl.create_default_context(cadata=trusted.chain_pem)
+        with socket.create_connection(("127.0.0.1", port)) as plain, pytest.raises(ssl.SSLCertVerificationError):
+            context.wrap_socket(plain, server_hostname="localhost")
+
+    async def play(node: Node) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, dial, node.advertised[1].port)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asked(node, ssl.create_default_context(cadata=trusted.chain_pem))
+        checks_nothing = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        checks_nothing.check_hostname, checks_nothing.verify_mode = False, ssl.CERT_NONE
+        assert (await asked(node, checks_nothing))[4:8] == struct.pack(">i", 7)
+
+    run(play, tmp_path, stores(tmp_path, ssl_keystore_location=str(server.pem(tmp_path / "other.pem"))))
+    assert why in said(caplog)
+    assert "it closed the connection without a word, as asyncio does if it does not accept this" in said(caplog)
+
+
 def test_stalled_handshakes_are_bounded_and_others_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 5
-    monkeypatch.setattr(secure, "HANDSHAKES_MAX", limit)
+    monkeypatch.setattr(server, "HANDSHAKES_MAX", limit)
 
     async def play(node: Node) -> None:
         port = node.advertised[1].port
@@ -160,6 +193,41 @@ def test_stalled_handshakes_are_bounded_and_others_are_served(tmp_path: Path, mo
         for reader, _ in stalled[:3]:  # the oldest ones are closed
             assert await reader.read() == b""
         assert await asked(node, trusting())
+        for _, writer in stalled:
+            writer.close()
+
+    run(play, tmp_path, stores(tmp_path))
+
+
+def test_a_connection_above_a_limit_costs_no_handshake(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As in Apache Kafka, connections count when they are accepted."""
+
+    async def play(node: Node) -> None:
+        port = node.advertised[1].port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(), server_hostname="localhost")
+        writer.write(API_VERSIONS)
+        await reader.readexactly(8)
+        with pytest.raises(OSError):
+            await asked(node, trusting())
+        writer.close()
+
+    with caplog.at_level(logging.WARNING):
+        run(play, tmp_path, stores(tmp_path, max_connections_per_ip="1"))
+    assert "refused connection from 127.0.0.1: max.connections.per.ip reached" in said(caplog)
+    assert "handshake" not in said(caplog)
+
+
+def test_the_rate_of_an_address_counts_before_the_handshake(tmp_path: Path) -> None:
+    async def play(node: Node) -> None:
+        async with dialled(node) as peer:
+            entry = alter_client_quotas.EntryData(
+                entity=[alter_client_quotas.EntityData(entity_type="ip", entity_name="127.0.0.1")],
+                ops=[alter_client_quotas.OpData(key="connection_creation_rate", value=1.0)],
+            )
+            await peer.ask("AlterClientQuotas", alter_client_quotas.Request(entries=[entry]))
+        stalled = [await asyncio.open_connection("127.0.0.1", node.advertised[1].port) for _ in range(40)]
+        await until(lambda: node.server.metrics.connections_throttled > 0)
+        assert not node.server.connections()
         for _, writer in stalled:
             writer.close()
 
@@ -258,6 +326,10 @@ def test_a_changed_file_is_used_for_new_connections(
         assert before == SERVER.certificate.public_bytes(Encoding.DER)
         store.write_text("half a file")
         assert await certificate_of(node, trusting()) == before
+        store.unlink()
+        os.mkfifo(store, 0o600)  # opening it would wait for ever
+        assert await certificate_of(node, trusting()) == before
+        store.unlink()
         renewed.pem(store)
         assert await certificate_of(node, trusting()) == renewed.certificate.public_bytes(Encoding.DER)
         (tmp_path / "ca.pem").write_text(sign("other").chain_pem)

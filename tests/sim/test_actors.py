@@ -12,7 +12,7 @@ from kpybroker.sim.cluster.setup import setup_of
 from kpybroker.sim.simulation import Simulation
 
 SEEDS = range(300)
-AT_ONCE = 1.6
+AT_ONCE = 1.7
 """The most actors that take part in a seed on average: a seed must not become more expensive because of them."""
 
 SHORT_SEED = 273
@@ -22,7 +22,7 @@ SHORT_SEED = 273
 def test_each_actor_takes_part_in_some_seeds_and_few_at_once() -> None:
     played = Counter(name for seed in SEEDS for name in with_actors(setup_of(seed, brokers=3)).actors)
     assert set(played) == set(actor_names())
-    assert all(len(SEEDS) * 0.05 < count < len(SEEDS) * 0.2 for count in played.values()), played
+    assert all(len(SEEDS) * 0.05 < count < len(SEEDS) * 0.3 for count in played.values()), played
     assert played.total() < AT_ONCE * len(SEEDS)
 
 

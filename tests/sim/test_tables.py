@@ -112,3 +112,13 @@ def test_idle_keys_are_checked_during_a_run() -> None:
     assert table.breaches(since_s=70.0) == 1
     table.write(acked=False)
     assert table.breaches(since_s=70.0) == 0
+
+
+def test_a_marker_of_some_age_may_be_gone_on_a_replica_that_was_away() -> None:
+    table = Table()
+    table.write(at_s=OLD)
+    table.write(at_s=FRESH)
+    for sent in table.sents:
+        SentTransaction("b", commit_asked=False).add([sent])
+    assert table.breaches(0, 1, forgetting=Forgetting(tombstones_s=10.0, markers_s=10.0)) == 1
+    assert table.breaches(0, 1, forgetting=Forgetting(tombstones_s=10.0)) == 2

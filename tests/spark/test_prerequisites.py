@@ -13,7 +13,7 @@ import pytest
 from kpybroker.errors import ConfigError
 from kpybroker.spark import JARS_VARIABLE, session
 from kpybroker.spark.connector import connector, require_obtainable
-from kpybroker.spark.prerequisites import require_broker, require_java, spark_version
+from kpybroker.spark.prerequisites import require_java, require_listener, spark_version
 
 JARS = [
     "commons-pool2-2.12.0.jar",
@@ -51,13 +51,13 @@ def test_no_broker(java: Path, closed: str) -> None:
 
 
 def test_one_address_that_answers_is_enough(listening: str, closed: str) -> None:
-    require_broker(f"{closed},{listening}")
+    require_listener(f"{closed},{listening}")
 
 
 @pytest.mark.parametrize("address", ["", "9092", ":9092", "127.0.0.1", "127.0.0.1:kafka", "127.0.0.1:65536", "a:1,"])
 def test_not_an_address(address: str) -> None:
     with pytest.raises(ConfigError, match="not of the form host:port"):
-        require_broker(address)
+        require_listener(address)
 
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

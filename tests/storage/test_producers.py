@@ -13,6 +13,8 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.producers.producers import BATCHES_KEPT, ProducerStates
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, split
+from kpybroker.wire.records.markers import Marker, encode_marker
+from kpybroker.wire.records.record_removal import emptied
 from tests.storage.workshop import SMALL, WORLD, reopened
 
 FROM_KAFKA = bytes.fromhex(
@@ -187,3 +189,16 @@ def test_batches_in_flight_at_a_stop_are_recognised(tmp_path: Path, rolled_at: i
             appended = again.append([batch(sequence, time=now_ms, producer=producer)], 0, now_ms)
             assert appended.duplicate
             assert appended.base_offset == 2 * sequence + producer - 7
+
+
+def test_a_marker_that_cleaning_has_emptied_still_tells_its_epoch() -> None:
+    """So a replay of a compacted log fences those of earlier epochs, as the log did before it was cleaned."""
+    marker = split(encode_marker(Marker(7, 3, 0, False), 2000))[0]
+    marker.patch(9, 0)
+    live, replayed = ProducerStates(), ProducerStates()
+    for states, ending in ((live, marker), (replayed, split(bytearray(emptied(marker)))[0])):
+        states.update(batch(0, offset=4, epoch=1))
+        states.update(ending)
+        (known,) = states
+        assert (known.producer_epoch, known.batches, known.current_txn_first_offset) == (3, [], -1)
+        assert code_of(states, batch(0, offset=12, epoch=2)) is ErrorCode.INVALID_PRODUCER_EPOCH

@@ -133,7 +133,7 @@ def test_a_failed_test_shows_the_brokers_output_since_its_start(
     )
     assert ended.returncode == 1, ended.stdout
     assert ended.stdout.count("- kpybroker -") == 1, "it said nothing in the third test"
-    assert ended.stdout.count("TLS") == 1, ended.stdout
+    assert ended.stdout.count("ClientHello") == 1, ended.stdout
     assert "HTTP" not in ended.stdout.split("- kpybroker -")[1]
 
 

@@ -184,6 +184,7 @@ class ConsumerGroup:
         "seen",
         "targets",
         "tried",
+        "tried_at_ms",
     )
 
     def __init__(self, group_id: str) -> None:
@@ -210,6 +211,8 @@ class ConsumerGroup:
         """The Image that the metadata hash was last compared with."""
         self.tried: Any = None
         """The topics that the regular expressions were last evaluated on."""
+        self.tried_at_ms: int | None = None
+        """When, by the steady clock; None after a replay."""
         self.resolving: Timer | None = None
 
     # -- questions ------------------------------------------------------------------------------------------------
@@ -374,9 +377,9 @@ class ConsumerGroup:
         """The metadata hash was compared with this Image."""
         self.seen = image
 
-    def tried_on(self, topics: Any) -> None:
-        """The regular expressions were evaluated on these topics."""
-        self.tried = topics
+    def tried_on(self, topics: Any, at_ms: int | None) -> None:
+        """The regular expressions were evaluated on these topics, at this time of the steady clock."""
+        self.tried, self.tried_at_ms = topics, at_ms
 
     def resolving_timer(self, fire: Callable[[Step], None]) -> Timer:
         """The timer of the regular expressions, created at the first call."""

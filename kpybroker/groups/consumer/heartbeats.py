@@ -120,6 +120,7 @@ class Heartbeats:
         had = frozenset(member.current.assigned)
         changed = self._update(group, member, command, step)
         self._steps.refresh(group, step, changed=changed)
+        self._steps.try_again(group, command.may_describe, step.now_ms)
         self._steps.retarget(group, step)
         self._steps.reconcile(group, member, owned, step)
         self._steps.begin_session(group, member, step.now_ms)
@@ -181,7 +182,7 @@ class Heartbeats:
         if member.regex != regex_before:
             changed = changed or bool(regex_before) or member.regex in group.resolved
             if member.regex and member.regex not in group.resolved:
-                self._steps.resolve(group, step.now_ms)
+                self._steps.resolve(group, step.now_ms, command.may_describe)
             self._steps.drop_unused(group, regex_before, step)
         return changed
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.ground.commands import MayDescribe
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ NAMES_A_STEP = 1_000
 """The names matched in one step: about two milliseconds."""
 COMPILING_IN_NAMES = 250
 """The cost of compiling an expression of usual size, in names."""
+ASKING_IN_NAMES = 2
+"""The cost of asking the authorizer about a name, in names."""
 COMPILED_BYTES = 1 << 20
 """RE2's memory limit for one expression, which takes a few milliseconds to compile; larger ones are refused."""
 LENGTH_MAX = 4_096
@@ -68,10 +71,16 @@ class RegexResolution:
     the log: it is skipped, and its previous result stays.
     """
 
-    def __init__(self, regexes: Iterable[str], names: Iterable[str]) -> None:
+    def __init__(self, regexes: Iterable[str], names: Iterable[str], may_describe: MayDescribe | None = None) -> None:
+        """Of the names that match, only those are found that may be described; None: all of them."""
+        self.may_describe = may_describe
         self.found: dict[str, set[str]] = {regex: set() for regex in regexes}
+        self.regexes = frozenset(self.found)
+        self._at_once = NAMES_A_STEP if may_describe is None else NAMES_A_STEP // (1 + ASKING_IN_NAMES)
         self._names = list(names)
-        self._at = ((regex, first) for regex in tuple(self.found) for first in range(0, len(self._names), NAMES_A_STEP))
+        self._at = (
+            (regex, first) for regex in tuple(self.found) for first in range(0, len(self._names), self._at_once)
+        )
 
     def step(self) -> Mapping[str, set[str]] | None:
         """Continue. When all names have been matched, return the topics of every expression that can be compiled; else
@@ -84,7 +93,7 @@ class RegexResolution:
             regex, first = at
             if regex not in self.found:
                 continue
-            names = self._names[first : first + NAMES_A_STEP]
+            names = self._names[first : first + self._at_once]
             try:
                 matches = compiled(regex).fullmatch
             except KafkaError as refusal:
@@ -92,6 +101,10 @@ class RegexResolution:
                 del self.found[regex]
                 left -= COMPILING_IN_NAMES
                 continue
-            self.found[regex].update(name for name in names if matches(name) is not None)
+            found = [name for name in names if matches(name) is not None]
+            if self.may_describe is not None:
+                left -= ASKING_IN_NAMES * len(found)
+                found = list(filter(self.may_describe, found))
+            self.found[regex].update(found)
             left -= len(names) + COMPILING_IN_NAMES
         return None

@@ -21,6 +21,7 @@ from kpybroker.groups.consumer.group import (
 )
 from kpybroker.groups.consumer.reconciliation import reconciled
 from kpybroker.groups.consumer.subscription_regex import RegexResolution
+from kpybroker.groups.ground.commands import MayDescribe
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
 from kpybroker.groups.ground.subscriptions import metadata_hash, partitions_of
@@ -108,30 +109,41 @@ class Transitions:
         if changed or told != group.metadata_hash:
             group.bump(told)
             step.write(records.epoch_record(group))
-        self._try_again(group, step.now_ms)
 
     # -- regular expressions --------------------------------------------------------------------------------------
 
-    def resolve(self, group: ConsumerGroup, at_ms: int) -> None:
-        """Evaluate the group's regular expressions soon, but not within this step."""
-        timer = group.resolving or group.resolving_timer(partial(self._begin_to_resolve, group))
+    def resolve(self, group: ConsumerGroup, at_ms: int, may_describe: MayDescribe | None) -> None:
+        """Evaluate the group's regular expressions soon, but not within this step.
+
+        As in Apache Kafka, the rights of the member whose heartbeat asks for it decide for all members: each gets, of
+        the topics that its expression matches, those that this member may describe.
+        """
+        begin = partial(self._begin_to_resolve, group, may_describe)
+        timer = group.resolving or group.resolving_timer(begin)
         if timer.at_ms is None or timer.at_ms > at_ms:
+            timer.then(begin)
             self.timers.set(timer, at_ms)
 
-    def _try_again(self, group: ConsumerGroup, now_ms: int) -> None:
+    def try_again(self, group: ConsumerGroup, may_describe: MayDescribe | None, now_ms: int) -> None:
+        """Evaluate the group's regular expressions if there are new topics, or if ACLs may have changed since
+        group.consumer.regex.refresh.interval.ms."""
         topics = self.image().topics
-        if group.tried is topics or not any(group.regexes()):
+        is_due = may_describe is not None and group.tried_at_ms is not None
+        is_due = is_due and now_ms >= (group.tried_at_ms or 0) + self.settings.consumer_regex_refresh_interval_ms
+        if (group.tried is topics and not is_due) or not any(group.regexes()):
             return
         if group.tried is None or group.tried.keys() != topics.keys():
             again_ms = now_ms if group.resolved_at_ms is None else group.resolved_at_ms + RESOLVE_AGAIN_MS
-            self.resolve(group, max(now_ms, again_ms))
+            self.resolve(group, max(now_ms, again_ms), may_describe)
+        elif is_due:
+            self.resolve(group, now_ms, may_describe)
         else:
-            group.tried_on(topics)
+            group.tried_on(topics, group.tried_at_ms)
 
-    def _begin_to_resolve(self, group: ConsumerGroup, step: Step) -> None:
+    def _begin_to_resolve(self, group: ConsumerGroup, may_describe: MayDescribe | None, step: Step) -> None:
         image = self.image()
-        group.tried_on(image.topics)
-        resolving = RegexResolution(group.regexes(), image.topics)
+        group.tried_on(image.topics, step.now_ms)
+        resolving = RegexResolution(group.regexes(), image.topics, may_describe)
         self._resolve_on(group, resolving, image.offset, step)
 
     def _resolve_on(self, group: ConsumerGroup, resolving: RegexResolution, version: int, step: Step) -> None:
@@ -141,7 +153,6 @@ class Transitions:
             group.resolving.then(partial(self._resolve_on, group, resolving, version))
             self.timers.set(group.resolving, step.now_ms)
             return
-        group.resolving.then(partial(self._begin_to_resolve, group))
         changed = False
         used = set(group.regexes())
         for regex, topics in found.items():
@@ -153,8 +164,8 @@ class Transitions:
                 step.write(records.regex_record(group.group_id, regex, resolved))
         if changed:
             self.refresh(group, step, changed=True)
-        if used - found.keys():
-            self.resolve(group, step.now_ms)
+        if used - resolving.regexes:
+            self.resolve(group, step.now_ms, resolving.may_describe)
 
     def drop_unused(self, group: ConsumerGroup, regex: str, step: Step) -> None:
         """Delete a regular expression that no member uses."""

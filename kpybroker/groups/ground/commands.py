@@ -6,7 +6,7 @@ protocol answer with the API's own Response, whose error code may come with a me
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ from kpybroker.errors import ErrorCode
 from kpybroker.machine.contract import Tick
 from kpybroker.wire.records.markers import Marker
 from kpybroker.wire.rpc import consumer_group_heartbeat, join_group, leave_group, share_group_heartbeat, sync_group
+
+MayDescribe = Callable[[str], bool]
+"""Whether the sender of a heartbeat may describe a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class ConsumerHeartbeat:
     request: consumer_group_heartbeat.Request
     client_id: str
     client_host: str
+    may_describe: MayDescribe | None = None
+    """For regular expressions; None without an authorizer: every topic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class GroupSettings:
     consumer_min_assignment_interval_ms: int = setting("group.consumer.min.assignment.interval.ms")
     consumer_max_assignment_interval_ms: int = setting("group.consumer.max.assignment.interval.ms")
     consumer_max_size: int = setting("group.consumer.max.size")
+    consumer_regex_refresh_interval_ms: int = setting("group.consumer.regex.refresh.interval.ms")
     may_upgrade: bool = setting("group.consumer.migration.policy", _policy_has("UPGRADE"))
     """A classic group becomes a consumer group when a member with the consumer protocol joins."""
     may_downgrade: bool = setting("group.consumer.migration.policy", _policy_has("DOWNGRADE"))

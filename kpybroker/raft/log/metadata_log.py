@@ -29,6 +29,7 @@ from kpybroker.raft.log.loading import (
 from kpybroker.raft.log.replay import PendingBatch, Replay, pending_of
 from kpybroker.raft.log.snapshots import Snapshot, Snapshots
 from kpybroker.raft.log.voters import Voters
+from kpybroker.storage.dirs.formatting import hide_secrets
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.retention import unlink_all
 from kpybroker.tasks import begin
@@ -113,6 +114,7 @@ class MetadataLog:
         Raises Damage, OSError, ConfigError.
         """
         self._world.disk.mkdir(self._path)
+        hide_secrets(self._world, self._path)
         base = self.snapshots.load_newest()
         image = Image()
         if base is not None:

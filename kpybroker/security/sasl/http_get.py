@@ -16,6 +16,8 @@ from kpybroker.world.secure import TlsContext
 
 BODY_MAX_BYTES = 1 << 20
 HEADERS_MAX_BYTES = 65_536
+PIECES_MAX = 4096
+"""Into how many pieces an answer may be cut: each takes its time, however small it is."""
 REDIRECTS_MAX = 20
 PATIENCE_S = 20.0
 """For the whole, with redirects."""
@@ -74,6 +76,7 @@ class _Exchange(asyncio.Protocol):
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._status, self._location = 0, ""
         self._body = bytearray()
+        self._pieces = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         headers = [
@@ -109,6 +112,10 @@ class _Exchange(asyncio.Protocol):
             self._fail(OSError(f"the answer is no HTTP: {wrong}"))
 
     def _take_event(self, event: object) -> None:
+        self._pieces += 1
+        if self._pieces > PIECES_MAX:
+            self._fail(OSError(f"the answer comes in more than {PIECES_MAX} pieces"))
+            return
         if isinstance(event, h11.Response):
             self._status = event.status_code
             self._location = next((value.decode("latin-1") for name, value in event.headers if name == b"location"), "")

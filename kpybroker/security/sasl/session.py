@@ -79,6 +79,11 @@ class LoginSession:
         return self._bare and self.stage is Stage.AUTHENTICATE
 
     @property
+    def has_logged_in(self) -> bool:
+        """Whether a login has succeeded, ever."""
+        return self._logged_in_with is not None
+
+    @property
     def is_settled(self) -> bool:
         """Every later frame is for the dispatcher."""
         return self.stage is Stage.COMPLETE and self.ends_ms is None

@@ -135,7 +135,7 @@ def _material(settings: TlsSettings, now_ms: int, listener: str, *, needs_key: b
         identity = read_identity(settings, read_store)
         own = identity.pem
         if needs_key and identity.expires_ms <= now_ms:
-            log.warning("listener %s: its certificate has expired; whoever checks it refuses it", listener)
+            log.warning("listener %s: its certificate has expired; clients that check it refuse it", listener)
     return Material(own, read_trust(settings, read_public), (allowed.lowest, allowed.highest), allowed.ciphers)
 
 

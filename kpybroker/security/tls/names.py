@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.errors import ConfigError
 from kpybroker.security.principal import ANONYMOUS, USER, Principal
+from kpybroker.security.tls.stores import unreadable
 
 if TYPE_CHECKING:
     from cryptography.x509 import NameAttribute
@@ -84,10 +85,14 @@ def _rule(found: re.Match[str]) -> MappingRule:
 
 
 def principal_of(certificate: bytes | None, rules: tuple[MappingRule, ...]) -> Principal | None:
-    """Who showed this certificate (DER): ANONYMOUS without one; None if no rule matches its name."""
+    """Who showed this certificate (DER): ANONYMOUS without one; None if no rule matches its name, or if it has none
+    that can be read: OpenSSL takes certificates that cryptography does not."""
     if certificate is None:
         return ANONYMOUS
-    name = subject_of(certificate)
+    try:
+        name = subject_of(certificate)
+    except unreadable():
+        return None
     for rule in rules:
         short = rule.apply(name)
         if short is not None:

@@ -5,26 +5,32 @@ The first bytes say what a file is, as for Java, which opens both PKCS12 and JKS
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.errors import ConfigError
 from kpybroker.security.tls import jks
+from kpybroker.security.tls.iterations import der_iterations
 from kpybroker.security.tls.settings import TlsSettings
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
     from cryptography.x509 import Certificate
 
 Read = Callable[[str], bytes]
 """Reads a file. Raises OSError."""
 INSTALL = "pip install 'kpybroker[tls]'"
-KEY = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
-CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+KEY = re.compile(r"-----BEGIN ((?:[A-Z]{1,20} )?PRIVATE KEY)-----")
+CERTIFICATE = "CERTIFICATE"
 SEQUENCE = b"\x30"
 """The first byte of PKCS12."""
 CERTIFICATES_MAX = 1000
+ITERATIONS_MAX = 1_000_000
+"""A quarter of a second. Java allows five times as many; keytool takes 10,000."""
 
 
 class Identity(NamedTuple):
@@ -47,6 +53,14 @@ def check_library() -> None:
         raise ConfigError(f"a listener with TLS needs the package cryptography: {INSTALL}") from None
 
 
+def unreadable() -> tuple[type[Exception], ...]:
+    """What is raised for keys and certificates that cannot be read."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.x509 import InvalidVersion
+
+    return jks.Damaged, ValueError, TypeError, UnsupportedAlgorithm, InvalidVersion
+
+
 def read_identity(settings: TlsSettings, read: Read) -> Identity:
     """The key and the certificates of a listener. Raises ConfigError with the setting, the cause and the way out."""
     key, chain = _key_and_chain(settings, read)
@@ -55,11 +69,15 @@ def read_identity(settings: TlsSettings, read: Read) -> Identity:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-    if key.public_key().public_bytes(*form) != chain[0].public_key().public_bytes(*form):
+    try:
+        is_own = key.public_key().public_bytes(*form) == chain[0].public_key().public_bytes(*form)
+        own_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    except unreadable():
+        raise ConfigError("ssl.keystore: the key or its certificate is damaged, or of an unknown kind") from None
+    if not is_own:
         raise ConfigError("ssl.keystore: the first certificate is not that of the key; put the key's own first")
     return Identity(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        + b"".join(each.public_bytes(Encoding.PEM) for each in chain),
+        own_pem + b"".join(each.public_bytes(Encoding.PEM) for each in chain),
         int(chain[0].not_valid_after_utc.timestamp() * 1000),
     )
 
@@ -101,14 +119,8 @@ def _key_and_chain(settings: TlsSettings, read: Read) -> tuple[PrivateKeyTypes |
         raise ConfigError(f"{said}: set ssl.keystore.password")
     if data.startswith(jks.MAGIC):
         return _of_jks(data, settings, said)
-    from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
-
-    try:
-        store = load_pkcs12(data, settings.keystore_password.encode())
-    except ValueError:
-        raise ConfigError(f"{said}: damaged, or ssl.keystore.password is not its password") from None
-    own = [store.cert.certificate] if store.cert else []
-    return store.key, [*own, *(each.certificate for each in store.additional_certs)]
+    store = _of_pkcs12(data, settings.keystore_password, said, "ssl.keystore.password")
+    return store.key, _in_pkcs12(store)
 
 
 def _trusted(data: bytes, settings: TlsSettings) -> list[Certificate]:
@@ -119,14 +131,22 @@ def _trusted(data: bytes, settings: TlsSettings) -> list[Certificate]:
     if data.startswith(jks.MAGIC):
         try:
             return _loaded(jks.read_jks(data, password).trusted)
-        except (jks.Damaged, ValueError):
+        except unreadable():
             raise ConfigError(f"{said}: damaged, or ssl.truststore.password is not its password") from None
+    return _in_pkcs12(_of_pkcs12(data, password, said, "ssl.truststore.password"))
+
+
+def _of_pkcs12(data: bytes, password: str | None, said: str, setting: str) -> PKCS12KeyAndCertificates:
     from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
+    _check_iterations(data, said)
     try:
-        store = load_pkcs12(data, None if password is None else password.encode())
-    except ValueError:
-        raise ConfigError(f"{said}: damaged, or ssl.truststore.password is not its password") from None
+        return load_pkcs12(data, None if password is None else password.encode())
+    except unreadable():
+        raise ConfigError(f"{said}: damaged, or {setting} is not its password") from None
+
+
+def _in_pkcs12(store: PKCS12KeyAndCertificates) -> list[Certificate]:
     own = [store.cert.certificate] if store.cert else []
     return [*own, *(each.certificate for each in store.additional_certs)]
 
@@ -152,12 +172,12 @@ def _of_jks(data: bytes, settings: TlsSettings, said: str) -> tuple[PrivateKeyTy
     try:
         own = jks.unprotected(store.keys[0], password if settings.key_password is None else settings.key_password)
         return load_der_private_key(own, None), _loaded(store.keys[0].chain)
-    except (jks.Damaged, ValueError):
+    except unreadable():
         raise ConfigError(f"{said}: the key is damaged, or ssl.key.password is not its password") from None
 
 
 def _loaded(certificates: Iterable[bytes]) -> list[Certificate]:
-    """Raises ValueError for one that is damaged."""
+    """Raises one of `unreadable` for one that is damaged."""
     from cryptography.x509 import load_der_x509_certificate
 
     return [load_der_x509_certificate(each) for each in certificates]
@@ -175,28 +195,51 @@ def _is_pem(data: bytes, kind: str, said: str) -> bool:
 
 
 def _key(text: str, password: str | None, said: str) -> PrivateKeyTypes | None:
-    found = KEY.search(text)
+    begun = KEY.search(text)
+    found = next(_blocks(text[begun.start() :], begun[1]), None) if begun else None
     if found is None:
         raise ConfigError(f"{said}: no complete private key in PEM in it")
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    is_encrypted = "ENCRYPTED" in found[0]
+    is_encrypted = "ENCRYPTED" in found
     if is_encrypted and password is None:
         raise ConfigError(f"{said}: the key is encrypted; set ssl.key.password")
     try:
-        return load_pem_private_key(found[0].encode(), password.encode() if is_encrypted and password else None)
-    except (ValueError, TypeError):
+        _check_iterations(base64.b64decode("".join(found.split("\n")[1:-1])) if is_encrypted else b"", said)
+        return load_pem_private_key(found.encode(), password.encode() if is_encrypted and password else None)
+    except unreadable():
         why = "damaged, or ssl.key.password is not its password" if is_encrypted else "damaged"
         raise ConfigError(f"{said}: the key is {why}") from None
+
+
+def _blocks(text: str, label: str) -> Iterator[str]:
+    """The complete blocks with a label, in time that grows with the text alone."""
+    begin, end = f"-----BEGIN {label}-----", f"-----END {label}-----"
+    at = text.find(begin)
+    while at >= 0:
+        stop = text.find(end, at)
+        if stop < 0:
+            return
+        stop += len(end)
+        yield text[at:stop]
+        at = text.find(begin, stop)
+
+
+def _check_iterations(data: bytes, said: str) -> None:
+    """Raises ConfigError for a store that would take seconds to open, during which nobody is served."""
+    most = max(der_iterations(data), default=0)
+    if most > ITERATIONS_MAX:
+        raise ConfigError(f"{said}: it is encrypted with {most} iterations; at most {ITERATIONS_MAX} are allowed")
 
 
 def _certificates(text: str, said: str) -> list[Certificate]:
     from cryptography.x509 import load_pem_x509_certificate
 
-    blocks = CERTIFICATE.findall(text)
+    blocks = list(islice(_blocks(text, CERTIFICATE), CERTIFICATES_MAX + 1))
     if not blocks or len(blocks) > CERTIFICATES_MAX:
-        raise ConfigError(f"{said}: {len(blocks)} complete certificates in PEM, write 1 to {CERTIFICATES_MAX}")
+        number = "more" if blocks else "no"
+        raise ConfigError(f"{said}: {number} complete certificates in PEM, write 1 to {CERTIFICATES_MAX}")
     try:
         return [load_pem_x509_certificate(block.encode()) for block in blocks]
-    except ValueError:
+    except unreadable():
         raise ConfigError(f"{said}: a certificate is damaged") from None

@@ -24,8 +24,8 @@ def why_no_frame(first: Any, limit: int) -> str:
     begin = bytes(first)
     if begin[0] == TLS_HANDSHAKE and begin[1] == TLS_MAJOR:
         return (
-            "it began with a TLS ClientHello, and this listener speaks PLAINTEXT; set security.protocol=PLAINTEXT in "
-            "the client"
+            "it began with a TLS ClientHello, and this listener speaks no TLS; set security.protocol=PLAINTEXT (or "
+            "SASL_PLAINTEXT) in the client"
         )
     if begin in HTTP:
         return (

@@ -91,7 +91,10 @@ class Connection(Accepted):
             return
         found = self.listener.principal_of(transport)
         if found is None:
-            self.drop("no rule of ssl.principal.mapping.rules matches the name in its certificate; add DEFAULT")
+            self.drop(
+                "no rule of ssl.principal.mapping.rules matches the name in its certificate, or it has none that can "
+                "be read; add DEFAULT"
+            )
         else:
             self.principal = found
 
@@ -234,6 +237,10 @@ class Connection(Accepted):
         """Later requests have this principal."""
         self.principal = principal
         self.known.clear()
+
+    def tell_refusal(self, why: str) -> None:
+        """Log one line, and go on."""
+        self._port.refusals.tell(self.host, "connection from %s to listener %s: %s", self.peer, self.listener.name, why)
 
     def refuse_frame(self, why: str) -> None:
         """Log one line and close; earlier replies are sent first."""

@@ -89,7 +89,7 @@ class ConnectionLimits:
     def admit(self, connection: Limited, now: float) -> str | None:
         """None if the connection may stay, at least on probation; else the limit that is reached."""
         side = self._sides[connection.listener.side]
-        reached = self._reached(connection, side)
+        reached = self._reached(connection.host, connection.listener, side)
         if reached is None:
             side.count(connection)
             if self.is_for_brokers_alone(connection.listener) and len(side.counted) > self._config().max_connections:
@@ -102,6 +102,10 @@ class ConnectionLimits:
         side.on_probation[connection] = now
         connection.note_probation(began=True)
         return None
+
+    def early(self, host: str, listener: ListenerState) -> str | None:
+        """The limit that a new connection would exceed, before its handshake; None if it has to be heard."""
+        return None if self._nodes_come_to(listener) else self._reached(host, listener, self._sides[listener.side])
 
     def is_a_node(self, connection: Limited) -> None:
         """It has sent a request that only nodes of the cluster send."""
@@ -154,18 +158,18 @@ class ConnectionLimits:
             return True
         return listener.name == (config.inter_broker_listener_name or PLAINTEXT)
 
-    def _reached(self, connection: Limited, side: Side) -> str | None:
-        config, listener = self._config(), connection.listener.name
-        if side.by_host[connection.host] >= config.connections_from(connection.host):
+    def _reached(self, host: str, listener: ListenerState, side: Side) -> str | None:
+        config = self._config()
+        if side.by_host[host] >= config.connections_from(host):
             return "max.connections.per.ip"
-        if not self.is_for_brokers_alone(connection.listener) and len(side.counted) >= config.max_connections:
+        if not self.is_for_brokers_alone(listener) and len(side.counted) >= config.max_connections:
             return "max.connections"
-        if side.by_listener[listener] >= config.connections_of(listener):
-            return f"max.connections of listener {listener}"
+        if side.by_listener[listener.name] >= config.connections_of(listener.name):
+            return f"max.connections of listener {listener.name}"
         return None
 
     def _count_or_drop(self, connection: Limited, side: Side, why: str) -> None:
-        reached = self._reached(connection, side)
+        reached = self._reached(connection.host, connection.listener, side)
         if reached is not None:
             connection.drop(f"{reached} reached, and {why}")
             return

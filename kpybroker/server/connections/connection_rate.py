@@ -16,6 +16,7 @@ from kpybroker.metrics import Metrics
 from kpybroker.quotas.rate import Rate
 from kpybroker.server.connections.accepted import Accepted
 from kpybroker.server.connections.connection_limits import ConnectionLimits
+from kpybroker.server.connections.listener import ListenerState
 from kpybroker.server.connections.muting import Pause, Pauses
 
 NO_RATE = (1 << 31) - 1
@@ -40,9 +41,8 @@ class Arrivals:
         if listener.side == CONTROLLER or connection.on_probation:
             return
         is_for_brokers = self._limits.is_for_brokers_alone(listener)
-        wait_ms = 0 if is_for_brokers else broker.quotas.connected(connection.host)
+        wait_ms = self.wait_ms(connection.host, listener) if listener.counts_rates else 0
         if wait_ms:
-            self._metrics.connection_throttled()
             self.pauses.begin(connection)
             asyncio.get_running_loop().call_later(wait_ms / 1000, connection.abort)
             return
@@ -52,6 +52,15 @@ class Arrivals:
             queue = self._queues[listener.name] = Queue(broker, listener.name, of_all)
         if queue.is_limited:
             queue.wait(self.pauses.begin(connection))
+
+    def wait_ms(self, host: str, listener: ListenerState) -> int:
+        """Count a connection from an address. Returns how long it is kept open unserved; 0 to serve it."""
+        if listener.side == CONTROLLER or self._limits.is_for_brokers_alone(listener):
+            return 0
+        wait_ms = self._broker.quotas.connected(host)
+        if wait_ms:
+            self._metrics.connection_throttled()
+        return wait_ms
 
 
 class Queue:

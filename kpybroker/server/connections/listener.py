@@ -19,6 +19,9 @@ class ListenerState:
     is_open: bool = False
     principal_of: Callable[[BaseTransport], Principal | None] = lambda _: ANONYMOUS
     """The principal that has opened a connection; None if the listener does not serve it."""
+    counts_rates: bool = True
+    """Whether a connection counts in the rate of its address when it is made; with TLS, it has counted before its
+    handshake."""
 
     def open(self) -> None:
         """Serve requests from now on."""

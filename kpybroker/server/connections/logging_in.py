@@ -8,7 +8,6 @@ connections bound their number.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -22,17 +21,19 @@ from kpybroker.security.sasl.bearer_tokens import TokenCheck
 from kpybroker.security.sasl.exchange import Exchange, Mechanism, Preparation
 from kpybroker.security.sasl.oauthbearer import OAuthBearerExchange
 from kpybroker.security.sasl.plain import PLAIN, PlainExchange
-from kpybroker.security.sasl.scram import MECHANISMS, ScramExchange
+from kpybroker.security.sasl.scram import MECHANISMS, ScramExchange, new_nonce
 from kpybroker.security.sasl.session import LoginSession, Stage, Verdict
 from kpybroker.security.sasl.token_logins import TokenLogins
 from kpybroker.security.scram import ScramCredential, ScramMechanism
+from kpybroker.server.connections.activity import Activity
 from kpybroker.server.connections.bad_frames import HEADER_BYTES_MIN
 from kpybroker.server.connections.connection import TURN_MS, Connection
 from kpybroker.server.connections.listener import ListenerState
 from kpybroker.server.connections.port import Port
 from kpybroker.tasks import begin
 
-NONCE_BYTES = 18
+LOGIN_S = 60.0
+"""The time within which a client must log in. Apache Kafka allows connections.max.idle.ms, anew with each request."""
 SECRET_BYTES = 32
 
 
@@ -44,7 +45,7 @@ class ListenerLogin:
         self._broker = broker
         self.receive_bytes_max = settings.receive_bytes_max
         self.failure_delay_s = broker.config.connection_failed_authentication_delay_ms / 1000
-        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self._secret = broker.world.secret_bytes(SECRET_BYTES)
         self.fail = broker.background.fail
         self._tokens = self._token_logins()
         self._check = check
@@ -70,10 +71,12 @@ class ListenerLogin:
         return partial(PlainExchange, users) if name == PLAIN else partial(self._scram, MECHANISMS[name])
 
     def _scram(self, mechanism: ScramMechanism) -> ScramExchange:
-        def credential(user: str) -> ScramCredential | None:
-            return self._broker.metadata.image.scram_credentials.get(user, {}).get(mechanism)
+        broker = self._broker
 
-        return ScramExchange(mechanism, credential, secrets.token_urlsafe(NONCE_BYTES), self._secret, self._tokens)
+        def credential(user: str) -> ScramCredential | None:
+            return broker.metadata.image.scram_credentials.get(user, {}).get(mechanism)
+
+        return ScramExchange(mechanism, credential, new_nonce(broker.world.secret_bytes), self._secret, self._tokens)
 
     def _token_logins(self) -> TokenLogins | None:
         broker = self._broker
@@ -107,12 +110,21 @@ class Delay(Reply):
 class LoginConnection(Connection):
     """A connection whose client has to log in."""
 
-    __slots__ = ("_login", "_session")
+    __slots__ = ("_login", "_session", "_waits_since")
 
     def __init__(self, port: Port, listener: ListenerState, login: ListenerLogin) -> None:
         super().__init__(port, listener)
         self._login = login
         self._session = login.session()
+        self._waits_since = port.now
+        """When the client could begin to log in, by the loop's clock."""
+
+    def look(self, now: float) -> Activity:
+        if self.blocker is not None or not self.listener.is_open:  # it is the client who waits
+            self._waits_since = now
+        elif not self._session.has_logged_in and now - self._waits_since > LOGIN_S:
+            self.drop(f"its client has not logged in within {LOGIN_S:.0f} s")
+        return super().look(now)
 
     def _run_frames(self) -> None:
         session = self._session
@@ -174,7 +186,7 @@ class LoginConnection(Connection):
         """Log one line; answer and close later."""
         port = self._port
         port.metrics.login_failed()
-        port.refusals.tell(self.host, "connection from %s to listener %s: %s", self.peer, self.listener.name, why)
+        self.tell_refusal(why)
         port.flush()  # earlier requests of this connection may still be in the buffer
         self._let_memory_go()
         delay = Delay()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
+from kpybroker.security.audit import shown
+
 log = logging.getLogger(__name__)
 
 MINUTE_S = 60.0
 LINES_PER_HOST = 5
 """Lines per minute about one address."""
+LINE_MAX = 1000
+"""The most characters of a line: a client's name may be in it."""
 LINES = 60
 """Lines per minute in all."""
 HOSTS_MAX = 1000
@@ -32,7 +36,7 @@ class RefusalLog:
         if (is_known or len(self.by_host) < HOSTS_MAX) and self.by_host[host] < LINES_PER_HOST and self._told < LINES:
             self.by_host[host] += 1
             self._told += 1
-            log.warning(line, *about)
+            log.warning("%s", shown(line % about, LINE_MAX))
             return
         self._untold += 1
         if len(self.untold_hosts) < HOSTS_MAX:

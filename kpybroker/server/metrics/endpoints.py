@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.replication.node.lifecycle import Stage
+from kpybroker.server.metrics.access import Access
 from kpybroker.server.metrics.http import HttpServer, Page
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Observing:
         self._gauges: Gauges | None = None
         self._serves = False
         self._has_caught_up = False
+        self._world = world
+        self._access: Access | None = None
         self.address = ""
         """host:port, once started."""
 
@@ -72,8 +75,9 @@ class Observing:
         """Listen. Raises ConfigError."""
         assert config.http_port is not None, "nobody asked for it"
         host = config.http_host
+        self._access = Access(self._world, lambda: config if self._broker is None else self._broker.config)
         try:
-            port = await self._http.start(host, config.http_port)
+            port = await self._http.start(host, config.http_port, self._access)
         except OSError as error:
             raise ConfigError(
                 f"kpybroker.http.port: cannot listen on {host or '*'}:{config.http_port}: {error.strerror or error}; "
@@ -97,6 +101,8 @@ class Observing:
         self._serves = False
         self._stalls.stop()
         self._http.close()
+        if self._access is not None:
+            self._access.close()
 
     # ---- pages
 

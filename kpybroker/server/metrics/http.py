@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import h11
 
 if TYPE_CHECKING:
     from kpybroker.world import Listener, Network
+    from kpybroker.world.secure import TlsAcceptor
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ PER_HOST_MAX = 48
 """The most connections from one address; a further one replaces another one from there."""
 REQUEST_LIMIT_BYTES = 8192
 """The most bytes of a request's line and headers."""
+RECEIVED_BYTES_MAX = 256 << 10
+"""The most bytes that are received at once."""
 REQUEST_PATIENCE_S = 2.0
 """The time within which the whole request must arrive."""
 PATIENCE_S = 10.0
@@ -42,6 +45,20 @@ class Page(NamedTuple):
 
 Answer = Callable[[Mapping[str, str]], Awaitable[Page]]
 """Answers a GET; its argument is the headers, with names in lower case."""
+TLS_HANDSHAKE = b"\x16\x03"
+"""The first bytes of a client that speaks TLS."""
+
+
+class Guard(Protocol):
+    """Says who may read the pages. `tls` is None where they are served without."""
+
+    tls: TlsAcceptor | None
+
+    def refuse(self, path: str, host: str, headers: Mapping[str, str]) -> Page | None:
+        """The response to a request from this address that may not read the page; None if it may."""
+
+    def spoke_tls(self, host: str) -> None:
+        """A client of this address spoke TLS where there is none."""
 
 
 class HttpServer:
@@ -50,12 +67,17 @@ class HttpServer:
     def __init__(self, network: Network, paths: Mapping[str, Answer]) -> None:
         self._network = network
         self.paths = paths
+        self.guard: Guard | None = None
         self.open: dict[HttpConnection, None] = {}
+        self.buffer = bytearray(RECEIVED_BYTES_MAX)
+        """Receives for all connections, one after the other."""
         self._listener: Listener | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port. Raises OSError."""
-        self._listener = await self._network.listen(lambda: HttpConnection(self), host, port)
+    async def start(self, host: str, port: int, guard: Guard | None = None) -> int:
+        """Listen; returns the port. Without a guard, everybody may read everything. Raises OSError."""
+        self.guard = guard
+        tls = None if guard is None else guard.tls
+        self._listener = await self._network.listen(lambda: HttpConnection(self), host, port, tls)
         return self._listener.port
 
     def admit(self, connection: HttpConnection) -> bool:
@@ -80,7 +102,7 @@ class HttpServer:
             connection.abort()
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """One connection, from its first byte to its only response."""
 
     def __init__(self, server: HttpServer) -> None:
@@ -113,13 +135,19 @@ class HttpConnection(asyncio.Protocol):
             self._task.cancel()
         self._transport = None
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._server.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._server.buffer[:nbytes])
         if self._is_answered or self._task is not None:
             return  # one request is all that a connection is for
         try:
             self._http.receive_data(data)
             event = self._http.next_event()
         except h11.RemoteProtocolError as wrong:
+            if data.startswith(TLS_HANDSHAKE) and self._server.guard is not None:
+                self._server.guard.spoke_tls(self.host)
             self._send(Page(wrong.error_status_hint, f"{wrong}\n".encode()), with_body=True)
             return
         if isinstance(event, h11.Request):
@@ -151,6 +179,8 @@ class HttpConnection(asyncio.Protocol):
             self._send(Page(405, b"this can only be read\n", headers=allowed), with_body=True)
         elif headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             self._send(Page(400, b"a request to read has no body\n"), with_body=method != "HEAD")
+        elif (guard := self._server.guard) and (refusal := guard.refuse(path, self.host, headers)) is not None:
+            self._send(refusal, with_body=method != "HEAD")
         else:
             self._task = asyncio.get_running_loop().create_task(self._answer(answer, headers, method != "HEAD"))
             self._task.add_done_callback(self._answered)
@@ -186,6 +216,7 @@ def _reason(status: int) -> bytes:
 _REASONS = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
     404: "Not Found",
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 _HEAD = Struct(">Ii").unpack_from
 REMEMBERED_HEADER_BYTES = 512
 _SIZE_AND_ID = Struct(">ii")
+SASL_HANDSHAKE = api_table.by_name["SaslHandshake"]
+NO_LOGINS = "it wants to log in, and there are no logins here; set security.protocol=PLAINTEXT (or SSL) in the client"
 
 
 Handle = Callable[[Broker, Call, Any], Any]
@@ -145,6 +147,8 @@ class Dispatcher:
 
     def _is_welcome(self, connection: Connection, api: api_table.Api, call: Call, request: Any) -> bool:
         """Note whether a node or a client sent the request; returns whether the connection is still open."""
+        if api is SASL_HANDSHAKE and call.listener not in self._broker.config.sasl_listeners:
+            connection.tell_refusal(NO_LOGINS)
         if is_of_a_node(api, call.version, request) and may_act_as_a_node(self._broker, call):
             self._limits.is_a_node(connection)
         elif connection.on_probation and api is not API_VERSIONS:

@@ -41,6 +41,13 @@ class Actor:
         """The setup with the topics and node settings that the actor needs."""
         return setup
 
+    def identify(self, client: SimClient) -> None:
+        """Prepare a new client, before its first request."""
+
+    def foundations(self, founder: SimClient) -> list[Preparation]:
+        """What has to be there before anything else."""
+        return []
+
     def preparations(self, founder: SimClient) -> list[Preparation]:
         """What to create before the first fault."""
         return []

@@ -15,6 +15,7 @@ from kpybroker.sim.actors.consumer_group import SharedGroup
 from kpybroker.sim.actors.elections import Elections
 from kpybroker.sim.actors.log_dirs import LogDirMoves
 from kpybroker.sim.actors.new_partitions import PartitionCreation
+from kpybroker.sim.actors.principals import Principals
 from kpybroker.sim.actors.quotas import Quotas
 from kpybroker.sim.actors.racks import Racks
 from kpybroker.sim.actors.reassignment import Reassignments
@@ -45,6 +46,7 @@ ACTORS: tuple[type[Actor], ...] = (
     BrokerSettings,
     Unregistration,
     Quotas,
+    Principals,
     Abandonment,
 )
 

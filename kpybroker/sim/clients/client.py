@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.metadata.hashing import partition_of
+from kpybroker.sim.clients.logins import Identity, Session
 from kpybroker.sim.world.history import ON_ITS_WAY_S, WALL_BEGINS_MS, History
 from kpybroker.sim.world.loop import Owner, VirtualLoop
 from kpybroker.sim.world.network import Fabric, SimNetwork
@@ -16,6 +17,7 @@ from kpybroker.topics import OFFSETS_TOPIC
 from kpybroker.wire.rpc import find_coordinator, metadata
 
 REQUEST_LIMIT_S = 6.0
+STOPS_WITHIN_S = 0.5
 GROUP, TRANSACTION = 0, 1
 """Coordinator types of FindCoordinator."""
 
@@ -55,6 +57,9 @@ class SimClient:
         """When the last piece of work succeeded, for the liveness check."""
         self.twins = name
         """Clients that fence each other off share this value; liveness requires progress of only one of them."""
+        self.identity: Identity | None = None
+        """Who it logs in as; None where there are no logins."""
+        self._hidden: frozenset[str] = frozenset()
         self._brokers = dict(brokers)
         self._peers: dict[int, Peer] = {}
         self._topics: dict[str, Any] = {}
@@ -66,6 +71,10 @@ class SimClient:
     def stop(self) -> None:
         """Finish the current work and start no more."""
         self.stopping = True
+
+    def log_in_as(self, identity: Identity, hidden: frozenset[str]) -> None:
+        """Log in on each connection. `hidden` are topics that this user may never be shown."""
+        self.identity, self._hidden = identity, hidden
 
     def share(self, transactional_id: str) -> None:
         """The client shares this transactional id with others, and they fence each other off."""
@@ -83,6 +92,12 @@ class SimClient:
     async def nap(self, longest_s: float) -> None:
         await asyncio.sleep(self.random.random() * longest_s)
 
+    async def idle_until(self, at_s: float) -> bool:
+        """Do nothing until a time of the loop. Returns False if the client is to stop before that."""
+        while not self.stopping and (left_s := at_s - self.loop.time()) > 0:
+            await asyncio.sleep(min(left_s, STOPS_WITHIN_S))
+        return self.loop.time() >= at_s
+
     def any_broker(self) -> int:
         """A random broker."""
         return self.random.choice(sorted(self._brokers))
@@ -94,12 +109,13 @@ class SimClient:
         known = self._peers.get(node_id)
         if known is not None and known.is_open:
             return known
-        where = self._brokers.get(node_id)
-        if where is None:
+        if node_id not in self._brokers:
             raise Unanswered(f"node {node_id} is not known")
         try:
             async with asyncio.timeout(REQUEST_LIMIT_S):
-                peer = await Peer.dial(self.network, *where, client_id=self.name)
+                peer = await self.dial(node_id)
+                if self.identity is not None:
+                    await Session(self, node_id, peer, self.identity).begin()
                 await peer.negotiate()
         except OSError as error:  # TimeoutError is one
             raise Unanswered(str(error) or "timeout") from error
@@ -109,6 +125,10 @@ class SimClient:
             return again
         self._peers[node_id] = peer
         return peer
+
+    async def dial(self, node_id: int) -> Peer:
+        """A new connection to a known node, without a login. Raises OSError."""
+        return await Peer.dial(self.network, *self._brokers[node_id], client_id=self.name)
 
     async def ask(
         self, node_id: int, name: str, request: Any, *, limit_s: float = REQUEST_LIMIT_S, version: int | None = None
@@ -143,6 +163,11 @@ class SimClient:
         if found.brokers:
             self._brokers.update({row.node_id: (row.host, row.port) for row in found.brokers})
         self._topics = {topic.name: topic for topic in found.topics}
+        if self._hidden.intersection(self._topics):
+            assert self.identity is not None
+            self.history.breach(
+                f"{self.identity.user} was shown topics that it may not describe: {sorted(self._hidden)}"
+            )
         self._names = {topic.topic_id: topic.name for topic in found.topics}
         return found
 

@@ -28,6 +28,10 @@ class SimWorld:
         self.random = Random(f"{machine.seed} {machine.setup.node_id} {number}")
         self.network = SimNetwork(machine.fabric, machine.setup.address, owner)
         self.disk = SimDisk(storage, machine.loop, owner, number, Random(self.random.random()), self.wall_ms)
+        self._secrets = Random(f"{machine.seed} secrets of {machine.setup.node_id} {number}")
+
+    def secret_bytes(self, size: int) -> bytes:
+        return self._secrets.randbytes(size)
 
     def wall_ms(self) -> int:
         return self._machine.wall_ms()

@@ -300,7 +300,8 @@ def _with_table(setup: Setup, brokers: int, *, compacts: bool) -> Setup:
         "log.retention.check.interval.ms": "1000",
     }
     is_timely = "clock_skew" not in setup.faults  # if not, a broker's clock may be far ahead
-    forgetting = Forgetting(tombstones_ms / 1000 if is_timely else 0.0)
+    retained_s = tombstones_ms / 1000
+    forgetting = Forgetting(retained_s if is_timely else 0.0, retained_s if is_timely or retained_s > 3600 else 0.0)
     if deletes:
         forgetting = replace(forgetting, records_s=RETENTION_MS / 1000 if is_timely else 0.0)
     return replace(

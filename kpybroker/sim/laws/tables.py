@@ -15,6 +15,9 @@ class Forgetting:
 
     tombstones_s: float
     """A tombstone of that age may be gone, and a replica that was down may still have the record it deleted."""
+    markers_s: float = math.inf
+    """The marker of an aborted transaction of that age may be gone, and a replica that was away before it got the
+    marker may show the records."""
     records_s: float = math.inf
     """Retention may have deleted records of that age."""
 
@@ -55,7 +58,7 @@ def check_table(
         newest[sent.key] = offset
         if sent.is_acked and sent.offset not in (-1, offset):
             history.breach(f"{value!r} was acknowledged at {sent.offset} of {where} and is at {offset}")
-        if is_void(sent):
+        if is_void(sent) and sent.at_s >= history.now_s - forgetting.markers_s:
             history.breach(f"{value!r} of {where} was never committed, but was read at {offset}")
     by_key: dict[bytes | None, list[Sent]] = {}
     for sent in ledger.sent.values():

@@ -24,6 +24,7 @@ from kpybroker.sim.mutants.cluster import THREE_BROKERS
 from kpybroker.sim.mutants.coordinators import COORDINATORS
 from kpybroker.sim.mutants.log_dirs import MOVERS
 from kpybroker.sim.mutants.mutant import Mutant, Patch, force
+from kpybroker.sim.mutants.principals import PRINCIPALS
 from kpybroker.sim.mutants.stalls import STALLS
 from kpybroker.sim.simulation import RunOutcome, Simulation
 from kpybroker.storage.log import recovery, syncing
@@ -119,7 +120,7 @@ ONE_BROKER = (
         POWER,
     ),
 )
-ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS, *STALLS)
+ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS, *STALLS, *PRINCIPALS)
 
 
 MISFIT = re.compile(r"TypeError\(.*(unexpected keyword|positional argument|required keyword)")

@@ -268,6 +268,9 @@ class SimDisk:
                 folder.put((part, Folder()))
         self._storage.folder(path)
 
+    def hide(self, path: str) -> None:
+        self._look()
+
     def rename(self, old: str, new: str) -> None:
         old_parent, _, old_name = old.rpartition("/")
         new_parent, _, new_name = new.rpartition("/")

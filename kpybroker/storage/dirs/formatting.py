@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import errno
+import logging
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ from kpybroker.wire.records.snapshot import (
 from kpybroker.wire.stored import quorum
 from kpybroker.wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
 from kpybroker.world import World
+
+log = logging.getLogger(__name__)
 
 META_PROPERTIES = "meta.properties"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
@@ -134,6 +137,23 @@ def format_directory(
     write_whole(world, f"{path}/{META_PROPERTIES}", meta.encode())
     world.disk.sync_directory_blocking(path)
     _sync_names_above(world, path)
+
+
+def hide_secrets(world: World, metadata_directory: str) -> None:
+    """Take from other users what may show them keys of users, tokens and settings that are secret: the metadata log
+    with its snapshots, and bootstrap.checkpoint. Another program, or an earlier version, may have written them."""
+    for path in (metadata_directory, f"{metadata_directory.rpartition('/')[0]}/{BOOTSTRAP_CHECKPOINT}"):
+        try:
+            world.disk.hide(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning(
+                "%s holds secrets, and every user of this machine may read it: %s; run: chmod o-rwx %s",
+                path,
+                error.strerror or error,
+                path,
+            )
 
 
 NOT_OURS = (errno.EACCES, errno.EPERM, errno.EINVAL)

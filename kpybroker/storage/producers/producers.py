@@ -222,7 +222,8 @@ class ProducerStates:
         Returns the transaction that it ends, if there is one.
         """
         marker = read_marker(batch) if batch.is_control else None
-        if batch.is_control and marker is None:
+        is_emptied = batch.is_control and not batch.record_count
+        if batch.is_control and marker is None and not is_emptied:
             return None
         known = self._by_id.get(batch.producer_id)
         if known is None:
@@ -233,6 +234,8 @@ class ProducerStates:
             known.producer_epoch = batch.producer_epoch
             known.batches = []
         known.last_timestamp = batch.max_timestamp
+        if is_emptied:
+            return None  # cleaning has kept the header of a producer's newest marker, for its epoch
         if marker is not None:
             return self._end_transaction(known, marker, batch.base_offset)
         first, delta = batch.base_sequence, batch.last_offset_delta

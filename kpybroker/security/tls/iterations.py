@@ -1,0 +1,45 @@
+"""How many iterations a store says that its passwords need, found before they are made.
+
+In DER, the numbers stand behind the salt: `OCTET STRING, INTEGER` (PBEParameter, PBKDF2-params and MacData: RFC 7292,
+RFC 8018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+INTEGER, OCTET_STRING, SEQUENCE, CONSTRUCTED = 0x02, 0x04, 0x30, 0x20
+INDEFINITE = 0x80
+LENGTH_BYTES_MAX = 4
+NUMBER_BYTES_MAX = 16
+
+
+def der_iterations(store: bytes) -> Iterator[int]:
+    """The numbers that may be iterations. Ends where the data is damaged."""
+    data, at, before = memoryview(store), 0, 0
+    while at + 2 <= len(data):
+        tag, begin, size = data[at], *_length(data, at + 1)
+        if begin > len(data):
+            return
+        content = data[begin : begin + size]
+        if tag == INTEGER and before == OCTET_STRING:
+            yield int.from_bytes(content[:NUMBER_BYTES_MAX], signed=True)
+        before = tag
+        at = begin if tag & CONSTRUCTED or (tag == OCTET_STRING and _holds_more(content)) else begin + size
+
+
+def _length(data: memoryview, at: int) -> tuple[int, int]:
+    """Where the content of an element begins, and its size; none of an indefinite length, which is written inside."""
+    size = data[at]
+    if size <= INDEFINITE:
+        return at + 1, size & 0x7F
+    more = min(size & 0x7F, LENGTH_BYTES_MAX)
+    return at + 1 + (size & 0x7F), int.from_bytes(data[at + 1 : at + 1 + more])
+
+
+def _holds_more(content: memoryview) -> bool:
+    """Whether an octet string is a sequence itself."""
+    if len(content) < 2 or content[0] != SEQUENCE:
+        return False
+    begin, size = _length(content, 1)
+    return content[1] == INDEFINITE or begin + size == len(content)

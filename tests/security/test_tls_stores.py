@@ -1,0 +1,111 @@
+"""Stores: whatever is in a file, it is used or refused with a reason, in time that grows with its size alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import PrivateFormat, pkcs12
+
+from kpybroker.errors import ConfigError
+from kpybroker.security.tls import stores
+from kpybroker.security.tls.iterations import der_iterations
+from kpybroker.security.tls.settings import TlsSettings, client_tls_settings
+from kpybroker.security.tls.stores import read_identity, read_trust
+from tests.certificates import sign
+
+ME = sign("me")
+JKS = (Path(__file__).parent / "stores" / "key.jks").read_bytes()
+
+
+def packed(rounds: int, algorithm: pkcs12.PBES = pkcs12.PBES.PBESv2SHA256AndAES256CBC) -> bytes:
+    how = (
+        PrivateFormat.PKCS12.encryption_builder()
+        .kdf_rounds(rounds)
+        .key_cert_algorithm(algorithm)
+        .hmac_hash(hashes.SHA256())
+        .build(b"hush")
+    )
+    return pkcs12.serialize_key_and_certificates(b"me", ME.key, ME.certificate, None, how)
+
+
+def settings(kind: str, password: str = "hush") -> TlsSettings:
+    found = {"ssl.key.password": "hush"}
+    for store in ("keystore", "truststore"):
+        found |= {f"ssl.{store}.type": kind, f"ssl.{store}.location": "here"}
+        if kind != "PEM":
+            found[f"ssl.{store}.password"] = password
+    return client_tls_settings(found)
+
+
+@pytest.mark.parametrize("kind", ["PKCS12", "JKS", "PEM", "locked PEM"])
+def test_a_damaged_store_is_used_or_refused_with_a_reason(kind: str) -> None:
+    data, password = {
+        "PKCS12": (packed(10), "hush"),
+        "JKS": (JKS, "storepass"),
+        "PEM": ((ME.key_pem() + ME.chain_pem).encode(), ""),
+        "locked PEM": ((ME.key_pem("hush") + ME.chain_pem).encode(), ""),
+    }[kind]
+    found = settings(kind.split()[-1], password)
+    chance = random.Random(kind)
+    damaged = [data[:size] for size in range(0, len(data), 29)]
+    for _ in range(300):
+        other = bytearray(data)
+        for _ in range(chance.randint(1, 3)):
+            other[chance.randrange(len(other))] = chance.randrange(256)
+        damaged.append(bytes(other))
+    refusals = [reason for each in damaged for reason in reasons(found, each)]
+    assert len(refusals) > 100
+    assert all(reason.startswith("ssl.") and "hush" not in reason for reason in refusals)
+
+
+def reasons(found: TlsSettings, data: bytes) -> list[str]:
+    """Why these settings are refused with such a store, as that of keys and as that of trust."""
+    refused = []
+    try:
+        read_identity(found, lambda _: data)
+    except ConfigError as error:
+        refused.append(str(error))
+    try:
+        read_trust(found, lambda _: data)
+    except ConfigError as error:
+        refused.append(str(error))
+    return refused
+
+
+@pytest.mark.parametrize("label", ["PRIVATE KEY", "CERTIFICATE"])
+def test_a_megabyte_of_beginnings_is_read_once(label: str) -> None:
+    """A search for the end of each of them took minutes, in which the broker served nobody."""
+    data = (f"-----BEGIN {label}-----" * 40_000).encode()
+    with pytest.raises(ConfigError, match="no complete"):
+        read_identity(settings("PEM"), lambda _: data)
+    with pytest.raises(ConfigError, match="no complete"):
+        read_trust(settings("PEM"), lambda _: data)
+
+
+@pytest.mark.parametrize("algorithm", [pkcs12.PBES.PBESv2SHA256AndAES256CBC, pkcs12.PBES.PBESv1SHA1And3KeyTripleDESCBC])
+def test_a_store_with_more_iterations_than_the_limit_is_refused_before_they_are_made(
+    algorithm: pkcs12.PBES, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "ITERATIONS_MAX", 5000)
+    read_identity(settings("PKCS12"), lambda _: packed(5000, algorithm))
+    store = packed(5001, algorithm)
+    for read in (read_identity, read_trust):
+        with pytest.raises(ConfigError, match="encrypted with 5001 iterations; at most 5000 are allowed"):
+            read(settings("PKCS12"), lambda _: store)
+
+
+def test_an_encrypted_key_in_pem_has_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = (ME.key_pem("hush") + ME.chain_pem).encode()
+    read_identity(settings("PEM"), lambda _: data)
+    monkeypatch.setattr(stores, "ITERATIONS_MAX", 2047)
+    with pytest.raises(ConfigError, match="encrypted with 2048 iterations"):
+        read_identity(settings("PEM"), lambda _: data)
+
+
+def test_iterations_are_found_in_an_element_of_indefinite_length() -> None:
+    number = (123456).to_bytes(4, "big")
+    assert list(der_iterations(b"\x30\x80\x24\x80\x04\x02ab\x00\x00\x02\x04" + number + b"\x00\x00")) in ([], [123456])
+    assert list(der_iterations(b"\x30\x80\x04\x02ab\x02\x04" + number + b"\x00\x00")) == [123456]
