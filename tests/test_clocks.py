@@ -18,6 +18,7 @@ READS_WALL_TIME = {
     "serving/produce/validation.py": "log append time, and how far a record's timestamp may be from it",
     "serving/produce/append.py": "log append time, and how far a record's timestamp may be from it",
     "serving/produce/single.py": "log append time, and how far a record's timestamp may be from it",
+    "serving/shares/places.py": "where by_duration begins in a log: records have wall time",
     "serving/produce/transactional.py": "the age of a verification, which expires as producer ids do",
     "handlers/txn_offset_commit.py": "the age of a verification, which expires as producer ids do",
     "client/dialer.py": "whether a client's certificate has expired",

@@ -62,11 +62,13 @@ def test_a_client_that_disconnects_while_parked_is_not_waited_for(with_broker: W
         await peer.ask("FindCoordinator", find_coordinator.Request(key="g", key_type=0), version=3)
         await node.broker.coordinators.groups.loaded()
         runner = node.broker.coordinators.groups.runner("g")
+        while not runner.waiters:  # the coordinator itself waits for errands of share groups
+            await asyncio.sleep(0)
         async with dialled(node) as other:
             asked = asyncio.ensure_future(other.ask("JoinGroup", request, version=3))
-            while not runner.waiters:
+            while runner.waiters == 1:
                 await asyncio.sleep(0)
-        while runner.waiters:
+        while runner.waiters > 1:
             await asyncio.sleep(0)
         asked.cancel()
 
