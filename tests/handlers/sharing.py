@@ -107,10 +107,10 @@ async def fetch(peer: Peer, topic_id: bytes, epoch: int, *acks: Ack, **said: Any
 
 
 async def acknowledge(peer: Peer, topic_id: bytes, epoch: int, *acks: Ack, **said: Any) -> Any:
-    """A ShareAcknowledge of partition 0; the response."""
+    """A ShareAcknowledge of partition 0, or of that in `partition`; the response."""
     version = said.pop("version", 2)
     row = share_acknowledge.AcknowledgePartition(
-        partition_index=0,
+        partition_index=said.pop("partition", 0),
         acknowledgement_batches=[
             share_acknowledge.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=list(types))
             for first, last, types in acks
