@@ -13,10 +13,10 @@ from kpybroker.config.login import Login
 from kpybroker.security.authorizer import AclResource, Operation
 from kpybroker.wire.rpc import consumer_group_heartbeat, create_acls, create_topics, delete_acls, find_coordinator
 from kpybroker.world.real import real_world
-from oracle.authorization import ALLOW, LITERAL, OWNER, PASSWORD, SETTINGS, USER, listeners
+from oracle.authorization import ALLOW, LITERAL, OWNER, PASSWORD, USER
+from oracle.authorization_matrix import properties, some_ports
 from oracle.broker import KPyBroker
 from oracle.kafka import Kafka
-from oracle.target import steady_port
 
 REFRESHED = {"group.consumer.regex.refresh.interval.ms": "10000"}
 """The least that Apache Kafka allows."""
@@ -143,15 +143,11 @@ async def play(port: int, named_port: int) -> None:
 
 @pytest.mark.timeout(180)
 def test_a_regular_expression_finds_topics_that_may_be_described(target_name: str) -> None:
-    broker: Running = Kafka(jvm=("-XX:TieredStopAtLevel=1",)) if target_name == "kafka" else KPyBroker()
-    named = steady_port()
-    shown = listeners(broker.port, named)
-    controller = f",CONTROLLER://127.0.0.1:{broker.controller_port}" if isinstance(broker, Kafka) else ""
-    broker.properties |= {
-        **SETTINGS,
-        **REFRESHED,
-        "listeners": shown + controller,
-        "advertised.listeners": shown,
-    }
+    ports = some_ports()
+    given = {**properties(ports), **REFRESHED}
+    broker: Running = KPyBroker(port=ports.broker, properties=given)
+    if target_name == "kafka":
+        broker = kafka = Kafka(port=ports.broker, properties=given, jvm=("-XX:TieredStopAtLevel=1",))
+        kafka.controller_port = ports.controller
     with broker:
-        asyncio.run(play(broker.port, named))
+        asyncio.run(play(ports.broker, ports.named))

@@ -570,7 +570,7 @@ CASES = (
     Case(
         "ConsumerGroupDescribe",
         _plain(consumer_group_describe.Request(group_ids=[WITH_MEMBER, OTHER])),
-        ((Operation.DESCRIBE, T),),
+        ((Operation.DESCRIBE, T), (Operation.DESCRIBE, T, OTHER)),
         what="with a member",
         has_member=True,
     ),
