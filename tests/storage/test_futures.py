@@ -15,7 +15,7 @@ from kpybroker.storage.dirs.futures import finish_replacements, open_future, rep
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.storage.files.epochs import LeaderEpochs
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.records.batch import read_records, split
+from kpybroker.wire.records.batch import encode_batch, read_records, split
 from tests.storage.compacting import VirtualWorld, batches_of
 from tests.storage.test_cut import OLD, batch
 
@@ -178,3 +178,25 @@ def test_a_log_that_has_moved_knows_epochs_without_records(is_empty: bool) -> No
         saved = LeaderEpochs(world.disk, log.directory)
         saved.load()
         assert saved.entries == was
+
+
+def test_a_log_that_is_emptied_while_it_moves_goes_on_where_it_was() -> None:
+    """Retention takes all records before they are copied; then the process is killed, before anything is written."""
+    storage, world, log_dirs, log = with_a_log()
+    source, target = log_dirs.online
+    future = open_future(world, target, log, SETTINGS)
+    written = encode_batch([(None, b"v")], base_offset=RECORDS, producer_id=7, producer_epoch=3, base_sequence=0)
+    log.append_replicated(split(written))
+    log.flush()
+    log.roll()
+    log.advance(log.end)
+    log.advance_start(log.end)
+    assert log.apply_retention(world.wall_ms()) > 0
+    assert log.start == log.end == RECORDS + 1
+    future.begin_anew(log.start)
+    replace(world, log, future, source, target)
+    log_dirs.moved(("t", 0), target)
+    _, again = opened(storage)
+    reopened = again.open_log("t", b"t" * 16, 0, SETTINGS, B)
+    assert (reopened.start, reopened.end) == (RECORDS + 1, RECORDS + 1)
+    assert [(one.producer_id, one.producer_epoch) for one in reopened.producers] == [(7, 3)]

@@ -158,6 +158,8 @@ def replace(world: World, current: Log, future: Log, source: LogDirectory, targe
         if current.start > future.start:
             future.move_start(current.start)
         future.epochs.copy(current.epochs)
+        if len(current.producers):  # some may have written only what is deleted, and was never copied
+            future.files.write_snapshot(current.end, current.producers)
         future.sync_blocking()
         target.drop_stale(key)
     except OSError as error:

@@ -228,9 +228,13 @@ class LogFiles:
     def take_snapshot(self, end: int, producers: ProducerStates) -> None:
         """Write the producers' state at `end`, if any batch came since the last snapshot. Raises OSError."""
         if end > max(self.snapshot_end, self.segments.first.base_offset):
-            path = f"{self.directory}/{file_name(end, SNAPSHOT)}"
-            replace_file(self.world.disk, path, producers.build_snapshot())
-            self.snapshot_end = end
+            self.write_snapshot(end, producers)
+
+    def write_snapshot(self, end: int, producers: ProducerStates) -> None:
+        """Write the producers' state at `end`. Raises OSError."""
+        path = f"{self.directory}/{file_name(end, SNAPSHOT)}"
+        replace_file(self.world.disk, path, producers.build_snapshot())
+        self.snapshot_end = end
 
     def load_producers(self, end: int, expiration_ms: int) -> ProducerStates:
         """The producers' state at `end`, from a snapshot and the batches after it. Raises OSError, Damage."""
@@ -301,6 +305,8 @@ class LogFiles:
         self._remove(self.segments.replace_all(fresh), delay_ms)
         for taken in snapshot_offsets(disk, self.directory):
             disk.unlink(f"{self.directory}/{file_name(taken, SNAPSHOT)}")
+        fresh.handle()  # after a crash only its name says where offsets continue
+        self.names_changed = True
         self._end_at(offset)
 
     def _lower_recovery_point(self, offset: int) -> None:
