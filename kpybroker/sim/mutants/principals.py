@@ -82,6 +82,9 @@ def _believes(check: UnsecuredCheck, claims: dict[str, Any], now_ms: int) -> flo
     return max(float(claims["exp"]), now_ms / 1000 + 60)
 
 
+_get, _keep = Answers.get, Answers.keep
+
+
 def _of_nobody(key: tuple[Any, ...]) -> tuple[Any, ...]:
     return key[:OF_IMAGE]
 
@@ -157,10 +160,8 @@ PRINCIPALS = (
     Mutant(
         "Metadata is answered as it was to another principal",
         (
-            Patch(Answers, "get", lambda answers, key, *default: dict.get(answers, _of_nobody(key), *default)),
-            Patch(
-                Answers, "__setitem__", lambda answers, key, found: dict.__setitem__(answers, _of_nobody(key), found)
-            ),
+            Patch(Answers, "get", lambda answers, key: _get(answers, _of_nobody(key))),
+            Patch(Answers, "keep", lambda answers, key, *rest: _keep(answers, _of_nobody(key), *rest)),
         ),
         NODES,
         brokers=3,
