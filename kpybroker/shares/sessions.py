@@ -5,13 +5,15 @@ A session belongs to the connection that opened it, and ends with it. Fetches an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.topics import TopicIdPartition
 
 OPENING, CLOSING = 0, -1
+LOOKED_AT_ONCE = 500
+"""The most partitions that one fetch looks at: some ten milliseconds."""
 LAST_EPOCH = (1 << 31) - 1
 
 
@@ -36,12 +38,15 @@ class ShareSession:
         self.unanswered: set[TopicIdPartition] = set()
         """Partitions that no response has named yet."""
 
-    def add(self, places: Iterable[TopicIdPartition]) -> None:
+    def add(self, places: Sequence[TopicIdPartition]) -> None:
         """Fetch these, too."""
-        for place in places:
-            if place not in self.places:
-                self.places[place] = None
-                self.unanswered.add(place)
+        new = [place for place in places if place not in self.places]
+        self.places.update(dict.fromkeys(new))
+        self.unanswered.update(new)
+
+    def answered(self, places: Iterable[TopicIdPartition]) -> None:
+        """A response names these."""
+        self.unanswered.difference_update(places)
 
     def forget(self, places: Iterable[TopicIdPartition]) -> None:
         """Do not fetch these any more."""
@@ -54,12 +59,16 @@ class ShareSession:
         self.epoch = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
 
     def in_turn(self) -> list[TopicIdPartition]:
-        """The partitions in the order of this fetch: each is first in its turn."""
+        """The partitions that this fetch looks at, in its order: each is first in its turn.
+
+        Of more than LOOKED_AT_ONCE partitions, each fetch looks at the next ones: a look is one step of the loop.
+        """
         places = list(self.places)
         if not places:
             return places
-        at = self.epoch % len(places)
-        return places[at:] + places[:at]
+        step = LOOKED_AT_ONCE if len(places) > LOOKED_AT_ONCE else 1
+        at = self.epoch * step % len(places)
+        return (places[at:] + places[:at])[:LOOKED_AT_ONCE]
 
 
 class ShareSessions:

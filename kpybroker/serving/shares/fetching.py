@@ -203,7 +203,7 @@ class ShareView:
             leaders.hint(row, LeaderIdAndEpoch, place)
             topic = topics.setdefault(place[0], ShareFetchableTopicResponse(topic_id=place[0], partitions=[]))
             topic.partitions.append(row)
-        self.session.unanswered.clear()
+        self.session.answered(shown)
         return Response(
             acquisition_lock_timeout_ms=self._rules.limits.lock_ms,
             responses=list(topics.values()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.errors import ErrorCode, KafkaError
@@ -26,11 +25,13 @@ def key_of(request: share_fetch.Request | share_acknowledge.Request) -> SessionK
     return SessionKey(request.group_id or "", request.member_id)
 
 
-def named(request: share_fetch.Request | share_acknowledge.Request) -> Iterator[Named]:
+def named(request: share_fetch.Request | share_acknowledge.Request) -> list[Named]:
     """The partitions of a request."""
+    found: list[Named] = []
     for topic in request.topics:
-        for partition in topic.partitions:
-            yield (bytes(topic.topic_id), partition.partition_index), partition.acknowledgement_batches
+        topic_id = bytes(topic.topic_id)
+        found += [((topic_id, each.partition_index), each.acknowledgement_batches) for each in topic.partitions]
+    return found
 
 
 def session_of_fetch(broker: Broker, call: Call, request: share_fetch.Request) -> ShareSession:
@@ -40,19 +41,19 @@ def session_of_fetch(broker: Broker, call: Call, request: share_fetch.Request) -
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, "a ShareFetch that renews must ask for no records and must not wait"
         )
-    sessions = broker.coordinators.share_leader.sessions
+    sessions, rows = broker.coordinators.share_leader.sessions, named(request)
     if request.share_session_epoch == OPENING:
-        if any(batches for _, batches in named(request)):
+        if any(batches for _, batches in rows):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "the fetch that opens a share session must not acknowledge records"
             )
         session = sessions.open(key, call.connection, broker.config.group_share_max_share_sessions)
     else:
         session = sessions.resume(key, request.share_session_epoch)
-    session.add(place for place, _ in named(request))
-    session.forget(
-        (bytes(topic.topic_id), index) for topic in request.forgotten_topics_data for index in topic.partitions
-    )
+    session.add([place for place, _ in rows])
+    for topic in request.forgotten_topics_data:
+        topic_id = bytes(topic.topic_id)
+        session.forget([(topic_id, index) for index in topic.partitions])
     return session
 
 
