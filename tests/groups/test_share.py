@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
@@ -254,6 +254,15 @@ def test_offsets_are_altered_in_an_empty_group_which_is_made() -> None:
     assert code_of(stage, AlterShareOffsets("new", bytes(16), {1: 7})) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_offsets_are_not_altered_while_the_state_of_their_topic_is_being_deleted() -> None:
+    stage = ShareStage()
+    topic = stage.topic("t", 1)
+    stage.answer(beat("a", 0, "t"))
+    stage.answer(beat("a", -1))
+    stage.ask(DeleteGroup("s"))
+    assert code_of(stage, AlterShareOffsets("s", topic, {0: 5})) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 def test_an_alteration_whose_coordinator_ends_leaves_the_state_alone() -> None:
     stage = ShareStage()
     topic = stage.topic("t", 1)
@@ -340,6 +349,7 @@ def test_every_partition_has_a_member_and_every_member_a_fair_share(
 
 
 @given(STEPS)
+@example([("join", "a", {"t"}), ("leave", "a"), ("delete",), ("alter", "t")])
 @settings(max_examples=150)
 def test_a_replay_finds_what_the_coordinator_knows(steps: list[Any]) -> None:
     stage = ShareStage()

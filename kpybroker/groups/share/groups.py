@@ -205,6 +205,10 @@ class ShareGroups(GroupKind):
             group = self._find_or_make(command.group_id, step)
             step.write(records.epoch_record(group))
         group = self._find_empty(command.group_id)
+        if topic.id in group.deleting:  # both at once might leave either behind
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The state of topic {topic.name} is being deleted; retry."
+            )
         starts = tuple(sorted(command.starts.items()))
         group.initialize({topic.id: TopicState(topic.name, frozenset(index for index, _ in starts))})
         step.write(records.state_record(group))
