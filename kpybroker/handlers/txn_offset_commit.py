@@ -89,7 +89,7 @@ async def _commit(broker: Broker, call: Call, request: Request, known: list[Know
     """Raises KafkaError."""
     broker.coordinators.groups.runner(
         request.group_id
-    )  # this broker is not the coordinator of the group: do not ask the coordinator of the transaction
+    )  # if this broker does not coordinate the group, do not call the coordinator of the transaction
     place = (OFFSETS_TOPIC, broker.coordinators.groups.partition_for(request.group_id))
     who = request.producer_id, request.producer_epoch
     producers = broker.replication.hosting.leads(*place).log.producers
