@@ -114,8 +114,8 @@ ALLOWING = MappingProxyType({operation: _bits(operation, *_IMPLYING.get(operatio
 
 
 class Verdict(NamedTuple):
-    """What the ACLs decide. `by` is the deciding ACL. If no ACL matches, it is None, and `is_named` says whether any
-    principal has an ACL for the resource."""
+    """What the ACLs decide. `by` is the deciding ACL. If no ACL matches, `by` is None, and `is_named` says whether
+    any principal has an ACL for the resource."""
 
     allowed: bool
     by: Acl | None

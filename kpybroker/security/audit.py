@@ -17,7 +17,7 @@ from kpybroker.wire.api import by_key
 AUDIT = "kpybroker.authorizer"
 DENIED, ALLOWED = "Denied", "Allowed"
 LITERAL = PatternType.LITERAL.name
-"""The pattern type of the resource of a request, which is always a name: only ACLs have other patterns."""
+"""The pattern type that is logged: requests refer to resources by name, and only ACLs have other pattern types."""
 log = logging.getLogger(AUDIT)
 
 MINUTE_S = 60.0

@@ -17,7 +17,7 @@ class DelegationToken(NamedTuple):
 
     token_id: str
     owner: str
-    """As whom a client logs in with the token."""
+    """The principal of clients that log in with the token."""
     requester: str
     """Who requested the token."""
     renewers: tuple[str, ...]

@@ -110,7 +110,10 @@ class StandardAuthorizer:
     def _verdict(
         self, principal: Principal, host: str, operation: Operation, resource: AclResource, name: str | None
     ) -> tuple[bool, Acl | str]:
-        """Whether the operation is allowed, and the deciding rule. `name` None: on any resource of the type."""
+        """Whether the operation is allowed, and the deciding rule.
+
+        If `name` is None: whether it is allowed on at least one resource of the type.
+        """
         key = (principal, host, operation, resource, name)
         found = self._verdicts.get(key)
         if found is None:

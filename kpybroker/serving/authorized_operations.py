@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 NOT_ASKED = -(2**31)
-"""The value if the request does not want the operations."""
+"""The value if the operations were not requested."""
 SUPPORTED: Mapping[AclResource, tuple[Operation, ...]] = MappingProxyType(
     {
         AclResource.TOPIC: (

@@ -143,7 +143,7 @@ class LedSharePartition:
             asyncio.get_running_loop().call_soon(waiter.settle)
 
     def retire(self, is_retired: bool) -> None:
-        """Set whether the share partition is forgotten once everything is written: if no member of the group has a
+        """Set whether to forget the share partition once everything is written, because no member of the group has a
         session on this broker."""
         self._is_retired = is_retired
         self._retire_at_rest()

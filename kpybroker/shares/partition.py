@@ -131,7 +131,8 @@ class Run:
         return rest
 
     def takes(self, other: Run) -> bool:
-        """Take over the offsets of the next run, if both are in the same state and not acquired; whether it did."""
+        """Take over the offsets of the next run, if both are in the same state and not acquired. Returns whether that
+        happened."""
         if self.state != other.state or self.state is ACQUIRED:
             return False
         if self.state is AVAILABLE and self.deliveries != other.deliveries:

@@ -96,7 +96,7 @@ class ShareGroups(GroupKind):
                 self._steps.begin_session(group, member, step.now_ms)
             for topic, state in list(group.initializing.items()):
                 known = group.initialized.get(topic)
-                if known is not None:  # an AlterShareOffsets had begun again; its caller is gone
+                if known is not None:  # an AlterShareOffsets began this; its caller is gone
                     group.initialization_ended(topic, known.partitions & state.partitions, done=False)
             self._begin_to_initialize(group, group.initializing)
             for topic in group.deleting:

@@ -40,7 +40,7 @@ class TokenRefused(Exception):
 
 
 class BearerLogin(NamedTuple):
-    """Whom a token logs in, and for how long; 0 if the token has expired, but is accepted because of the clock skew."""
+    """The user of a token, and how long the login lasts; 0 if it has expired, but is within the clock skew."""
 
     name: str
     lifetime_ms: int

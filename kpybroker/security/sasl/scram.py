@@ -125,10 +125,8 @@ class ScramExchange:
         form = _client_first(token)
         asked, bare, escaped, nonce, _ = form.groups()
         name = _unescaped(escaped)
-        found, faked = (
-            self._find(name, by_token=_is_by_token(form)),
-            self._faked(name),
-        )  # always both, so that the time reveals nothing
+        # always both, so that the time reveals nothing
+        found, faked = self._find(name, by_token=_is_by_token(form)), self._faked(name)
         if asked is not None and _unescaped(asked) != name:
             raise LoginRefused(OTHER_ID, OTHER_ID)
         if found is not None and found.iterations < ITERATIONS_MIN:
@@ -195,10 +193,12 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """The proof. Raises LoginRefused if the server's message is wrong, or its number of iterations."""
+        """The proof. Raises LoginRefused if the server's message, or its number of iterations, is invalid."""
         form = SERVER_FIRST.fullmatch(server_first.decode("ascii", "replace"))
         if form is None or not form[1].startswith(self._nonce) or form[1] == self._nonce:
-            raise LoginRefused("the server's first message does not have the form of RFC 5802, or the nonce")
+            raise LoginRefused(
+                "the server's first message does not have the form of RFC 5802, or does not continue the client's nonce"
+            )
         iterations = int(form[3])
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_LIMIT:
             raise LoginRefused(

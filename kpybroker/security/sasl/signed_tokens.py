@@ -57,7 +57,7 @@ class SignedCheck:
         if key is None:
             if header.get("kid") is not None:
                 self._keys.missing(header["kid"])
-            raise TokenRefused("it names a key that is not known, or of another kind")
+            raise TokenRefused("no known key fits its header")
         if not is_signed_by(key, header["alg"], parts.signed, parts.signature):
             raise TokenRefused("its signature is wrong")
         claims, now_ms = parse_object(parts.payload), self._wall_ms()

@@ -62,9 +62,8 @@ class GroupSync:
         files, disk = self._files, self._files.world.disk
         files.save_epochs(log_start)
         generation, end, sealed = files.generation, files.written_end, files.take_sealed()
-        active = (
-            files.segments.active
-        )  # it may fill up, and another segment become active, before the sealed ones are synced
+        # it may fill up, and another segment become active, before the sealed ones are synced
+        active = files.segments.active
         try:
             for segment in sealed:
                 if segment.deleted:
