@@ -110,7 +110,7 @@ def _believe_batches(log: Log, snapshot: Tail) -> None:
 
 
 async def learn_voters(log: Log, begin: int, voters: Voters) -> None:
-    """Learn the voters from the control records from an offset on, committed or not. Raises Damage."""
+    """Learn the voters from all control records at or after offset `begin`, committed or not. Raises Damage."""
     async for batch in _batches(log, begin):
         if batch.is_control:
             voters.learn(control_of(batch), batch.next_offset)
@@ -151,8 +151,8 @@ def check_level(image: Image, path: str) -> None:
     level = image.features.get("metadata.version", METADATA_VERSION)
     if level > METADATA_VERSION:
         raise ConfigError(
-            f"{path} is at metadata.version {level}, and up to {METADATA_VERSION} (4.3-IV0) is known here; use a newer "
-            "kpybroker, or another directory (log.dirs)"
+            f"{path} is at metadata.version {level}, but this kpybroker supports versions up to {METADATA_VERSION} "
+            "(4.3-IV0); use a newer kpybroker, or another directory (log.dirs)"
         )
 
 

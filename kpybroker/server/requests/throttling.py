@@ -1,9 +1,9 @@
 """Enforces client quotas: a response to a client above its quota tells the client how long to wait (KIP-219).
 
 While no quota is set, none of this runs; `follow` activates and deactivates it. A client's request is charged when it
-has been handled. A Fetch is charged when its response is encoded, since its size is known only then; one that exceeds
-the quota is answered empty, and not charged. Responses are sent at once; the connection then pauses. Requests between
-brokers are not charged.
+has been handled. A Fetch is charged when its response is encoded, since its size is known only then; if it exceeds the
+quota, an empty response is sent instead, and nothing is charged. Responses are sent at once; the connection then
+pauses. Requests between brokers are not charged.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ PRINCIPALS = (
         actors=ACTOR,
     ),
     Mutant(
-        "what ACLs have decided is remembered when they change",
+        "decisions stay cached when ACLs change",
         (Patch(StandardAuthorizer, "follow", _keeps_verdicts(StandardAuthorizer.follow)),),
         NODES,
         brokers=3,
@@ -138,7 +138,7 @@ PRINCIPALS = (
         actors=ACTOR,
     ),
     Mutant(
-        "a forwarded request is the broker's own",
+        "a forwarded request is authorized as the broker's own",
         (Patch(forwarding, "encode_principal", lambda _: encode_principal(Principal("User", NODE))),),
         NODES,
         brokers=3,
@@ -158,7 +158,7 @@ PRINCIPALS = (
         actors=ACTOR,
     ),
     Mutant(
-        "Metadata is answered as it was to another principal",
+        "a cached Metadata response is sent to another principal",
         (
             Patch(Answers, "get", lambda answers, key: _get(answers, _of_nobody(key))),
             Patch(Answers, "keep", lambda answers, key, *rest: _keep(answers, _of_nobody(key), *rest)),
