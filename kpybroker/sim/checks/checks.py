@@ -1,4 +1,4 @@
-"""Check the contract at the end of a run: no acknowledged record is lost, none is there twice, and replicas agree."""
+"""Check the contract at the end of a run: no acknowledged record is lost or duplicated, and replicas agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants that let in, or serve, whom they must not: logins, sessions, tokens, ACLs, forwarded requests."""
+"""Mutants that let in or serve clients that they must refuse: logins, sessions, tokens, ACLs, forwarded requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 ACTOR = ("principals",)
 NODES = ("crash", "pause", "partition", "isolate", "slow_node")
 OF_IMAGE = 6
-"""So many elements of the key of a Metadata response do not depend on the caller."""
+"""How many elements of the key of a cached Metadata response do not depend on the caller."""
 
 
 def _never_ends(during_session: Callable[..., Verdict]) -> Callable[..., Verdict]:
@@ -60,7 +60,7 @@ def _keeps_verdicts(follow: Callable[..., None]) -> Callable[..., None]:
 
 
 _remembered: dict[tuple[bytes, int, str], ScramCredential] = {}
-"""By the secret of a listener, mechanism and user."""
+"""Credentials by the secret of the listener, the mechanism and the user."""
 
 
 def _remembers(find: Callable[..., ScramCredential | None]) -> Callable[..., ScramCredential | None]:
