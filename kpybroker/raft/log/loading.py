@@ -125,7 +125,7 @@ def control_of(batch: Batch) -> list[tuple[int, Any]]:
 
 
 async def replay_log(log: Log, image: Image, snapshots: Snapshots) -> Image:
-    """The Image with every later record of the log applied. Raises Damage."""
+    """Apply every later record of the log to the Image, and return the result. Raises Damage."""
     begin = image.offset + 1
     async for batch in _batches(log, begin):
         records = []
@@ -175,7 +175,7 @@ def first_records(world: World, directory: str, image: Image, min_isr: str) -> l
 
 
 def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image, log: Log, *, is_new: bool) -> State:
-    """The state after opening the log. If the log has a later epoch than quorum-state, that file was lost."""
+    """The state after the log was opened. If the log has a later epoch than quorum-state, that file was lost."""
     epoch = max(voted.epoch, image.epoch, log.epochs.latest)
     told = voters.change
     return State(
