@@ -92,7 +92,7 @@ class Links:
         self._call(self._up(node_id, pid))
 
     def down(self, node_id: int) -> None:
-        """The node's process has ended: its proxies refuse connections, and end those that are open."""
+        """The node's process has ended: its proxies refuse connections, and close the open ones."""
         self._call(self._down(node_id))
 
     async def _up(self, node_id: int, pid: int) -> None:

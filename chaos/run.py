@@ -63,9 +63,9 @@ class Report:
     latest_answers: int = 0
     repeated: int = 0
     decisions: int = 0
-    """How many requests of the spare user were answered, who is denied at times."""
+    """How many requests of the spare user, who is denied at times, were answered."""
     guesses: int = 0
-    """How many logins with the guest's passwords were answered, which are valid at times."""
+    """How many logins with the guest's passwords, which are valid at times, were answered."""
     changes: int = 0
     """Changes of rights and passwords that were made."""
     violations: list[Violation] = field(default_factory=list)

@@ -124,9 +124,7 @@ class ArchiveHistory:
                 before = ends.get((topic.name, span.partition), span.lost_from)
                 if span.lost_from != before:
                     what = "overlap" if span.lost_from < before else "leave a hole after"
-                    raise NotAManifest(
-                        f"its offsets of {topic.name}-{span.partition} {what} those of the manifests before it"
-                    )
+                    raise NotAManifest(f"its offsets of {topic.name}-{span.partition} {what} the earlier ones")
                 ends[topic.name, span.partition] = span.end
         return ArchiveHistory((*self.manifests, manifest), digest, ids, ends)
 

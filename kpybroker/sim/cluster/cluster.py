@@ -181,7 +181,7 @@ class SimMachine:
         self.history.count("directories lost")
 
     def light_fuse(self, changes: int, *, takes_power: Callable[[], bool]) -> None:
-        """The process dies in the middle of the disk change that follows `changes` others."""
+        """Make the process die in the middle of the write that follows `changes` others."""
         process = self.process
         if process is None:
             return

@@ -191,7 +191,7 @@ class Storage:
         self.bad_files = (prefix, suffix, error)
 
     def stall(self, until_s: float, below: str | None = None) -> None:
-        """No sync in this directory, or in that of the last stall, completes before `until_s`."""
+        """Let no sync in this directory complete before `until_s`; by default, in the directory of the last stall."""
         self.stalled_until_s = until_s
         if below is not None:
             self.stalled_below = below
