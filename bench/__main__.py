@@ -23,6 +23,7 @@ from bench import (
     java,
     latency,
     librdkafka,
+    memory,
     produce_raw,
     report,
     restart,
@@ -122,6 +123,7 @@ class Session:
         for run in range(runs):
             for target in targets:
                 self._show(bar, case, target, f"run {run + 1} of {runs}")
+                memory.touch()
                 for key, value in case.slice(target).items():
                     results[key].runs.setdefault(target.name, []).append(value)
         for target in targets:

@@ -74,7 +74,7 @@ class ClusterAckLatency(RawAckLatency):
 
 
 class ClusterTopics(Case):
-    """One CreateTopics of 1,000 topics with three replicas, until each has taken a record with acks=all."""
+    """One CreateTopics of 1,000 topics with three replicas, until each topic has taken a record with acks=all."""
 
     family = "cluster"
     name = "cluster-topics"
@@ -126,7 +126,7 @@ class ClusterTopics(Case):
 
 
 class CatchUp(Case):
-    """A follower is down while 300 MB are written. Time from its start until it is in all ISRs."""
+    """A follower is down while 300 MB are written. Measures the time from its start until it is in all ISRs."""
 
     family = "cluster"
     name = "cluster-catch-up"

@@ -30,7 +30,7 @@ def fresh_name(case: str) -> str:
 
 
 def create_topic(target: Target, topic: str, partitions: int) -> None:
-    """Create it with the target's number of replicas, and wait until every partition has a leader."""
+    """Create a topic with the target's number of replicas, and wait until every partition has a leader."""
     admin = _admin(target.bootstrap)
     settings = {"file.delete.delay.ms": "100"}
     new = NewTopic(topic, partitions, replication_factor=target.replicas, config=settings)

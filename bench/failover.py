@@ -45,7 +45,7 @@ class Flow:
         self.acked_s.append(time.perf_counter())
 
     def await_flowing(self, since_s: float) -> None:
-        """Wait for acknowledgements later than AFTER_S after this time. Raises LoadError."""
+        """Wait for an acknowledgement more than AFTER_S after this time. Raises LoadError."""
         deadline = time.monotonic() + PATIENCE_S
         while not (self.acked_s and self.acked_s[-1] > since_s):
             if self.refused or time.monotonic() > deadline:
@@ -189,7 +189,8 @@ class Trial:
         return found
 
     def _changed_after(self, began_s: float) -> float:
-        """Seconds until another broker knows the new leader, or another node the new controller."""
+        """Seconds until another broker knows the new leader or, for a controller, another node knows the new
+        controller."""
         address = next(node.address for node in self.nodes.brokers if node.node_id != self.victim)
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:

@@ -151,7 +151,7 @@ class Join(Case):
     )
 
     def slice(self, target: Target) -> dict[str, float]:
-        """The median over several groups, one after the other, as a single one is too short."""
+        """The median over several groups, one after the other, as one join is too short to measure."""
         joined = [self._join(target) for _ in range(GROUPS)]
         return {"group-join.ms": median(ms for ms, _ in joined), "group-join.cpu": mean(cpu for _, cpu in joined)}
 
@@ -164,7 +164,7 @@ class Join(Case):
 
 
 def _stable(members: Sequence[Member]) -> bool:
-    """Whether all have an assignment of the same generation."""
+    """Whether all members have an assignment of the same generation."""
     generation = members[0].generation
     return all(
         member.doing in (Doing.ASSIGNED, Doing.BEATING) and member.generation == generation for member in members

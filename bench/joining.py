@@ -1,4 +1,4 @@
-"""What the loads of both group protocols share: waiting for the coordinator, and for a stable group."""
+"""The common part of the loads of both group protocols: waiting for the coordinator, and for a stable group."""
 
 import select
 import time

@@ -33,7 +33,7 @@ ROWS = (
 
 
 def waits(bootstrap: str) -> list[float]:
-    """Seconds, in the order of ROWS. Raises LoadError if an assignment takes more than a minute."""
+    """The times in seconds, in the order of ROWS. Raises LoadError if an assignment takes more than a minute."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = fresh_name("laptop")
     _make(admin, topic)

@@ -140,7 +140,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def pace(per_s: int, seconds: float) -> Iterator[int]:
-    """Yield 0, 1, 2, ... at a rate, by the clock, so that a late one does not delay the next."""
+    """Yield 0, 1, 2, ... at a rate, by the clock, so that a late number does not delay the next."""
     began = time.perf_counter()
     for index in range(int(per_s * seconds)):
         wait_s = began + index / per_s - time.perf_counter()
@@ -229,8 +229,8 @@ class EndToEnd(Case):
 
 
 def _read(consumer: Consumer, sent_at: list[float], latencies_s: list[float]) -> None:
-    """Record the latency of each message, by its index in `sent_at`. Ends when all have arrived, or after 5 s without
-    any."""
+    """Record the latency of each message, by its index in `sent_at`. Ends when all messages have arrived, or after 5 s
+    without any."""
     while len(latencies_s) < len(sent_at):
         message = consumer.poll(5)
         if message is None:

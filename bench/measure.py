@@ -97,9 +97,9 @@ class Case(ABC):
     measures: tuple[Measure, ...]
     brokers = Brokers.DEFAULT
     runs: int | None = None
-    """The number of measured slices, if not the default."""
+    """The number of measured slices, if it is not the default."""
     only: str | None = None
-    """The only broker for which the figure is meaningful, if not both."""
+    """The only broker for which the figure is meaningful; None for both."""
     warm_up_slices = 6
     """The most warm-up slices, which end when two in a row agree within 5 %."""
 

@@ -66,7 +66,7 @@ class Logs(Case):
     )
 
     def slice(self, target: Target) -> dict[str, float]:
-        """Of `target` only the name is used."""
+        """Uses only the name of `target`."""
         with TemporaryDirectory(prefix="bench-restart-", ignore_cleanup_errors=True) as directory:
             server = broker(target.name, {}, Path(directory))
             server.start()
@@ -74,7 +74,7 @@ class Logs(Case):
             control.create_topic(target_of(server), topic, PARTITIONS)
             self._fill(target_of(server), topic)
             control.forget()
-            os.sync()  # if not, write-back would be measured, and a clean stop waits for it
+            os.sync()  # otherwise write-back would be measured too, as a clean stop waits for it
             server.kill9()
             killed_s = time_to(server, lambda connection: self._is_whole(connection, topic))
             server.stop()
@@ -84,7 +84,7 @@ class Logs(Case):
 
     def _fill(self, target: Target, topic: str) -> None:
         records = batch(RECORDS, 1 << 10)
-        control.end_offsets(target, topic, PARTITIONS)  # by then, each leader knows that it leads
+        control.end_offsets(target, topic, PARTITIONS)  # after this, each leader knows that it leads
         with Connection(target) as connection:
             for number in range(BATCHES * PARTITIONS):
                 connection.socket.sendall(produce_frame(topic, number % PARTITIONS, records))
@@ -209,7 +209,7 @@ def _refused(connection: Connection, topic: str, numbers: list[int]) -> list[int
 
 
 def _await_rest(target: Target) -> None:
-    """Wait until the broker is idle, as the cleaner is done."""
+    """Wait until the broker is idle, which means that the cleaner is done."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         before = target.cpu()

@@ -103,7 +103,7 @@ class Secured:
 
 
 class SecureCase(Case):
-    """A load on brokers of its own."""
+    """A load that starts its own brokers."""
 
     family = "security"
     brokers = Brokers.NONE
@@ -189,7 +189,7 @@ class Consume(SecureCase):
 
 
 def together(work: Callable[[int], int], threads: int) -> int:
-    """Run it on this many threads; returns the sum. Raises the first failure."""
+    """Run the work on this many threads; returns the sum of the results. Raises the first failure."""
     done: list[int] = []
     failures: list[Exception] = []
 
@@ -227,7 +227,8 @@ def first_answer(opened: socket.socket, request: bytes, at: int) -> bytes:
 
 
 def pipelined(opened: socket.socket, request: bytes, size: int, at: int, seconds: float) -> int:
-    """Send the request ten at a time and await the replies, for some seconds; returns how many were answered."""
+    """For some seconds, send the request ten at a time and await the replies. Returns how many requests were
+    answered."""
     many, answered = request * DEPTH, 0
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
@@ -252,7 +253,8 @@ def _exactly(opened: socket.socket, size: int) -> bytes:
 
 
 def small_produce(secured: Secured, connect: Callable[[], socket.socket], seconds: float) -> tuple[float, Cpu, int]:
-    """The same small Produce over eight connections, ten in flight on each: seconds, CPU, answered requests."""
+    """Send the same small Produce over eight connections, ten in flight on each. Returns seconds, CPU, answered
+    requests."""
     topic = fresh_name("small")
     create_topic(secured.target, topic, CONNECTIONS)
     with contextlib.ExitStack() as stack:
@@ -416,7 +418,7 @@ def _ask(opened: socket.socket, key: int, version: int, request: Any, response: 
 
 
 class Acls(SecureCase):
-    """Small Produce of one user, whom an ACL allows it: among 10,000 rules, and without an authorizer."""
+    """Small Produce of one user, which an ACL allows: among 10,000 rules, and without an authorizer."""
 
     name = "acls"
     measures = (
@@ -456,7 +458,7 @@ class Acls(SecureCase):
 
 
 def _bindings() -> Iterator[list[AclBinding]]:
-    """ACLs about other topics, hosts and users, and the one that allows the load."""
+    """ACLs about other topics, hosts and users, and the ACL that allows the load."""
 
     def rule(name: str, pattern: ResourcePatternType, user: str, host: str) -> AclBinding:
         operation, permission = AclOperation.WRITE, AclPermissionType.ALLOW

@@ -85,7 +85,7 @@ class Read(Loaded):
 
 
 class Stream(Loaded):
-    """Copies the topic to another one by a stream that starts and ends."""
+    """Copies the topic to another topic with a stream that starts and ends."""
 
     def slice(self, target: Target) -> dict[str, float]:
         sink = fresh_name(self.name)
@@ -130,7 +130,7 @@ class Write(Case):
 
 
 class Idle(Case):
-    """Streams with the default trigger on a topic without new records, which keep asking for its end."""
+    """Streams with the default trigger on a topic without new records; they keep asking for the end offset."""
 
     family = "spark"
     name = "spark-idle"

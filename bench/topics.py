@@ -1,4 +1,4 @@
-"""Two thousand topics: time to create them until each takes a record, and to list them."""
+"""Two thousand topics: the time until they are created and each takes a record, and the time to list them."""
 
 import time
 from statistics import median
@@ -62,7 +62,7 @@ def _create(connection: Connection, names: list[str]) -> None:
 
 
 def _use(connection: Connection, names: list[str]) -> None:
-    """Return when every topic has taken a record. Retries only the first ones that were refused."""
+    """Return when every topic has taken a record. Retries only the first of those that were refused."""
     records = batch(1, 100)
     deadline = time.monotonic() + 120
     for begin in range(0, len(names), AT_ONCE):

@@ -14,7 +14,7 @@ from chaos.run import Report, Run, not_done
 FULL_MINUTES = 20
 DESCRIPTORS = 256
 FULL = {"kills": 50, "partitions": 25, "slow disks": 20, "acknowledged": 800_000}
-"""The least that a run of FULL_MINUTES must reach."""
+"""The minimum figures that a run of FULL_MINUTES must reach."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,8 +1,8 @@
-"""Changes ACLs and SCRAM credentials one after the other, and asks every node which of the changes it knows.
+"""Changes ACLs and SCRAM credentials one after the other, and polls every node for the changes that it knows.
 
-Each register has a user of its own, the mark: after a change, its credential gets the number of the change as its
-iterations, which any node tells (DescribeUserScramCredentials). All are records of one log, so a node that knows the
-mark knows the change.
+Each register has a SCRAM user of its own, the mark. After each change, the mark's credential is stored again, with the
+number of the change (above the minimum) as its iteration count. Every node returns that count in
+DescribeUserScramCredentials. Changes and marks are records of one log, so a node that knows the mark knows the change.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ TIMEOUT_S = 5.0
 AGAIN_S = 0.2
 POLL_S = 0.1
 LATE_S = 40.0
-"""A request without an answer may still be executed until then: a link is silent, or a node stopped, for 8 s."""
+"""A request that got no answer may still be executed for this long: links are silent and nodes are suspended for up to
+8 s."""
 
 
 Work = Callable[[Conversation], None]
 
 
 class Changes(threading.Thread):
-    """Makes the changes that it is told, in order, each until a node says that it is made."""
+    """Makes the requested changes in order, and retries each until a node confirms it."""
 
     def __init__(self, history: History, cluster: Cluster, secured: Secured) -> None:
         super().__init__(daemon=True)
@@ -51,26 +52,27 @@ class Changes(threading.Thread):
         """How many changes of registers are made."""
 
     def prepare(self, acls: Iterable[Acl], users: Iterable[str]) -> None:
-        """Before the thread is started: ACLs, passwords of the users that are equal to their names, and the marks."""
+        """Create the ACLs, the users and the marks; the password of each is its name. Call this before the thread is
+        started."""
         self._until_made(lambda node: create(node, acls))
         for user in (*users, *MARKS):
             self._until_made(lambda node, user=user: set_password(node, user, user))  # type: ignore[misc]
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that was told is done."""
+        """Whether all requested changes have been made."""
         return not self._unfinished
 
     def tell(self, register: Register, value: str, work: Work) -> None:
-        """Change a register: `work` gives it this value. Repeating it must do no harm."""
+        """Change a register to this value with `work`, which must be safe to repeat."""
         self._put(lambda: self._change(register, value, work))
 
     def do(self, work: Work) -> None:
-        """Do what belongs to no register."""
+        """Make a change that no register tracks."""
         self._put(lambda: self._until_made(work) and None)
 
     def hold(self, for_s: float) -> None:
-        """Let things be as they are for so long."""
+        """Change nothing for this long."""
         self._put(lambda: self._wait_until(time.monotonic() + for_s))
 
     def _put(self, job: Callable[[], None]) -> None:
@@ -101,7 +103,8 @@ class Changes(threading.Thread):
             time.sleep(POLL_S)
 
     def _until_made(self, work: Work) -> float:
-        """Repeat it until a node says that it is done. Returns when no earlier request can be executed any more."""
+        """Repeat the work until a node confirms it. Returns the time after which no earlier attempt can still be
+        executed."""
         settled_s = 0.0
         while self._wanted:
             controller = self._cluster.nodes.get(self._cluster.active_controller())

@@ -12,7 +12,7 @@ from chaos.history import PRODUCER_SHIFT, SOMEWHERE, UNKNOWN, Commit, Fetched, H
 from chaos.incarnations import Incarnations
 
 SHOWN_MAX = 20
-"""Violations of one kind that are listed; more are counted."""
+"""The most violations of one kind that are listed; the others are only counted."""
 
 
 class Kind(Enum):
@@ -141,7 +141,7 @@ def _of_transactions(history: History) -> Iterator[Violation]:
 
 
 def _of_latest_offsets(history: History) -> Iterator[Violation]:
-    """An answer is not below an earlier one from the same or an earlier leader epoch.
+    """No latest offset is below an earlier answer from the same or an earlier leader epoch.
 
     A leader of an older epoch may be cut off and not know its successor, so it is compared only with earlier epochs.
     """
@@ -165,7 +165,7 @@ def _receding(place: Place, answers: list[Latest]) -> Iterator[Violation]:
 
 
 def _of_commits(history: History) -> Iterator[Violation]:
-    """A fetched commit is not below one that was acknowledged before the fetch.
+    """A fetched offset is not below one whose commit was acknowledged before the fetch.
 
     A commit without an acknowledgement may take effect late, so its offset is allowed.
     """
@@ -190,14 +190,14 @@ def _going_back(group_place: tuple[str, Place], commits: list[Commit], fetches: 
 
 
 def _of_rights(history: History) -> Iterator[Violation]:
-    """A node that knows a DENY holds to it, and so after its end."""
+    """A node that knows of a DENY enforces it, and stops enforcing it once it knows that the DENY was removed."""
     for decision, values in history.rights.wrong():
         text = f"node {decision.node_id} decided {decision.is_it} on {decision.value}, which was {values}"
         yield Violation(Kind.WRONG_RIGHT, text)
 
 
 def _of_passwords(history: History) -> Iterator[Violation]:
-    """A node that knows a password lets in no other one."""
+    """A node that knows of a new password accepts no other password."""
     for decision, values in history.passwords.wrong():
         done = "let in" if decision.is_it else "refused"
         yield Violation(Kind.WRONG_PASSWORD, f"node {decision.node_id} {done} {decision.value}, right were {values}")

@@ -1,5 +1,5 @@
-"""Who may do what in a secured run, and the faults that it adds: rights and passwords that change, strangers, and
-certificates that are renewed while nodes run."""
+"""The users and ACLs of a secured run, and the faults that such a run adds: rights and passwords that change, clients
+without credentials, and certificates that are renewed while nodes run."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ LIFETIME_MS = 4000
 """How long a login is valid: connections.max.reauth.ms."""
 FOR_S = (0.5, 2.0, 6.0)
 BROKER = 4
-"""The type of a broker's settings."""
+"""The resource type of a broker's settings."""
 
 
 def secured(directory: Path) -> Secured:
-    """The users of a run. directory: for certificates."""
+    """Create the users of a run. directory: where the certificates are written."""
     users = {name: Login(mechanism, name, f"of-{name}") for name, mechanism in USERS.items()}
     return Secured(directory, users, LIFETIME_MS)
 
 
 def rights(topic: str, probe: str, groups: dict[str, str]) -> list[Acl]:
-    """The ACLs that the clients need, and no more. groups: the user of each."""
+    """The ACLs that the clients need, and no more. groups: the user of each group."""
     of = {
         WRITER: [(Operation.WRITE, topic), (Operation.WRITE, probe)],
         READER: [(Operation.READ, topic)],
@@ -85,7 +85,8 @@ class Company:
         )
 
     def start(self, acls: list[Acl], seed: int) -> None:
-        """Once the topic SPARE exists. Returns after a first change of each kind, so that no run is without."""
+        """Start; the topic SPARE must exist. Returns after a first change of each kind, so that every run has some of
+        each."""
         self.changes.prepare(acls, [GUEST])
         self.changes.start()
         self._trials = Trials(self._history, self._cluster, self._secured, seed)
@@ -99,7 +100,7 @@ class Company:
         self.changes.finish()
 
     def shows_new_certificates(self) -> bool:
-        """Whether every node shows its newest certificate to those who connect now."""
+        """Whether every node presents its newest certificate to new connections."""
         for node in self._cluster.nodes.values():
             try:
                 shown = self._secured.shown(node.address, TIMEOUT_S)
@@ -126,7 +127,8 @@ class Company:
         return self._denied(both)
 
     def _denied(self, acls: list[Acl]) -> Trouble:
-        """DENY of WRITE alone would leave DESCRIBE, so both are denied, and count from the moment both are there."""
+        """Deny both WRITE and DESCRIBE, as DESCRIBE would still be allowed without WRITE. The change counts from the
+        moment that both ACLs exist."""
         self._nemesis.told(f"deny {SPARE}: {acls[0].name}")
         self._nemesis.counted["denials"] += 1
         self._tell_denial(acls, self._nemesis.random.choice(FOR_S))
@@ -160,7 +162,7 @@ class Company:
         return self._added() if self.changes.is_idle else None
 
     def _added(self) -> Trouble:
-        """Of somebody else on resources of their own, which changes nobody's rights."""
+        """Add ACLs of an unrelated user on unrelated resources, which change no other user's rights."""
         count = self._nemesis.random.choice((1, 30, 300))
         acls = [Acl("other", Operation.READ, AclResource.TOPIC, f"other-{number}") for number in range(count)]
         self._nemesis.told(f"add and remove {count} ACLs")
@@ -180,7 +182,7 @@ class Company:
         yield 0.0
 
     def _say_that_it_is_renewed(self, node: ClusterNode) -> None:
-        """Apache Kafka reads a store again only if somebody sets its place again (KIP-226)."""
+        """Apache Kafka reads a store again only when its location is set again (KIP-226)."""
         if self._cluster.kind != "kafka":
             return
         prefix = f"listener.name.{self._secured.listener.lower()}.ssl.keystore"

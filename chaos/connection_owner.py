@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping
 
 CLIENTS = 0
-"""The id of all processes that are not nodes."""
+"""Stands for all processes that are not nodes."""
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
 HEADER = struct.Struct("=IHHII")
 ASKED = struct.Struct("=BBBBI")
@@ -20,7 +20,8 @@ LOOPBACK = socket.inet_aton("127.0.0.1")
 
 
 def dialler(port: int, to_port: int, pids: Mapping[int, int]) -> int:
-    """The node whose process opened the connection from `port` to `to_port` on 127.0.0.1; CLIENTS for others.
+    """Return the node whose process opened the connection from `port` to `to_port` on 127.0.0.1; CLIENTS if it was no
+    node.
 
     pids: node id -> process id.
     """

@@ -60,7 +60,7 @@ class Found:
 
 
 class Latest(NamedTuple):
-    """A latest offset that the leader of `epoch` answered, and when the request was sent and answered."""
+    """A latest offset that the leader of `epoch` returned, and when the request was sent and answered."""
 
     began_s: float
     ended_s: float
@@ -77,7 +77,7 @@ class Commit(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A committed offset, fetched while there were no faults; -1 for none."""
+    """A committed offset, fetched while there were no faults; -1 if none was committed."""
 
     began_s: float
     offset: int
@@ -103,7 +103,7 @@ class History:
     """Everything that clients observed. `lock` guards it, as clients run in several threads."""
 
     acked: dict[tuple[Place, int], array[int]] = field(default_factory=dict)
-    """(place, producer) -> by sequence number, the acknowledged offset, SOMEWHERE or UNKNOWN."""
+    """(place, producer) -> for each sequence number the acknowledged offset, SOMEWHERE or UNKNOWN."""
     reads: dict[tuple[Place, str], Found] = field(default_factory=dict)
     """(place, reader) -> what it read, with repetitions where it went back."""
     final: dict[Place, Found] = field(default_factory=dict)
@@ -115,9 +115,9 @@ class History:
     fetched: dict[tuple[str, Place], list[Fetched]] = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
     rights: Register = field(default_factory=Register)
-    """Whether one user is denied."""
+    """Whether the spare user is denied."""
     passwords: Register = field(default_factory=Register)
-    """The password of one user."""
+    """The password of the guest."""
     incidents: list[str] = field(default_factory=list)
     """Failures of clients or nodes that no fault excuses: each is a violation."""
     on_incident: Callable[[str], None] = lambda text: None
@@ -140,11 +140,11 @@ class History:
             self.commits.setdefault((group, place), []).append(commit)
 
     def decided_right(self, node_id: int, began_s: float, value: str, is_it: bool) -> None:
-        """A node has just answered as if the user had this right, or not."""
+        """A node has just answered as if the user's right had this value (`is_it`), or another one."""
         self.rights.decisions.append(Decision(node_id, began_s, time.monotonic(), value, is_it))
 
     def decided_password(self, node_id: int, began_s: float, password: str, is_in: bool) -> None:
-        """A node has just let a password in, or not."""
+        """A node has just accepted this password (`is_in`), or refused it."""
         self.passwords.decisions.append(Decision(node_id, began_s, time.monotonic(), password, is_in))
 
     def incident(self, text: str) -> None:
@@ -153,7 +153,7 @@ class History:
         self.on_incident(text)
 
     def has_acknowledged(self, wanted: Iterable[tuple[Place, int]]) -> bool:
-        """Whether each of these producers has an acknowledged record in that place."""
+        """Whether each of these producers has an acknowledged record in its partition."""
         with self.lock:
             return all(any(offset != UNKNOWN for offset in self.acked.get(one, ())) for one in wanted)
 

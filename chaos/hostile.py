@@ -1,4 +1,5 @@
-"""Hostile clients, or clients on bad lines: they send partial frames, do not read, or flood. None exceeds a limit.
+"""Hostile clients, or clients on bad lines: they send partial frames, do not read, or flood. They stay within the
+broker's limits.
 
 Each is a set of connections to one node. `step` is called a few times a second until `close`.
 """
@@ -22,7 +23,7 @@ DRIBBLED_BYTES = 40 << 20
 DEAF = 6
 DEAF_REQUESTS = 20
 DEAF_BYTES = 8 << 20
-"""The max bytes of each of their fetches."""
+"""The max bytes of each Fetch that deaf clients send."""
 FLOODERS = 12
 FLOOD_BYTES = 1 << 20
 """The size of the frame that each flooder sends in every step."""
@@ -67,7 +68,7 @@ class Connections:
         self._sockets = _connected(address, count, dial)
 
     def connect_again(self) -> None:
-        """Close all, and open as many anew."""
+        """Close all connections, and open as many new ones."""
         self.close()
         self._sockets = _connected(self._address, self._count, self._dial)
 

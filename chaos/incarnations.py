@@ -23,7 +23,7 @@ class Incarnation(NamedTuple):
     epoch: int
 
     def may_repeat(self, earlier: Incarnation) -> bool:
-        """Whether it follows the earlier one so that a client may have resent its records."""
+        """Whether it follows the earlier incarnation in such a way that a client may have resent its records."""
         return self.producer_id != earlier.producer_id or self.epoch > earlier.epoch
 
 
@@ -59,6 +59,6 @@ class Incarnations:
         return None if number < 0 else Incarnation(self._ids[number], self._epochs[number])
 
     def is_repeated(self, offset: int, again: int) -> bool:
-        """Whether the record at `again` is one from `offset` that a later incarnation has resent."""
+        """Whether the record at `again` is the record from `offset`, resent by a later incarnation."""
         first, second = self.at(offset), self.at(again)
         return first is not None and second is not None and second.may_repeat(first)

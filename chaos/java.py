@@ -31,7 +31,7 @@ class JavaLoad:
         log: Path,
         settings: Path | None = None,
     ) -> None:
-        """settings: a file with further settings of its clients."""
+        """settings: a file with additional client settings."""
         self._history = history
         self._topic = places[0].topic
         self._number = number

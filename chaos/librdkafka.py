@@ -32,7 +32,7 @@ def key_in(value: bytes) -> int:
 
 
 class Production(threading.Thread):
-    """Sends `per_second` records to all partitions in turn until `finish`. settings: TLS and the login."""
+    """Sends `per_second` records a second to all partitions in turn until `finish`. settings: for TLS and the login."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Production(threading.Thread):
 
 
 class Member(threading.Thread):
-    """A group member that reads records and commits their offsets. settings: TLS and the login."""
+    """A group member that reads records and commits their offsets. settings: for TLS and the login."""
 
     def __init__(self, history: History, bootstrap: str, topic: str, group: str, name: str, settings: Settings) -> None:
         super().__init__(daemon=True)
@@ -198,7 +198,8 @@ class Member(threading.Thread):
 def read_all(
     bootstrap: str, place: Place, start: int, end: int, patience_s: float, group: str, settings: Settings
 ) -> list[tuple[int, bytes]]:
-    """(offset, value) of all committed records from `start` to `end`. group: only named. Raises TimeoutError."""
+    """(offset, value) of all committed records from `start` to `end`. group: a group id that the client requires;
+    nothing is committed. Raises TimeoutError."""
     wanted = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
     wanted |= {"isolation.level": "read_committed", "enable.partition.eof": True, **QUICK, **settings}
     consumer = Consumer(wanted)

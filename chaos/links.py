@@ -1,6 +1,6 @@
 """A TCP proxy in front of every listener, so that every link can be cut, hung, slowed or reset.
 
-A listener advertises one address, so it has one proxy. The kernel tells which process connected
+A listener advertises one address, so it has one proxy. The proxy finds out from the kernel which process connected
 (`chaos/connection_owner.py`), so every ordered pair of nodes, and clients with each node, is a separate link, also on
 controller listeners. The proxy cannot lose a SYN: a connection over a hung link is established, but then receives
 nothing.
@@ -73,7 +73,7 @@ class Links:
         self._thread.start()
 
     def told(self, listening: Listening) -> int:
-        """The port of a new proxy in front of this listener, which opens with `up`."""
+        """Create a proxy in front of this listener, and return its port. It accepts connections once `up` is called."""
         port = steady_port()
         self._listening[port] = listening
         return port
@@ -92,7 +92,7 @@ class Links:
         self._call(self._up(node_id, pid))
 
     def down(self, node_id: int) -> None:
-        """The node's process has ended: its proxies refuse, its connections end."""
+        """The node's process has ended: its proxies refuse connections, and close the open ones."""
         self._call(self._down(node_id))
 
     async def _up(self, node_id: int, pid: int) -> None:
@@ -142,7 +142,7 @@ class Links:
         self._call(self._delay(list(flows), delay_s))
 
     def heal(self, flows: Iterable[Flow]) -> None:
-        """Remove one fault of each of these flows, and release what was held back."""
+        """Remove one fault from each of these flows, and release the bytes that were held back."""
         self._call(self._heal(list(flows)))
 
     def heal_all(self) -> None:

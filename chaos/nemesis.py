@@ -24,7 +24,8 @@ from oracle.cluster import Cluster, ClusterNode
 
 Trouble = Generator[float, None, None]
 Kinds = list[tuple[int, Callable[[], Trouble | None]]]
-"""Weights, and what begins a fault, or returns None where it is impossible now."""
+"""Kinds of faults: the weight of each, and the function that begins such a fault, or returns None if it is impossible
+now."""
 AT_ONCE_MAX = 3
 PAUSE_S = (0.2, 2.5)
 TORN_SHARE = 0.5
@@ -40,7 +41,8 @@ COMMITS = "__consumer_offsets"
 
 
 class Nemesis:
-    """Injects random faults into `cluster`. `counted` counts them by kind; `told` is called with a line for each."""
+    """Injects random faults into `cluster`. `counted` counts them by kind; `told` is called with a line for each
+    fault."""
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class Nemesis:
         """The node with a slow disk; one at a time, so that a majority is healthy."""
 
     def add_mild(self, kinds: Kinds) -> None:
-        """Draw from these, too."""
+        """Draw from these kinds of mild faults, too."""
         self._mild += kinds
 
     # ---- a period of faults
@@ -128,7 +130,7 @@ class Nemesis:
         self._links.heal_all()
 
     def look(self) -> None:
-        """Record an incident for each node that has ended by itself, and start it again."""
+        """Record an incident for each node that has exited on its own, and start it again."""
         for node in self._cluster.nodes.values():
             if node.node_id not in self._down and not node.running:
                 said = node.output.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
@@ -377,7 +379,8 @@ class Nemesis:
         return self.visited("flood", lambda address: Flooders(address, self._dial))
 
     def visited(self, what: str, come: Callable[[tuple[str, int]], Hostile]) -> Trouble:
-        """Run hostile clients against a node. They bypass the proxy, which would read what they do not."""
+        """Run hostile clients against a node. They bypass the proxy, because it would read the bytes that they leave
+        unread."""
         node = self.random.choice(self._cluster.brokers)
         for_s = self.random.choice((2.0, 5.0, 10.0))
         self.told(f"clients of node {node.node_id} {what} for {for_s} s")

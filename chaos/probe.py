@@ -22,15 +22,15 @@ LATE_S = 0.5
 
 class Probe(threading.Thread):
     """Sends a record to each partition every EVERY_S. Between `watch` and `rest` a silence above `silence_max_s` is an
-    incident, reported once until the next acknowledgement. With None silences are only measured. settings: TLS and the
-    login."""
+    incident, reported once until the next acknowledgement. If it is None, silences are only measured. settings: for TLS
+    and the login."""
 
     def __init__(self, history: History, bootstrap: str, silence_max_s: float | None, settings: Settings) -> None:
         super().__init__(daemon=True)
         self._silence_max_s = math.inf if silence_max_s is None else silence_max_s
         self._history = history
         self._pending: list[dict[int, float]] = [{} for _ in range(PARTITIONS)]
-        """By partition: the unacknowledged records, and when each was sent."""
+        """The unacknowledged records of each partition, and when each was sent."""
         self._watched_since = 0.0
         self._is_told = [False] * PARTITIONS
         self._number = 0

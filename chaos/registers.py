@@ -1,7 +1,8 @@
-"""What the nodes of a cluster decide by: one value that changes in order, and that every node follows at its own pace.
+"""Registers: values by which the nodes of a cluster make decisions. Each changes step by step, and every node learns of
+the changes at its own pace.
 
-A change has a number. Once a node has shown that it knows a change, it must never again decide by an older value, also
-after a crash; it may know newer ones that were asked for.
+A change has a number. Once a node has shown that it knows a change, it must never again decide by an older value, not
+even after a crash; it may already know newer values that a client has requested.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from typing import NamedTuple
 
 
 class Change(NamedTuple):
-    """A value, and when a client began to ask for it."""
+    """A value, and when a client first requested it."""
 
     asked_s: float
     value: str
 
 
 class Known(NamedTuple):
-    """A node's answer, at a time, that it knows the change of this number."""
+    """A node's answer, and when it came: the node knows the change with this number."""
 
     answered_s: float
     number: int
 
 
 class Decision(NamedTuple):
-    """A node's answer that says whether its value is this one."""
+    """A node's answer, which shows whether it decided by this value."""
 
     node_id: int
     began_s: float
@@ -44,7 +45,7 @@ class Register:
     decisions: list[Decision] = field(default_factory=list)
 
     def change(self, asked_s: float, value: str) -> int:
-        """Add a change; its number."""
+        """Add a change. Returns its number."""
         self.changes.append(Change(asked_s, value))
         return len(self.changes) - 1
 
@@ -52,7 +53,7 @@ class Register:
         self.known.setdefault(node_id, []).append(Known(answered_s, number))
 
     def wrong(self) -> Iterator[tuple[Decision, list[str]]]:
-        """The decisions that no value explains which the node may have had, and those values."""
+        """The decisions that are not explained by any value that the node may have had, each with those values."""
         for node_id in sorted({decision.node_id for decision in self.decisions}):
             known = sorted(self.known.get(node_id, []))
             at, first = 0, 0

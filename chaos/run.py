@@ -63,9 +63,9 @@ class Report:
     latest_answers: int = 0
     repeated: int = 0
     decisions: int = 0
-    """Answers to a user who is denied now and then."""
+    """How many requests of the spare user, who is denied at times, were answered."""
     guesses: int = 0
-    """Answers to passwords that are right now and then."""
+    """How many logins with the guest's passwords, which are valid at times, were answered."""
     changes: int = 0
     """Changes of rights and passwords that were made."""
     violations: list[Violation] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Run:
         silence_max_s: float | None = SILENCE_S,
         secure: bool = False,
     ) -> None:
-        """descriptors: the limit of open files of each node; 0 for that of this process. silence_max_s: how long
+        """descriptors: the limit of open files of each node; 0 for the limit of this process. silence_max_s: how long
         acks=all may wait while a majority is healthy; None for no limit. secure: with TLS, logins and ACLs."""
         self._told = told
         self._seed = seed
@@ -177,7 +177,7 @@ class Run:
         return AdminClient({"bootstrap.servers": self.cluster.bootstrap, **QUICK, **self._client(user)})
 
     def _client(self, user: str | None) -> Settings:
-        """How a client logs in, as ROOT without a user, if the cluster is secured."""
+        """The client settings to log in as this user (ROOT if none is given); empty if the cluster is not secured."""
         if self._secured is None:
             return {}
         return self._secured.librdkafka() if user is None else self._secured.librdkafka(user)
@@ -210,7 +210,7 @@ class Run:
         left_s, before_s = PATIENCE_S, time.monotonic()
         while not holds():
             now_s = time.monotonic()
-            left_s -= min(now_s - before_s, 1.0)  # time in which the machine slept does not count
+            left_s -= min(now_s - before_s, 1.0)  # time during which the machine was suspended does not count
             before_s = now_s
             if left_s < 0:
                 self.history.incident(f"{otherwise} within {PATIENCE_S} s after the last fault")
@@ -306,7 +306,7 @@ def _acknowledged_since(producer: Production | JavaLoad, began_s: float) -> Call
 
 
 def not_done(report: Report, minimum: dict[str, int]) -> list[str]:
-    """The minimums that a run has not reached."""
+    """Return the minimums that a run has not reached."""
     reached = {**report.counted, "acknowledged": report.acknowledged}
     return [
         f"{reached.get(what, 0)} {what} of {least}" for what, least in minimum.items() if reached.get(what, 0) < least

@@ -88,7 +88,7 @@ class SlowDisks:
         return {"LD_PRELOAD": str(self._library), "SLOW_BELOW": str(data), "SLOW_WHILE": str(self._says(node_id))}
 
     def slow_down(self, node_id: int, ms: int) -> None:
-        """From now on each write and each sync takes `ms` longer."""
+        """From now on each write and each sync takes `ms` milliseconds longer."""
         self._says(node_id).write_text(str(ms))
 
     def let_go(self, node_id: int) -> None:

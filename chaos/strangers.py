@@ -1,4 +1,5 @@
-"""Hostile clients of listeners with TLS and logins: none of them gets in. Each runs as `chaos/hostile.py` says."""
+"""Hostile clients of listeners with TLS and logins: none of them gets in. They have the interface of
+`chaos/hostile.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from oracle.asking import Conversation, Door
 
 HALVES = 24
 TLS_RECORD = bytes.fromhex("16030102000100 01fc0303")
-"""The begin of a ClientHello of 512 bytes."""
+"""The beginning of a ClientHello of 512 bytes."""
 FLOODERS = 8
 GUESSERS = 3
 SCRAM, PLAIN = "SCRAM-SHA-256", "PLAIN"
@@ -26,7 +27,7 @@ PRODUCE = struct.pack(">ihhih", FLOOD_BYTES, by_name["Produce"].key, 9, 1, -1).l
 
 
 class HalfHandshakes(Connections):
-    """They begin a handshake, send one byte of it per step, and now and then give up and begin anew."""
+    """They begin a handshake, send one byte of it per step, and now and then give up and start over."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address, HALVES, dial)
@@ -66,7 +67,8 @@ class Unauthenticated(Connections):
 
 
 class Guessers:
-    """They log in as users that exist and others, with wrong passwords. `let_in` is called with a user who got in."""
+    """They try wrong passwords for users that exist and users that do not. `let_in` is called with a user who got
+    in."""
 
     def __init__(
         self,
@@ -103,5 +105,5 @@ class Guessers:
         return
 
     def close(self) -> None:
-        """They end after the guess under way."""
+        """Stop after the guess in progress."""
         self._is_wanted = False

@@ -44,7 +44,7 @@ def recovery_points(data: Path) -> dict[str, int]:
 
 
 def _cut_at(content: bytes, kept: int, chance: Random) -> int:
-    """A position above the synced batches, sometimes between two batches and sometimes inside one."""
+    """Return a position above the synced batches, sometimes between two batches and sometimes inside one."""
     at = 0
     while at + BATCH_HEADER_BYTES <= len(content):
         last = int.from_bytes(content[at : at + 8], "big") + int.from_bytes(content[at + 23 : at + 27], "big")

@@ -1,4 +1,4 @@
-"""Tries again and again what is denied now and then, and passwords that are right now and then, on every node."""
+"""Tries, on every node in turn, an operation that is denied at times and passwords that are valid at times."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from oracle.cluster import Cluster
 from oracle.secured import Secured
 
 SPARE = "spare"
-"""The user that is denied now and then, and the topic that it may write to otherwise."""
+"""The user that is denied at times, and the topic that it may write to otherwise."""
 GUEST, MECHANISM = "guest", "SCRAM-SHA-256"
 """The user whose password changes."""
 ALLOWED, DENIED = "allowed", "denied"
 NOBODY = ""
-"""In place of the guest's password while there is none."""
+"""Stands for the guest's password while the guest has none."""
 NEVER = "never-right"
 REMEMBERED = 4
 TIMEOUT_S = 2.0
@@ -31,7 +31,7 @@ REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class Trials(threading.Thread):
-    """One try after the other, on one node after the other; what each node answered goes to the history."""
+    """Makes one attempt after the other, on one node after the other, and records each answer in the history."""
 
     def __init__(self, history: History, cluster: Cluster, secured: Secured, seed: int) -> None:
         super().__init__(daemon=True)
@@ -52,7 +52,7 @@ class Trials(threading.Thread):
             time.sleep(PAUSE_S)
 
     def _use(self, node_id: int, address: tuple[str, int]) -> None:
-        """As the spare user, on a connection that is kept."""
+        """Write as the spare user, on a connection that stays open."""
         try:
             if node_id not in self._spare:
                 self._spare[node_id] = Conversation(address, TIMEOUT_S, self._secured.door(SPARE))
@@ -80,7 +80,7 @@ class Trials(threading.Thread):
         return int(node.ask("Metadata", 12, request, metadata.Response).topics[0].error_code)
 
     def _guess(self, node_id: int, address: tuple[str, int]) -> None:
-        """As the guest, with a password that was right some time, or never."""
+        """Log in as the guest, with a password that was valid at some time, or never was."""
         former = [change.value for change in self._history.passwords.changes[-REMEMBERED:] if change.value != NOBODY]
         password = self._random.choice([NEVER, *former])
         began_s = time.monotonic()

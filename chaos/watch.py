@@ -16,7 +16,7 @@ TIMEOUT_S = 1.0
 
 
 class Watch(threading.Thread):
-    """A thread that asks for latest offsets. addresses: node id -> advertised address. door: TLS and the login."""
+    """A thread that asks for latest offsets. addresses: node id -> advertised address. door: for TLS and the login."""
 
     def __init__(
         self, history: History, addresses: dict[int, tuple[str, int]], places: list[Place], door: Door | None
@@ -27,7 +27,7 @@ class Watch(threading.Thread):
         self._addresses = addresses
         self._places = places
         self._led: dict[Place, tuple[int, int]] = {}
-        """Place -> (epoch, leader): the newest that any broker answered."""
+        """Partition -> (epoch, leader): the newest that any broker returned."""
         self._conversations: dict[int, Conversation] = {}
         self._wanted = True
         self.answers = 0

@@ -97,7 +97,8 @@ def test_equal_payments_keep_their_order(target: Target, finished: Topics) -> No
 
 
 def test_repeated_batches_are_skipped(spark: SparkSession, target: Target, finished: Topics, tmp_path: Path) -> None:
-    """As after a kill between our commit and Spark's, which is the checkpoint's last file; then without checkpoints."""
+    """First without the last file of the checkpoint, as after a kill between our commit and Spark's; then without any
+    checkpoint."""
     for attempts in range(len(finished.stages)):
         commits = sorted((tmp_path / f"stage-{attempts}" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
         for file in commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc"):

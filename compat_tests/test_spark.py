@@ -37,7 +37,8 @@ def new_topic(admin: AdminClient, **settings: str) -> str:
 
 
 def send(bootstrap: str, topic: str, count: int = COUNT, first: int = 0) -> list[Row]:
-    """Send records number first, first + 1, ...: one second and one partition after the other, in batches."""
+    """Send records with the numbers first, first + 1, ..., in batches: each is one second later than the one before it,
+    and goes to the next partition."""
     refused: list[KafkaError] = []
     rows: list[Row] = []
     in_order = {"enable.idempotence": True, "linger.ms": 50, "batch.num.messages": 40}

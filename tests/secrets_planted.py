@@ -7,15 +7,15 @@ from itertools import count
 
 
 class Planted:
-    """Makes secrets that are easy to recognise. `check` finds none of them in a text, in any of their forms."""
+    """Makes secrets that are easy to recognise. `check` fails if a text contains one of them, in any form."""
 
     def __init__(self) -> None:
         self._numbers = count(100)
         self._forms: dict[str, str] = {}
-        """By form, what the secret is of."""
+        """What each secret belongs to, by each of its forms."""
 
     def secret(self, of: str) -> str:
-        """A new one."""
+        """Return a new secret, which belongs to `of`."""
         made = f"pl4nted{next(self._numbers)}secret"
         self.know(of, made.encode())
         return made
@@ -31,7 +31,7 @@ class Planted:
         self._forms.update(dict.fromkeys((form for form in forms if len(form) > 6), of))
 
     def check(self, where: str, shown: str) -> None:
-        """Raises AssertionError if the text has one of them."""
+        """Raises AssertionError if the text contains a secret."""
         found = sorted({f"{of}: {form}" for form, of in self._forms.items() if form in shown})
         assert not found, f"{where} shows {found}"
 

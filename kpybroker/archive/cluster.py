@@ -1,4 +1,4 @@
-"""What a run asks the cluster: its id, the topics' ids, and the readable offsets."""
+"""What a run needs to know about the cluster: its id, the topics' ids, and the readable offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def describe(cluster: Cluster, names: list[str], isolation: str, timeout_ms: int
 def require_rights(cluster: Cluster, replay: str, timeout_ms: int) -> None:
     """Raises CommandFailed if the user may not use the group of a replay, or its transactional ids.
 
-    Without the right on a group, confluent-kafka waits for a minute and then tells nothing about it.
+    Without the right on a group, confluent-kafka waits for a minute, and then does not mention the right.
     """
 
     async def ask(client: Client) -> None:

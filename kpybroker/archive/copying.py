@@ -68,12 +68,13 @@ class Copier:
         return manifest
 
     def _require_same(self, cluster_id: str, topic_ids: dict[str, str]) -> None:
-        """Raises CommandFailed if topics were recreated since the plan, as the records may be from both."""
+        """Raises CommandFailed if topics were recreated since the plan was made, as the records may be from the old and
+        the new topic."""
         now, found = describe(self._cluster, sorted(topic_ids), self._isolation, self._timeout_ms)
         changed = [topic.name for topic in found if topic.topic_id != topic_ids[topic.name]]
         if changed or now != cluster_id:
             what = f"{changed[0]} was deleted and recreated" if changed else "another cluster answered"
-            raise CommandFailed(f"{what} during the copy: this round was abandoned, and nothing of it is kept")
+            raise CommandFailed(f"{what} during the copy: this round was abandoned, and none of its files are kept")
 
     def _write(self, ranges: Ranges, folder: str) -> dict[TopicPartition, list[ArchivedFile]]:
         """Write the records to a folder. Returns the files as read back."""

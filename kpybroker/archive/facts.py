@@ -62,7 +62,7 @@ class RecordFacts(NamedTuple):
 
 
 def hash_of_record() -> Column:
-    """A hash of a record without its topic and partition. Null and empty give different hashes."""
+    """A hash of a record without its topic and partition. Null and empty values give different hashes."""
     return F.xxhash64(
         "offset",
         "timestamp",
@@ -110,9 +110,8 @@ def _file() -> Column:
 
 
 def repeated(records: DataFrame) -> dict[TopicPartition, int]:
-    """By partition, how many records repeat the offset of another one; partitions without any are omitted.
-
-    Exact: uses one bit per offset, 64 in a group, so that it needs the memory of a 64th of the records.
+    """By partition, how many records repeat the offset of another record; partitions without such records are omitted.
+    The count is exact: it uses one bit per offset, 64 bits in a group, so there are a 64th as many groups as records.
     """
     bit = F.expr(f"shiftleft(1L, cast(offset % {WORD} as int))")
     words = records.groupBy("topic", "partition", F.expr(f"offset div {WORD}").alias("word"))

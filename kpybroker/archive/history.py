@@ -30,7 +30,7 @@ def name_of(number: int) -> str:
 
 @dataclass(slots=True, frozen=True)
 class ArchiveHistory:
-    """The content of an archive. `digest`: that of the newest manifest, None for an empty folder. `topic_ids`: by
+    """The content of an archive. `digest`: the digest of the newest manifest, None for an empty folder. `topic_ids`: by
     name."""
 
     manifests: tuple[Manifest, ...] = ()
@@ -110,11 +110,12 @@ class ArchiveHistory:
                 )
 
     def with_next(self, manifest: Manifest, digest: str) -> ArchiveHistory:
-        """This history plus one manifest. Raises NotAManifest if it does not continue at the end of this one."""
+        """This history plus one manifest. Raises NotAManifest if the manifest does not continue where this history
+        ends."""
         if manifest.number != self.next_number:
             raise NotAManifest(f"its number is {manifest.number}")
         if manifest.previous != self.digest:
-            raise NotAManifest("it was written after another manifest than the one before it, which was replaced")
+            raise NotAManifest("it does not follow the manifest before it, which was replaced")
         ends, ids = self.ends(), dict(self.topic_ids)
         for topic in manifest.topics:
             if ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
@@ -123,7 +124,7 @@ class ArchiveHistory:
                 before = ends.get((topic.name, span.partition), span.lost_from)
                 if span.lost_from != before:
                     what = "overlap" if span.lost_from < before else "leave a hole after"
-                    raise NotAManifest(f"its offsets of {topic.name}-{span.partition} {what} those before it")
+                    raise NotAManifest(f"its offsets of {topic.name}-{span.partition} {what} the earlier ones")
                 ends[topic.name, span.partition] = span.end
         return ArchiveHistory((*self.manifests, manifest), digest, ids, ends)
 

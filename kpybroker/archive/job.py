@@ -1,7 +1,7 @@
 """The operations on an archive: copy, verify, replay, read, clean.
 
-`spark` returns a session (`kpybroker.spark.session`), and is called only when one is needed, so that errors found
-before need no JVM.
+`spark` returns a session (`kpybroker.spark.session`). It is called only when a session is needed, so that errors found
+before that need no JVM.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Advance = Callable[[int, int], None]
 """Called with (done, total) in offsets or records, to report progress."""
 ROUND = 1_000_000
 LOOK_S = 0.5
-"""Interval between reports of a replay's progress."""
+"""The interval between reports of a replay's progress."""
 
 
 def _quiet(done: int, total: int) -> None:
@@ -121,7 +121,7 @@ def replay(
     advance: Advance = _quiet,
     timeout_ms: int = TIMEOUT_MS,
 ) -> dict[int, tuple[int, int]]:
-    """Write records back to a topic. Returns by partition (records sent now, records of the whole replay).
+    """Write records back to a topic. Returns for each partition (records sent now, records of the whole replay).
 
     If killed and started again with the same arguments, it continues where it was; a complete replay sends nothing.
     Another `name` makes it a separate replay. Raises CommandFailed, ConfigError.
@@ -161,7 +161,7 @@ def replay(
 def read(spark: SparkSession, where: str, topics: Sequence[str] = ()) -> DataFrame:
     """The archived records of some topics, or of all, with the columns of `facts.SCHEMA`, in no particular order.
 
-    Reads only files that manifests name: no record twice, and none of a run that was killed.
+    Reads only files that manifests name: so no record is read twice, and no record of a run that was killed.
     """
     with plain_errors():
         store = open_store(where, lambda: spark)

@@ -31,7 +31,8 @@ Ranges = dict[TopicPartition, Range]
 
 
 def plan(topics: list[Topic], ends: Mapping[TopicPartition, int]) -> Ranges:
-    """Ranges from the end of the archive to the end of each partition, without archived ones that have nothing new.
+    """Ranges from the end of the archive to the end of each partition, without archived partitions that have nothing
+    new.
 
     A partition that is not in the archive starts at its log start. If its topic was archived before, it starts at 0:
     the partition was added since, and offsets below its log start are lost.
@@ -64,7 +65,7 @@ def without_deleted(ranges: Ranges, now: list[Topic]) -> Ranges:
 
 
 def rounds(ranges: Ranges, offsets_max: int) -> Iterator[Ranges]:
-    """Split the ranges into rounds of at most `offsets_max` offsets, with a share for each partition in every round."""
+    """Split the ranges into rounds of at most `offsets_max` offsets; every partition has a share in every round."""
     left = dict(ranges)
     while left:
         total = sum(range_.end - range_.start for range_ in left.values())

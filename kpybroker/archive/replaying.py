@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 REPLAY = "kpybroker-replay-"
 """The prefix of groups and transactional ids, for ACLs."""
 RECORDS_MAX = 10_000
-"""The most records in one transaction; after a kill all of them are sent again."""
+"""The most records in one transaction; after a kill, all of them are sent again."""
 BYTES_MAX = 4 << 20
 """The most bytes in one transaction, plus one record: 14 KB/s are enough to send them within TRANSACTION_S."""
 TRANSACTION_S = 300.0
@@ -137,7 +137,7 @@ class TopicReplay:
         self._sizes = sizes
 
     def run(self, records: DataFrame) -> dict[int, int]:
-        """Send the records. Returns by partition how many were sent now."""
+        """Send the records. Returns for each partition how many were sent now."""
         millis = F.unix_millis("timestamp").alias("ms")
         parted = records.select("partition", "offset", millis, "key", "value", "headers").repartition(
             len(self._sizes), "partition"
@@ -185,7 +185,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
 
 
 class _Sending:
-    """Sends one partition with a transactional producer, which fences that of a killed run."""
+    """Sends one partition with a transactional producer, which fences the producer of a killed run."""
 
     def __init__(self, settings: dict[str, str], target: str, group: str, partition: int) -> None:
         self._target = target

@@ -219,7 +219,7 @@ class HadoopStore:
             stream.write(data)
             stream.close()  # an object store creates the whole file at this point
         except self._java_error as error:
-            # the file may be ours, if only the answer was lost
+            # the file may be ours, if only the response was lost
             if self._fs.exists(final):
                 return self.read(path) == data
             raise CommandFailed(f"cannot write {self.uri}/{path}: {first_line(error)}") from error

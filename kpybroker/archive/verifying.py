@@ -33,7 +33,7 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     compared: dict[TopicPartition, int] = field(default_factory=dict)
-    """By partition, how many archived records the topic still has with the same content."""
+    """For each partition, how many archived records the topic still has with the same content."""
 
 
 def look_at_folder(history: ArchiveHistory, present: Mapping[str, int], verdict: Verdict) -> dict[str, ArchivedFile]:
@@ -75,7 +75,7 @@ def look_at_offsets(history: ArchiveHistory, topics: list[Topic], verdict: Verdi
         for partition, (log_start, log_end) in sorted(topic.offsets.items()):
             place = f"{topic.name}-{partition}"
             end = ends.get((topic.name, partition))
-            if end is None:  # a new partition: the first round had all that existed then
+            if end is None:  # a new partition: the first round had all partitions that existed then
                 end = 0
                 verdict.remarks.append(f"{place} is not archived yet; the topic has it from offset {log_start} on")
             if end < log_start:
@@ -118,7 +118,7 @@ def look_into_files(
 def _records(
     spark: SparkSession, store: Store, files: Mapping[str, ArchivedFile], verdict: Verdict
 ) -> dict[str, facts.RecordFacts | None]:
-    """Facts about the records of each readable file, by path; None for a file without records."""
+    """Facts about the records of each readable file, by path; None if the file has no records."""
     try:
         return {**dict.fromkeys(files), **facts.records_of_files(spark, store.uri, files)}
     except (PySparkException, Py4JJavaError):  # the error does not always name the file

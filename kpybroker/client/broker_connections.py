@@ -27,7 +27,8 @@ class BrokerConnections:
         self._is_closed = False
 
     async def ask(self, node_id: int, name: str, request: Any, timeout_ms: int) -> Any:
-        """The response of a broker; for callers in a task. Raises OSError, MalformedFrame, TimeoutError: see LOST."""
+        """The response of a broker. Must be called in a task, because of its timeout. Raises OSError, MalformedFrame,
+        TimeoutError: see LOST."""
         async with asyncio.timeout(timeout_ms / 1000):
             peer = await self._connected(node_id)
             answered = False
@@ -41,7 +42,9 @@ class BrokerConnections:
 
     async def _connected(self, node_id: int) -> Peer:
         address = self._address(node_id)
-        if address is None or self._is_closed:
+        if self._is_closed:
+            raise ConnectionError("the connections to other brokers are closed")
+        if address is None:
             raise ConnectionError(f"the address of broker {node_id} is unknown")
         known = self._peers.get(node_id)
         if known is not None and known[0] == address and _is_good(known[1]):

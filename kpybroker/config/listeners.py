@@ -19,7 +19,7 @@ LISTENERS_MAX = 64
 
 class Endpoint(NamedTuple):
     """One listener. An empty host means every interface (to listen) or the broker's own address (to advertise); port 0
-    is picked when the broker binds."""
+    means that a free port is chosen when the broker binds."""
 
     name: str
     host: str

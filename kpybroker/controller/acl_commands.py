@@ -15,7 +15,7 @@ class CreateAcls(NamedTuple):
 
 
 class DeleteAcls(NamedTuple):
-    """Answer: list[AclResult], one for each filter. Either all ACLs that the filters select are deleted, or none."""
+    """Answer: list[AclResult], one for each filter. All ACLs that the filters select are deleted, or none are."""
 
     filters: tuple[AclFilter, ...]
 

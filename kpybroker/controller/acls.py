@@ -1,4 +1,5 @@
-"""CreateAcls and DeleteAcls: which ACLs may be added, which a filter removes, and their records (KIP-140, KIP-290)."""
+"""CreateAcls and DeleteAcls: which ACLs may be added, which ones a filter removes, and their records (KIP-140,
+KIP-290)."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from kpybroker.wire.stored import metadata as stored
 ACLS_MAX = 100_000
 """The most ACLs that can be added. A log of Apache Kafka may have more."""
 DELETED_MAX = 10_000
-"""The most records of one request, as in Kafka."""
+"""The most ACLs that one request may delete, as in Kafka."""
 LISTED_MAX = 10 * DELETED_MAX
-"""The most ACLs in one answer; an ACL that several filters select counts several times."""
+"""The most ACLs in one response; an ACL that several filters select counts several times."""
 COMPARED_MAX = 1_000_000
 """How many comparisons of a filter with an ACL one request may cost: about half a second."""
 LENGTH_MAX = 2048
@@ -75,7 +76,8 @@ def _name(code: int, *, with_match: bool = False) -> str:
 
 
 def delete_acls(state: ControllerState, command: DeleteAcls) -> tuple[list[Any], list[AclResult]]:
-    """Delete all ACLs that the filters select, or none. Raises INVALID_REQUEST if they are too many at once."""
+    """Delete all ACLs that the filters select, or none. Raises INVALID_REQUEST if there are too many for one
+    request."""
     asked = sum(each.acl is None for each in command.filters)
     if asked * len(state.acls) > COMPARED_MAX:
         raise _invalid(

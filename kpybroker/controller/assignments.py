@@ -87,14 +87,14 @@ def new_partition(state: ControllerState, topic_id: bytes, index: int, replicas:
 
 
 def too_many_partitions() -> KafkaError:
-    """The error for a request with more than NEW_PARTITIONS_PER_REQUEST_MAX."""
+    """The error for a request with more than NEW_PARTITIONS_PER_REQUEST_MAX new partitions."""
     return KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
 def create_partitions(
     state: ControllerState, config: BrokerConfig, random: Random, command: CreatePartitions
 ) -> tuple[list[Any], list[TopicResult]]:
-    """Decide a CreatePartitions. Raises POLICY_VIOLATION if all of it asks for too many partitions."""
+    """Decide a CreatePartitions. Raises POLICY_VIOLATION if the request as a whole needs too many new partitions."""
     asked = sum(_added(state, topic) for topic in command.topics)
     if asked > NEW_PARTITIONS_PER_REQUEST_MAX:
         raise too_many_partitions()

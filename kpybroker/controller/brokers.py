@@ -33,8 +33,9 @@ partitions of one topic are changed together."""
 
 
 class Lost(NamedTuple):
-    """The directories that a broker no longer has after a restart. `new` is the one that replaces all of them, or None
-    if some are left: replicas of the others may be found there, or the broker reports where they are."""
+    """The directories that a broker no longer has after a restart. `new` is the directory that replaces all of them;
+    None if the broker still has some of its directories: the lost replicas may be found in those, or the broker reports
+    where they are."""
 
     directories: frozenset[bytes]
     instead: bytes | None
@@ -92,8 +93,8 @@ def register_broker(
 
 
 def _lost_directories(known: BrokerImage | None, command: RegisterBroker) -> Lost | None:
-    """The directories that the broker had and no longer has (KIP-858). If none of its directories is left, this
-    includes replicas without an assigned directory."""
+    """The directories that the broker had and no longer has (KIP-858). If none of its directories is left, replicas
+    without an assigned directory are lost too."""
     if known is None:
         return None
     gone = frozenset(known.log_dirs) - frozenset(command.log_dirs)
@@ -162,7 +163,7 @@ def heartbeat(
 
 
 def fence(state: ControllerState, rules: Rules, node_id: int) -> list[Any]:
-    """Fence a broker: clients are no longer sent to it, and other brokers take over its leaderships."""
+    """Fence a broker: clients are no longer directed to it, and other brokers take over its leaderships."""
     return [_fenced(node_id, state.brokers[node_id]), *leave(state, rules, node_id)]
 
 
@@ -184,7 +185,7 @@ class Leaving:
         self._is_new = True
 
     def step(self, state: ControllerState, rules: Rules) -> tuple[list[Any], bool]:
-        """The next records, and whether they are the last; nothing to do if another incarnation has registered."""
+        """The next records, and whether they are the last ones; no records if another incarnation has registered."""
         broker = state.brokers.get(self.node_id)
         if broker is None or broker.epoch != self._epoch or broker.fenced:
             return [], True
@@ -309,7 +310,7 @@ def _leave_topic(
 
 
 def come_back(state: ControllerState, rules: Rules, node_id: int) -> list[Any]:
-    """An unfenced broker becomes the leader of its partitions that have none."""
+    """An unfenced broker becomes the leader of those of its partitions that have no leader."""
     records: list[Any] = []
     for topic in state.topics.values():
         change: PartitionChange | None = None

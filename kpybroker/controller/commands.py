@@ -60,7 +60,7 @@ class RegisterBroker(NamedTuple):
 
 
 class BrokerHeartbeat(NamedTuple):
-    """A registered broker is alive, and wants to be fenced, unfenced, or shut down. Answer: BrokerState.
+    """A registered broker is alive, and may ask to be fenced, unfenced, or shut down. Answer: BrokerState.
 
     `metadata_offset` is the last record that the broker has applied.
     """
@@ -139,7 +139,7 @@ class TopicResult(NamedTuple):
 
 
 class DeleteTopics(NamedTuple):
-    """Topics by name (id zero) or by id (name None). Answer: list[TopicResult], as for CreateTopics."""
+    """Topics to delete, by name (id zero) or by id (name None). Answer: list[TopicResult], as for CreateTopics."""
 
     topics: tuple[tuple[str | None, bytes], ...]
     charge: ChargePartitions = free
@@ -162,7 +162,7 @@ class CreatePartitions(NamedTuple):
 
 
 class ReplaceConfigs(NamedTuple):
-    """All settings of one resource; settings that are not given are reset (AlterConfigs)."""
+    """The new settings of one resource; all other settings are reset (AlterConfigs)."""
 
     resource_type: int
     resource_name: str

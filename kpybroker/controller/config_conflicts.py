@@ -15,13 +15,13 @@ THREADS = (
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
 )
-"""Kafka allows these to grow at most to double and to shrink at most to half in one change. They have no effect here,
-but scripts must fail alike."""
+"""Numbers of threads, which Kafka allows to be at most doubled or halved in one change. They have no effect here, but a
+script must fail as it does with Kafka."""
 LOCAL = (
     ("local.retention.ms", "retention.ms", "log.local.retention.ms", "log.retention.ms"),
     ("local.retention.bytes", "retention.bytes", "log.local.retention.bytes", "log.retention.bytes"),
 )
-"""Kafka refuses these only as changes; it starts with them."""
+"""Settings and their limits. Kafka refuses only changes that conflict; it starts with such settings."""
 AS_THE_WHOLE, UNLIMITED = -2, -1
 
 

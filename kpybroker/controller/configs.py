@@ -113,7 +113,8 @@ def _alter(
 
 
 def _check_min_isr(resource: Any, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """With eligible leader replicas, the cluster has one min.insync.replicas, which topics may override (KIP-966)."""
+    """With eligible leader replicas, the whole cluster has one min.insync.replicas, which topics may override
+    (KIP-966)."""
     if resource.resource_type != ResourceType.BROKER:
         return
     if resource.resource_name:
@@ -247,7 +248,8 @@ def _check_settings(
 
 
 def _changes(wanted: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:
-    """The settings that change. Earlier settings may be invalid, and must not prevent other changes."""
+    """The settings that change. Only these are checked: earlier settings may be invalid, and must not prevent other
+    changes."""
     return {name: text for name, text in wanted.items() if current.get(name) != text}
 
 

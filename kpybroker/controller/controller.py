@@ -98,7 +98,7 @@ class Controller:
         return self.machine.state.brokers
 
     async def load(self) -> None:
-        """Follow the quorum from now on. If this node is already active, commands are taken when this returns."""
+        """Follow the quorum from now on. If this node is already active, it takes commands as soon as this returns."""
         self._quorum.on_committed(self._committed)
         self._quorum.on_leadership(self._follow)
         self._follow()

@@ -30,6 +30,6 @@ def first_directory(state: ControllerState, node_id: int) -> bytes:
 
 
 def directories_for(state: ControllerState, now: PartitionImage, replicas: Sequence[int]) -> list[bytes]:
-    """The directories of these replicas; known ones stay."""
+    """The directories of these replicas; those that are already known stay."""
     known = dict(zip(now.replicas, now.directories, strict=False))
     return [known.get(node_id) or first_directory(state, node_id) for node_id in replicas]

@@ -1,4 +1,4 @@
-"""The settings for elections and in-sync sets: a topic's own, else the cluster's, else those in this node's file."""
+"""The settings for elections and in-sync sets: the topic's own, else the cluster's, else those in this node's file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Rules:
         """Whether replicas that left the in-sync set below min.insync.replicas may be elected (KIP-966)."""
 
     def min_isr(self, topic: str) -> int:
-        """The least number of in-sync replicas with which acks=all is acknowledged."""
+        """The least number of in-sync replicas with which a Produce with acks=all is acknowledged."""
         return self._settings(topic).min_insync_replicas
 
     def unclean(self, topic: str) -> bool:
-        """Whether a replica that lacks acknowledged records may lead when no other can."""
+        """Whether a replica that lacks acknowledged records may lead when no other replica can."""
         return self._settings(topic).unclean_leader_election_enable
 
     def _settings(self, topic: str) -> LogSettings:

@@ -1,4 +1,4 @@
-"""Elections that a client requests (ElectLeaders, KIP-460), and elections by timer."""
+"""Elections that a client requests (ElectLeaders, KIP-460), and elections that a timer starts."""
 
 from __future__ import annotations
 

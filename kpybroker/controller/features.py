@@ -25,9 +25,10 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
         TRANSACTION_FEATURE: (0, 2),
     }
 )
-"""By name, the range of levels that this version of kpybroker supports."""
+"""The range of levels of each feature that this version of kpybroker supports."""
 OF_THE_QUORUM = "kraft.version"
-"""Its level is in control records of the log, not in FeatureLevelRecords: `raft.duties.voter_changes` writes them."""
+"""The level of this feature is in control records of the log, not in FeatureLevelRecords: `raft.duties.voter_changes`
+writes them."""
 MIN_ISR = "min.insync.replicas"
 
 
@@ -71,7 +72,7 @@ def _check(state: ControllerState, update: FeatureUpdate, now: int) -> None:
 
 
 def _switch_elr(state: ControllerState, config: BrokerConfig, level: int) -> list[Any]:
-    """With eligible leader replicas, min.insync.replicas decides elections: it must be the same on all nodes."""
+    """With eligible leader replicas, elections depend on min.insync.replicas: it must be the same on all nodes."""
     if not level:
         return [stored.ClearElrRecord()]
     records: list[Any] = []

@@ -36,7 +36,7 @@ KEPT_BY: Mapping[str, Mapping[str, str]] = MappingProxyType(
         TRANSACTION_TOPIC: {POLICY: "compact"},
     }
 )
-"""The settings by which the log of a coordinator keeps what counts, whatever its age."""
+"""The settings with which the log of a coordinator keeps every record that counts, whatever its age."""
 WHY = {
     "compact": "be compacted, and nothing else, for whatever it keeps may be old",
     "delete": "not be compacted, for its updates of a share partition all have the same key",
@@ -44,8 +44,8 @@ WHY = {
 
 
 def check_policy(topic: str, policy: str) -> None:
-    """Raises INVALID_CONFIG where the log of a coordinator would lose what it keeps: by its age, or, if a key has more
-    than one record that counts, by compaction."""
+    """Raises INVALID_CONFIG if the log of a coordinator would lose records that count: because of their age or, if a
+    key has more than one record that counts, by compaction."""
     if topic not in INTERNAL_TOPICS:
         return
     only = KEPT_BY[topic][POLICY]
@@ -95,7 +95,8 @@ def transaction_topic(config: BrokerConfig, most_replicas: int | None) -> NewTop
 
 
 def share_state_topic(config: BrokerConfig, most_replicas: int | None) -> NewTopic:
-    """`__share_group_state`: kept for ever, and pruned by its coordinator (`shares/coordinator.py`)."""
+    """`__share_group_state`: records are kept for ever, until the coordinator deletes them
+    (`shares/coordinator.py`)."""
     replicas = _at_most(config.share_coordinator_state_topic_replication_factor, most_replicas)
     return NewTopic(
         name=SHARE_STATE_TOPIC,

@@ -1,4 +1,4 @@
-"""Every change of a partition: from the wanted change to its record, with an election if that is needed.
+"""Every change of a partition: from the wanted change to its record, with an election if one is needed.
 
 Sources: KIP-455 (reassignment), KIP-704 (leader recovery), KIP-966 (eligible leader replicas).
 """
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
     lost_its_log: int | None = None
     """A broker that did not stop cleanly: its log may be incomplete (KIP-966)."""
     directories: tuple[bytes, ...] | None = None
-    """The new directories of the replicas; together with `lost_its_log` if that broker has lost the directory."""
+    """The new directories of the replicas; set together with `lost_its_log` if that broker has lost its directory."""
 
 
 @dataclass(slots=True)
@@ -134,12 +134,12 @@ class PartitionChange:
         )
 
     def _elect(self, now: PartitionImage, target: _Target, election: Election, online: frozenset[int]) -> bool:
-        """Elect a leader; returns whether no acknowledged record can be lost."""
+        """Elect a leader. Returns True if no acknowledged record can be lost."""
         chosen = self._clean_leader(now, target, election, online)
         if chosen is not None:
             target.leader = chosen
             if chosen not in target.isr:
-                target.isr = (chosen,)  # elected from the eligible replicas: other in-sync replicas must prove it again
+                target.isr = (chosen,)  # elected from the eligible replicas: the others must get in sync again
             return True
         chosen = self._unclean_leader(target, election, online)
         if chosen is None:
@@ -164,7 +164,7 @@ class PartitionChange:
 
     def _unclean_leader(self, target: _Target, election: Election, online: frozenset[int]) -> int | None:
         if self._elr and not target.isr and not target.elr and len(target.last_known) == 1:
-            # no replica is known to have everything; the last leader has the most (balanced recovery)
+            # no replica is known to have all records; the last leader has the most (balanced recovery)
             (last,) = target.last_known
             if last in target.replicas and last in online:
                 return last
@@ -200,7 +200,7 @@ class PartitionChange:
 
 
 def _complete_reassignment(target: _Target) -> None:
-    """Complete a reassignment when all added replicas are in sync, and one of those that stay."""
+    """Complete a reassignment if all added replicas are in sync, and at least one of the replicas that stay."""
     if not (target.adding or target.removing):
         return
     staying = tuple(node_id for node_id in target.isr if node_id not in target.removing)

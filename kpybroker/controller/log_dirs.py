@@ -60,7 +60,8 @@ def _assign(
     wanted = Wanted(directories=_with(partition, node_id, directory), election=_election(rules, name))
     if not is_online(broker, directory):
         others = tuple(other for other in partition.isr if other != node_id)
-        # a new, empty log must not count as one with acknowledged records; an unreachable one may return
+        # a lost directory comes back with an empty log, which must not count as having the acknowledged records; an
+        # offline directory may come back with its log
         wanted = wanted._replace(isr=others, lost_its_log=node_id if directory == LOST else None)
     return PartitionChange(state, rules, topic, state.active).record(index, wanted)
 
@@ -75,7 +76,8 @@ def _with(partition: PartitionImage, node_id: int, directory: bytes) -> tuple[by
 
 
 def lose_directories(state: ControllerState, rules: Rules, node_id: int, offline: tuple[bytes, ...]) -> list[Any]:
-    """A running broker has lost these directories: other brokers take over their leaderships, if they can."""
+    """A running broker has lost these directories: other brokers take over the leadership of the partitions in them, if
+    they can."""
     broker = state.brokers[node_id]
     gone = frozenset(offline) & frozenset(broker.log_dirs)
     if not gone:

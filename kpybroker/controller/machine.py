@@ -82,10 +82,10 @@ class ControllerMachine:
         self._look_around_ms: int | None = None
         self._ticked_ms = 0
         self._leaving: list[brokers.Leaving] = []
-        """The brokers that are being fenced, one after the other."""
+        """The brokers that are being fenced, in their order: one is fenced after the other."""
 
     def decide(self, ticket: Ticket, command: Command, now: Moment) -> Outcome:
-        """Decide a command: returns records and an answer. A refusal is an answer too."""
+        """Decide a command. Returns records and an answer; a refusal is an answer too."""
         try:
             records, answer = self._decide(command, now)
         except KafkaError as refusal:
@@ -154,7 +154,7 @@ class ControllerMachine:
         self.state.replay(record.message)
 
     def deadline_ms(self) -> int | None:
-        """The end of the first session, or the time of the next leader rebalance or token removal; now, if a step is
+        """When the first session ends, or the next leader rebalance or token removal is due; now, if a step is
         pending."""
         if self._leaving:
             return 0
@@ -193,8 +193,8 @@ class ControllerMachine:
         return records, told
 
     def _may_fence(self, node_id: int) -> bool:
-        """Whether a broker can be fenced at its own request: it is not fenced yet, and another broker stays to lead. A
-        broker with a hung disk is of more use than none."""
+        """Whether a broker can be fenced at its own request: it is not fenced yet, and another broker remains that can
+        lead. A broker with a hung disk is of more use than no broker."""
         leaving = {each.node_id for each in self._leaving}
         others = (other for other in self.state.brokers if other != node_id and other not in leaving)
         return not self.state.brokers[node_id].fenced and any(map(self.state.active, others))
@@ -275,7 +275,8 @@ class ControllerMachine:
 
 
 def _whole(values: list[Stored], wall_ms: int) -> list[Stored]:
-    """Put records that do not fit into one batch into a transaction: they take effect together when it commits."""
+    """Put records that do not fit into one batch into a metadata transaction: they take effect together when it
+    ends."""
     size_bytes = 0
     for value in values:
         size_bytes += len(value.serialized(stored.frame_record))

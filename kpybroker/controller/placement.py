@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Candidate(NamedTuple):
-    """A registered broker. A fenced one gets replicas only if there are too few live ones."""
+    """A registered broker. A fenced broker gets replicas only if there are too few live brokers."""
 
     node_id: int
     rack: str | None
@@ -18,10 +18,9 @@ class Candidate(NamedTuple):
 def place_replicas(
     candidates: Sequence[Candidate], count: int, replication_factor: int, random: Random
 ) -> list[tuple[int, ...]]:
-    """The brokers of `count` partitions, leader first.
-
-    The first broker is random, so that many topics with one partition are spread, too. There is at least one live
-    candidate, and there are at least `replication_factor` candidates.
+    """The brokers of `count` partitions, leader first. The first broker is random, so that many topics with one
+    partition are spread, too. The caller ensures that there is a live candidate, and that there are at least
+    `replication_factor` candidates.
     """
     if len(candidates) == replication_factor == 1 and not candidates[0].fenced:
         return [(candidates[0].node_id,)] * count
@@ -39,7 +38,8 @@ def place_replicas(
 def _of_one(
     live: Sequence[Candidate], spare: Sequence[Candidate], first: int, skip: int, replication_factor: int
 ) -> tuple[int, ...]:
-    """The leader advances with every partition; after a full round, the followers advance too."""
+    """The brokers of one partition. The leader advances with every partition; after a full round, the followers advance
+    too."""
     leader = live[first % len(live)]
     if replication_factor == 1:
         return (leader.node_id,)
@@ -61,7 +61,7 @@ def _of_one(
 
 
 def _interleave(candidates: Sequence[Candidate], random: Random) -> list[Candidate]:
-    """One broker of each rack in turn; the first one is random."""
+    """Order the brokers: one from each rack in turn; the first one is random."""
     by_rack: dict[str | None, list[Candidate]] = {}
     for candidate in candidates:
         by_rack.setdefault(candidate.rack, []).append(candidate)

@@ -77,7 +77,7 @@ class Presence:
             task.cancel()
 
     def begin_term(self) -> None:
-        """A new controller has not seen connections close: it checks every live broker once."""
+        """A new controller has not seen which connections closed: it checks every live broker once."""
         for node_id, broker in self._controller.brokers.items():
             if not broker.fenced and node_id != self._node_id:
                 self._look_for(Incarnation(node_id, broker.epoch))

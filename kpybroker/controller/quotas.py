@@ -29,7 +29,7 @@ ENTITIES_MAX = 10_000
 NAME_LENGTH_MAX = 1024
 LONG_MAX, INT_MAX = float((1 << 63) - 1), float((1 << 31) - 1)
 FRACTION_MAX = 1e-6
-"""The largest difference of a whole-number quota from a whole number: values are doubles."""
+"""By how much a whole-number quota may differ from a whole number, as values are doubles."""
 
 KEYS_OF_CLIENTS: Mapping[str, float | None] = {
     PRODUCER_BYTE_RATE: LONG_MAX,
@@ -37,7 +37,7 @@ KEYS_OF_CLIENTS: Mapping[str, float | None] = {
     REQUEST_PERCENTAGE: None,
     CONTROLLER_MUTATION_RATE: None,
 }
-"""The largest value of each key, a whole number; None if any positive number is valid."""
+"""The largest value of each key whose values are whole numbers; None if any positive number is valid."""
 KEYS_OF_ADDRESSES: Mapping[str, float | None] = {CONNECTION_CREATION_RATE: INT_MAX}
 WHOLE_TYPES = {LONG_MAX: "a LONG", INT_MAX: "an INT"}
 

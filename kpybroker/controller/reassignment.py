@@ -84,8 +84,8 @@ def _check_target(
 
 
 def _towards(partition: PartitionImage, target: tuple[int, ...]) -> Wanted:
-    """Start from the current state of the partition: replicas that were being added and are not in the new target are
-    removed at once."""
+    """The change that begins a reassignment. It starts from the current state of the partition: replicas that were
+    being added and are not in the new target are removed at once."""
     before = tuple(node_id for node_id in partition.replicas if node_id not in partition.adding_replicas)
     removing = tuple(node_id for node_id in before if node_id not in target)
     replicas = target + removing

@@ -12,7 +12,8 @@ UNKNOWN = -1
 class BrokerSessions:
     """Sessions of registered brokers, live or fenced. Times are milliseconds of the steady clock.
 
-    applied: returns the metadata offset that a node has applied, as known by other means than heartbeats.
+    applied: returns the metadata offset that a node has applied, as far as this is known from sources other than
+    heartbeats.
     """
 
     def __init__(self, timeout_ms: int, applied: Callable[[int], int] | None = None) -> None:
@@ -30,12 +31,12 @@ class BrokerSessions:
         self._offsets[node_id] = max(metadata_offset, self._offsets.get(node_id, UNKNOWN))
 
     def let_go(self, node_id: int) -> None:
-        """The incarnation has ended, or may have: the next one may register at once. The broker is fenced when its
-        session expires."""
+        """The incarnation has ended, or may have: the next incarnation may register at once. The broker is fenced when
+        its session expires."""
         self._let_go[node_id] = self._ends_ms.get(node_id, 0)
 
     def end(self, node_id: int) -> None:
-        """The broker has ended or was unregistered: the next incarnation may register at once."""
+        """The broker has stopped or was unregistered: its next incarnation may register at once."""
         self._ends_ms.pop(node_id, None)
         self._let_go.pop(node_id, None)
         self._offsets.pop(node_id, None)
@@ -53,7 +54,7 @@ class BrokerSessions:
                 self._ends_ms[node_id] = now_ms + self._timeout_ms
 
     def renew_all(self, now_ms: int) -> None:
-        """Give all brokers a full session: this node was the one that did not run."""
+        """Give all brokers a full session: it was this node that did not run, not they."""
         for node_id in self._ends_ms:
             self._ends_ms[node_id] = now_ms + self._timeout_ms
 

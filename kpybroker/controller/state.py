@@ -24,8 +24,8 @@ class TopicState:
 class ControllerState(Replaying):
     """Everything that the controller decides by: all parts of the metadata, with counts and indexes.
 
-    folds_case: names that differ in case only collide: they would be one directory in the file system of log.dirs. Two
-    states are equal if they have replayed the same records.
+    folds_case: topic names that differ only in case collide, as they would share a directory in the file system of
+    log.dirs. Two states are equal if they have replayed the same records.
     """
 
     __slots__ = ("folds_case", "normal_names", "partition_count")
@@ -36,8 +36,8 @@ class ControllerState(Replaying):
         super().__init__()
         self.folds_case = folds_case
         self.normal_names: dict[str, str] = {}
-        """Normal name -> one topic with that normal name. If names are case-sensitive, only names with `.` or `_` are
-        here."""
+        """Normal name -> a topic with that normal name. If names are case-sensitive, only names with `.` or `_` are in
+        it."""
         self.partition_count = 0
 
     def normal_name(self, topic: str) -> str:

@@ -20,9 +20,8 @@ class CreateDelegationToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RenewDelegationToken:
-    """Let a token expire `period_ms` from now; if that is not positive, after the period in the settings.
-
-    Answer: when it expires, in milliseconds since the epoch. Raises DELEGATION_TOKEN_AUTH_DISABLED,
+    """Let a token expire `period_ms` from now or, if that is not positive, after the period in the settings. Answer:
+    when the token expires, in milliseconds since the epoch. Raises DELEGATION_TOKEN_AUTH_DISABLED,
     DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH.
     """
 

@@ -1,4 +1,4 @@
-"""Delegation tokens: who gets one, how long it is valid, and the removal of those that have expired (KIP-48, KIP-900).
+"""Delegation tokens: who gets one, how long it is valid, and the removal of expired tokens (KIP-48, KIP-900).
 
 The order of the checks is that of Apache Kafka's controller.
 """
@@ -84,7 +84,7 @@ class Tokens:
     # ---- expired tokens
 
     def next_sweep_ms(self, state: ControllerState) -> int | None:
-        """When expired tokens are removed next, on the steady clock; None if there is none to remove."""
+        """When expired tokens are removed next, on the steady clock; None if there are no tokens."""
         if self._swept_ms is None or self._settings.secret_key is None or not state.delegation_tokens:
             return None
         return self._swept_ms + self._settings.expiry_check_interval_ms

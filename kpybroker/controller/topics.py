@@ -34,7 +34,7 @@ INTERNAL_NAMES_FOLDED = {name.lower(): name for name in INTERNAL_NAMES}
 
 @dataclass(slots=True)
 class _Made:
-    """What this request creates, in addition to the state."""
+    """What this request has created so far, which is not in the state yet."""
 
     normal_names: dict[str, str] = field(default_factory=dict)
     partitions: int = 0
@@ -235,7 +235,8 @@ def _find(state: ControllerState, name: str | None, topic_id: bytes) -> tuple[st
 
 
 def random_uuid(random: Random) -> bytes:
-    """A version 4 UUID whose text does not begin with a dash, like Kafka's: tools would take it for an option."""
+    """A version 4 UUID whose text does not begin with a dash, like Kafka's: tools would mistake such a text for an
+    option."""
     while True:
         raw = bytearray(random.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40

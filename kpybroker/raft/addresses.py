@@ -1,4 +1,4 @@
-"""The addresses of the quorum's controllers, from settings and from other nodes, and which of them answer."""
+"""The addresses of the quorum's controllers, from settings and from other nodes, and whether they answer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Addresses:
                 self.learn([(voter.node_id, *found)])
 
     def anybody(self) -> Address | None:
-        """The address of a node that may know the leader: each call returns the next one."""
+        """The address of a node that may know the leader; each call returns the next address."""
         candidates = self.everybody()
         if not candidates:
             return None
@@ -77,7 +77,7 @@ class Addresses:
         self._silent.add(address)
 
     def all_may_answer(self) -> None:
-        """A leader has been found: earlier failures say nothing about the nodes any more."""
+        """A leader has been found: forget earlier failures, which no longer say anything about the nodes."""
         self._silent.clear()
 
     def is_silent(self, address: Address) -> bool:

@@ -49,9 +49,9 @@ class Driver:
         self.path = f"{directory.path}/{METADATA_DIRECTORY}"
         self.timer = ElectionTimer(lambda: self.take(raft.TimerTick()))
         self._is_stopping = False
-        """From now on only what is already written may still commit."""
+        """Only records that are already written may still commit."""
         self._has_ended = False
-        self._depth = 0  # of nested steps: a subscriber may cause another event
+        self._depth = 0  # the depth of nested steps: a subscriber may cause another event
         self._voters_have_changed = self._cannot_lead = False
         self.voters = Voters(config, directory.directory_id, lambda: self.state.high_watermark)
         self.metadata = MetadataLog(world, config, self.path, self.voters)
@@ -69,11 +69,11 @@ class Driver:
         self.questions: list[Callable[[Question], None]] = []
         """A request to another voter is due."""
         self.role_changed: list[Callable[[raft.State], None]] = []
-        """The role, epoch, leader or vote differs from that of the given earlier state."""
+        """The role, epoch, leader or vote has changed; called with the state before the change."""
         self.voters_changed: list[Callable[[], None]] = []
-        """The log names other voters, and the state has them."""
+        """The voters in the log have changed, and the state has the new ones."""
         self.committed: list[Callable[[int], None]] = []
-        """The high watermark has risen to this offset; the Image does not have the records yet."""
+        """The high watermark has risen to the given offset; the Image does not have the records yet."""
         self.applied: list[Callable[[], None]] = []
         """More committed records are in the Image."""
         self.news: list[Callable[[], None]] = []
@@ -197,7 +197,7 @@ class Driver:
             raise damage from error
 
     def _carry_out(self, effects: list[raft.Effect]) -> bool:
-        """Execute all effects except Persist, in the given order; returns whether a vote was granted."""
+        """Execute all effects except Persist, in their order; returns whether a vote was granted."""
         granted = False
         for effect in effects:
             match effect:
@@ -219,7 +219,8 @@ class Driver:
         return granted
 
     def _end(self, why: BaseException | None) -> None:
-        """Take no more steps: a later one would be based on a state that is not on disk or was not executed."""
+        """Take no more steps: a later step would be based on a state that is not on disk, or whose effects were not
+        executed."""
         self._has_ended = True
         self.fail(f"this node leaves the metadata quorum: {why!r}")
 
@@ -230,7 +231,7 @@ class Driver:
             self.take(raft.Resign())
 
     def _voters_changed(self) -> None:
-        """The log names other voters: tell the function, after the current step if there is one."""
+        """The voters in the log have changed: pass them to the function, after the current step if there is one."""
         self._voters_have_changed = bool(self._depth)
         if not self._voters_have_changed:
             self.addresses.learn_voters(self.voters.set.voters)

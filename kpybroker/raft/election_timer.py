@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kpybroker.raft.core.state import LATE_MS, READING_MS
 
 SHORT_RETRY_MS = 500
-"""When to retry a write for which no file descriptor was left."""
+"""How soon to retry a write for which no file descriptor was left."""
 
 
 class ElectionTimer:
@@ -20,7 +20,7 @@ class ElectionTimer:
         self._at_ms = 0
 
     def set(self, at_ms: int) -> None:
-        """Tick at this time at the latest. An earlier time stays set: that tick will set the timer again."""
+        """Tick no later than at this time. If an earlier time is set, it stays: that tick will set the timer again."""
         if self._handle is not None and self._at_ms <= at_ms:
             return
         self.cancel()
@@ -29,7 +29,7 @@ class ElectionTimer:
         self._handle = loop.call_later(max(at_ms / 1000 - loop.time(), 0.001), self.fire)
 
     def cancel(self) -> None:
-        """Do not tick until it is set again."""
+        """Do not tick until the timer is set again."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

@@ -98,10 +98,9 @@ class Quorum:
     # ---- start and stop
 
     async def start(self) -> None:
-        """Open the log. A sole voter replays it, leads, and commits its records, or the first records of a new log.
-
-        Any other node replays nothing but the snapshot, and learns after `run` what has committed.
-        Raises ConfigError: the log cannot be read, is of a newer version, or names other voters.
+        """Open the log. A sole voter replays the log, leads, and commits the log's records, or the first records of a
+        new log. Any other node replays only the snapshot, and learns after `run` which records have committed. Raises
+        ConfigError: the log cannot be read, is of a newer version, or names other voters.
         """
         driver = self.driver
         try:
@@ -129,7 +128,7 @@ class Quorum:
             self.driver.take(raft.Start())
 
     async def settle(self) -> None:
-        """Wait until everything appended is on disk; for a sole voter it has then committed. Raises Damage."""
+        """Wait until all appended records are on disk; with a sole voter, they have then committed. Raises Damage."""
         await self.driver.metadata.settle()
 
     async def resign(self) -> None:
@@ -183,7 +182,8 @@ class Quorum:
     def active_controller(self) -> ControllerNode | None:
         """The node that requests to the controller go to; None if there is no leader, or its address is not known.
 
-        It may be this node: use `broker.controller` then, which refuses with NOT_CONTROLLER until it is active.
+        It may be this node: use `broker.controller` then, which refuses commands with NOT_CONTROLLER until it is
+        active.
         """
         address = self.driver.addresses.of(self.leader_id)
         return None if address is None else ControllerNode(self.leader_id, *address)
@@ -223,11 +223,11 @@ class Quorum:
         return self._elections.answer_vote(request)
 
     def begin_epoch(self, request: begin_quorum_epoch.Request) -> begin_quorum_epoch.Response:
-        """Follow the leader that sent this, unless this node knows better. Raises KafkaError."""
+        """Follow the leader that sent this request, unless this node knows a later leader. Raises KafkaError."""
         return self._elections.begin_epoch(request)
 
     def end_epoch(self, request: end_quorum_epoch.Request) -> end_quorum_epoch.Response:
-        """Hold an election: the leader that sent this has resigned. Raises KafkaError."""
+        """Hold an election: the leader that sent this request has resigned. Raises KafkaError."""
         return self._elections.end_epoch(request)
 
     async def fetch_snapshot(self, request: fetch_snapshot.Request) -> fetch_snapshot.Response:
@@ -239,11 +239,11 @@ class Quorum:
         return self._progress.describe()
 
     async def add_voter(self, request: add_raft_voter.Request) -> add_raft_voter.Response:
-        """Make a voter of an observer that has caught up. Raises KafkaError."""
+        """Turn an observer that has caught up into a voter. Raises KafkaError."""
         return await self._changes.add(request)
 
     async def remove_voter(self, request: remove_raft_voter.Request) -> remove_raft_voter.Response:
-        """Make an observer of a voter. Raises KafkaError."""
+        """Turn a voter into an observer. Raises KafkaError."""
         return await self._changes.remove(request)
 
     def update_voter(self, request: update_raft_voter.Request) -> update_raft_voter.Response:
@@ -266,7 +266,7 @@ class Quorum:
         return self._readiness.is_current
 
     def when_current(self, callback: Callable[[], None]) -> None:
-        """Call once: now, or as soon as the Image is current."""
+        """Call the callback once: now, or as soon as the Image is current."""
         self._readiness.when_current(callback)
 
     async def until_current(self, timeout_ms: int) -> None:
@@ -283,7 +283,7 @@ class Quorum:
         return self._applied_offsets.applied(node_id)
 
     async def until_applied(self, nodes: Callable[[], Iterable[int]], end: int, timeout_ms: int) -> None:
-        """Wait until all of `nodes()` have applied every record below `end`, or the time is over."""
+        """Wait until all of `nodes()` have applied every record below `end`, or the timeout has passed."""
         await self._applied_offsets.wait(nodes, end, timeout_ms)
 
     def nodes_changed(self) -> None:
@@ -340,7 +340,7 @@ class Quorum:
     def append(self, records: Sequence[Stored]) -> int:
         """Append records as one batch, or a metadata transaction as several; returns the end of the log.
 
-        They commit when a majority has them. Raises KafkaError, and nothing was appended: NOT_CONTROLLER;
+        They commit when a majority has them. If it raises KafkaError, nothing was appended: NOT_CONTROLLER;
         INVALID_REQUEST for a value that no record can hold; POLICY_VIOLATION for a batch that is too large. Raises
         Damage: this node's part in the quorum is over.
         """

@@ -92,14 +92,14 @@ class Node:
 
     @property
     def bootstrap(self) -> str:
-        """Host and port of the first listener for clients; of a node without any, of its controller listener."""
+        """Host and port of the first listener for clients or, if the node has none, of its controller listener."""
         first = (self.advertised or self.broker.config.controller_listeners)[0]
         host = f"[{first.host}]" if ":" in first.host else first.host
         return f"{host}:{first.port}"
 
     @property
     def http(self) -> str | None:
-        """The address of /metrics, /healthz and /readyz; None without kpybroker.http.port."""
+        """The address of /metrics, /healthz and /readyz; None if kpybroker.http.port is not set."""
         return None if self._observing is None else self._observing.address
 
     async def stop(self) -> None:
@@ -130,7 +130,8 @@ async def _observe(world: World, config: BrokerConfig) -> Observing | None:
 
 
 async def _listener_tokens(world: World, config: BrokerConfig) -> dict[str, ListenerTokens]:
-    """The token checks of OAUTHBEARER listeners; only they load the modules for it. Raises ConfigError."""
+    """The token checks of OAUTHBEARER listeners. Their modules are loaded only if there is such a listener. Raises
+    ConfigError."""
     if all(each.tokens is None for each in config.sasl_listeners.values()):
         return {}
     from kpybroker.server.connections.token_checks import listener_tokens
@@ -162,7 +163,8 @@ def _cannot_listen(endpoint: Endpoint, error: OSError) -> ConfigError:
 
 
 def _advertise(wanted: Endpoint, port: int) -> Endpoint:
-    """The address for clients: an IPv4 literal rather than a name if none is set, and the port that was bound."""
+    """The address for clients. If no host is set, it is an IPv4 literal rather than a name; the port is the one that
+    was bound."""
     host = wanted.host
     if host in ANY_HOST:
         host = "127.0.0.1"

@@ -78,7 +78,7 @@ class Server:
     ) -> int:
         """Listen; returns the port. Raises OSError.
 
-        Other nodes are served at once; clients once `begin_serving` is called.
+        Other nodes are served at once, clients as soon as `begin_serving` is called.
         """
         state = ListenerState(listener_name, side, is_open=side == CONTROLLER)
         tls = None
@@ -114,9 +114,9 @@ class Server:
         self.refusals.tell(host, "dropped connection from %s: TLS failed after the handshake: %s", host, why)
 
     def _before(self, state: ListenerState, host: str) -> float | None:
-        """Before the handshake of a connection: after how many seconds it is closed without one; None to serve it.
-
-        As in Apache Kafka, what is closed or waits because of a limit costs no handshake.
+        """Called before the handshake of a connection. Returns after how many seconds to close it without a handshake;
+        None to serve it. As in Apache Kafka, a connection that is closed or waits because of a limit costs no
+        handshake.
         """
         reached = "the end of this broker" if self._stopping else self.limits.early(host, state)
         if reached is not None:

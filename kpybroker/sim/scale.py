@@ -1,4 +1,5 @@
-"""The metadata plane at scale: what the death of a broker and a reassignment cost one controller with many brokers.
+"""The metadata plane at scale: what it costs one controller with many brokers when a broker dies, and when partitions
+are reassigned.
 
 `python -m kpybroker.sim.scale --brokers 100 --partitions 100000`. The controller's Machine and the Image are the
 product's. The brokers exist only as the requests that they would send, and share one Image. Counts records, requests

@@ -40,7 +40,8 @@ LIVENESS_LIMIT_S = 60.0
 CPU_LIMIT_S = 20.0
 """Twenty times what a seed may cost: beyond it, something loops without end."""
 CPU_GRACE_S = 2.0
-"""For the callback that runs at that time: if it takes longer, it never returns."""
+"""More CPU for the callback that is running when the limit is reached: if it needs more than this, it would never
+return."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ MARK = "kpybroker.json"
 
 
 def checkpoint(folder: Path, cluster: Cluster | str, *topics: str) -> str:
-    """A local `checkpointLocation` for a query that reads these topics of a cluster, or of that at an address.
+    """A local `checkpointLocation` for a query that reads these topics. `cluster`: a Cluster, or an address.
 
     The first use records the topics' ids in it (KIP-516: a topic of the same name in another cluster has another id).
     Raises ConfigError if a topic does not exist, or is not the one that the checkpoint was created for.

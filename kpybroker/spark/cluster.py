@@ -1,4 +1,4 @@
-"""A cluster as a job reaches it: addresses, and the client properties for TLS and a login."""
+"""How a job reaches a cluster: addresses, and the client properties for TLS and a login."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ FILES = ("ssl.keystore.location", "ssl.truststore.location")
 
 
 class Cluster(NamedTuple):
-    """Where a cluster is, and how to log in.
-
-    Only the file has the secrets, and it is read whenever they are needed: a Cluster can be shown, and passed to
-    another process.
+    """Where a cluster is, and how to log in. Only the file has the secrets, and it is read whenever they are needed, so
+    a Cluster can be printed, and passed to another process.
     """
 
     bootstrap: str
@@ -32,7 +30,7 @@ class Cluster(NamedTuple):
 
     @classmethod
     def of(cls, cluster: Cluster | str) -> Cluster:
-        """The cluster at an address; a Cluster itself."""
+        """The cluster at an address; a Cluster is returned unchanged."""
         return cls(cluster) if isinstance(cluster, str) else cluster
 
     @classmethod
@@ -54,7 +52,7 @@ class Cluster(NamedTuple):
         return {name: value for name, value in found.items() if name.startswith(OF_SECURITY)}
 
     def spark_options(self) -> dict[str, str]:
-        """The options `kafka.*` of Spark's Kafka source and sink. They have the password. Raises ConfigError."""
+        """The options `kafka.*` of Spark's Kafka source and sink. They include the password. Raises ConfigError."""
         found = self.properties()
         for name in FILES:
             if found.get(name):
@@ -62,14 +60,14 @@ class Cluster(NamedTuple):
         return {"kafka.bootstrap.servers": self.bootstrap, **{f"kafka.{name}": text for name, text in found.items()}}
 
     def confluent_settings(self) -> dict[str, str]:
-        """Settings of confluent-kafka's clients. They have the password and the key. Raises ConfigError."""
+        """Settings of confluent-kafka's clients. They include the password and the key. Raises ConfigError."""
         return {"bootstrap.servers": self.bootstrap, **librdkafka_settings(self.properties())}
 
     def ask(self, scenario: Callable[[Client], Awaitable[None]]) -> None:
         """Connect, log in, and run the scenario. Raises ConfigError."""
         try:
             properties = self.properties()
-            with ThreadPoolExecutor(1) as thread:  # the thread of a notebook already runs a loop
+            with ThreadPoolExecutor(1) as thread:  # in a notebook, this thread already runs a loop
                 asked = thread.submit(session.run, scenario, self.bootstrap, TIMEOUT_MS, properties=properties)
                 asked.result()
         except CommandFailed as error:

@@ -1,4 +1,4 @@
-"""Explains the failure of a Spark job in one line, where Spark prints a Java stack trace of a hundred."""
+"""Explains the failure of a Spark job in one line, where Spark prints a Java stack trace of a hundred lines."""
 
 import re
 from collections.abc import Callable
@@ -10,13 +10,13 @@ GONE = (
 REFUSED_TOPICS = re.compile(r"Not authorized to access topics: \[(.+?)\]")
 REFUSED_GROUP = re.compile(r"Not authorized to access group: (\S+)")
 WRITES = "kafka010.KafkaWriter"
-"""In the stack trace of a batch that is written to Kafka."""
+"""Occurs in the stack trace if a batch was being written to Kafka."""
 OFFSETS = "Current Available Offsets: "
-"""Before the positions of a stream in its sources, as JSON with the names of the topics."""
+"""Precedes the positions of a stream in its sources: JSON with the names of the topics."""
 
 
 def _lacks_topic(text: str) -> str:
-    """Which right on which topic is missing. Spark's error has the topic, but not what it was for."""
+    """Which right on which topic is missing. Spark's error names the topic, but not the operation."""
     found = REFUSED_TOPICS.search(text)
     if found is None:
         return "the user may not see a topic to read: it needs the ACL READ on it"

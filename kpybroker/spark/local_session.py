@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Settings for jobs of about a minute, which end before the JVM's second compiler would pay off."""
 HIDDEN = {"spark.sql.redaction.options.regex": r"(?i)url|sasl\.jaas|ssl\.keystore\.key"}
-"""Hides options in Spark's UI, event log and errors: by default, Spark hides passwords, but no private keys."""
+"""Hides options in Spark's UI, event log and errors: by default, Spark hides passwords, but not private keys."""
 SOURCE_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
@@ -39,7 +39,7 @@ def session(
     """This process's SparkSession, with the connector for the installed PySpark.
 
     `cluster` is only checked here, since Spark itself waits three minutes for a broker that is not there; reads and
-    writes name it in their options (`Cluster.spark_options`). Of an address ("host:port,host:port") it is only checked
+    writes name it in their options (`Cluster.spark_options`). For an address ("host:port,host:port"), the only check is
     that something listens there. The connector comes from Maven Central, or from the folder of jars that
     KPYBROKER_SPARK_JARS names. Without `master` Spark runs in this process, on `cores` cores, with the driver's
     `memory`. `log` is a file for what Spark and its JVM would print to stderr; `settings` are added last. Under
@@ -78,7 +78,7 @@ def _is_submitted() -> bool:
 
 
 def _has_way_of_its_own(settings: Mapping[str, str]) -> bool:
-    """Whether jars come from another repository than Maven Central, or through a proxy."""
+    """Whether jars come from a repository other than Maven Central, or through a proxy."""
     jvm = settings.get("spark.driver.extraJavaOptions", "") + os.environ.get("JAVA_TOOL_OPTIONS", "")
     return "proxyHost" in jvm or not {"spark.jars.repositories", "spark.jars.ivySettings"}.isdisjoint(settings)
 

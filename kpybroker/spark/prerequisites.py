@@ -47,7 +47,7 @@ def require_java() -> None:
 
 
 async def _any_request(client: Client) -> None:
-    """One for which a listener with logins wants a login."""
+    """Send a request that a listener with logins serves only after a login."""
     await client.ask("Metadata", metadata.Request(topics=[], allow_auto_topic_creation=False))
 
 

@@ -119,8 +119,8 @@ def test_the_next_manifest_detects_a_replaced_one(store: LocalStore, root: Path,
 @pytest.mark.parametrize(
     ("ranges", "complaint"),
     [
-        ({ORDERS: Range(24, 24, 30)}, "overlap those before it"),
-        ({ORDERS: Range(26, 26, 30)}, "leave a hole after those before it"),
+        ({ORDERS: Range(24, 24, 30)}, "overlap the earlier ones"),
+        ({ORDERS: Range(26, 26, 30)}, "leave a hole after the earlier ones"),
     ],
 )
 def test_ranges_follow_one_another(three: ArchiveHistory, ranges: dict[tuple[str, int], Range], complaint: str) -> None:

@@ -30,7 +30,7 @@ from tests.conftest import WithBroker
 
 CALL = Call(0, 9, "a", "127.0.0.1", 1)
 COUNT = SHORT_SLICES + 16
-"""Partitions whose batches take one slice each: more slices than a work has in a place for short ones."""
+"""Partitions whose batches take one slice each: more slices than the limit for short work (SHORT_SLICES)."""
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
@@ -50,7 +50,7 @@ def stored(node: Node) -> list[Batch]:
 
 
 def busy(told: list[None]) -> Work[None]:
-    """A work with more slices than it gets in a place for short works."""
+    """Work with more slices than short work may have."""
     for _ in range(SHORT_SLICES + 1):
         told.append(None)
         yield None

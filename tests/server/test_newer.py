@@ -141,6 +141,6 @@ def test_a_later_version_of_meta_properties(data: Path) -> None:
     meta = data / "meta.properties"
     meta.write_text(meta.read_text().replace("version=1", "version=2"))
     before = contents(data)
-    with pytest.raises(ConfigError, match="has version 2, and version 1 is known here"):
+    with pytest.raises(ConfigError, match="has version 2, but this kpybroker reads only version 1"):
         start(data)
     assert contents(data) == before

@@ -63,7 +63,8 @@ def step(state: State, event: Event, now_ms: int, chance: Random) -> Stepped:
 
 
 def _start(state: State, event: Start, now_ms: int, chance: Random) -> Stepped:
-    """Resume from disk. A former leader does not continue to lead: it may have acknowledged more than its disk has."""
+    """Resume from disk. A former leader does not continue to lead: it may have acknowledged records that its disk does
+    not have."""
     if state.leader_id != NOBODY:
         return _follow(state, state.epoch, state.leader_id, now_ms, chance)
     if not state.may_stand:
@@ -133,7 +134,8 @@ def _stand(state: State, now_ms: int, chance: Random) -> Stepped:
 
 
 def _asks(state: State) -> list[Effect]:
-    """Ask voters that have not answered, and for a pre-vote those that refused: they may have lost the leader since."""
+    """Ask the voters that have not answered, and in a pre-vote also those that refused: they may have lost the leader
+    since."""
     is_pre_vote = state.role is Role.PROSPECTIVE
     return [
         AskVote(voter, state.epoch, state.tail, is_pre_vote)
@@ -175,7 +177,7 @@ def _vote_asked(state: State, event: VoteAsked, now_ms: int, chance: Random) -> 
 
 
 def _is_voted_for(voted: Voted, event: VoteAsked) -> bool:
-    """Whether the vote went to this candidate. The same id with another directory is another candidate."""
+    """Whether this node's vote went to this candidate. The same id with another directory is another candidate."""
     return voted.voted_id == event.candidate and voted.voted_directory in (b"", event.directory)
 
 
@@ -252,7 +254,8 @@ def _followed(state: State, event: Followed, now_ms: int, chance: Random) -> Ste
     following = state._replace(has_fetched=True, deadline_ms=_fetch_deadline_ms(state, now_ms, chance))
     effects: list[Effect] = []
     if state.is_new and state.tail.epoch == state.epoch and 0 < event.high_watermark <= state.tail.end:
-        # It has every record from before the leader's epoch, and those that committed with its former self's help.
+        # This voter has every record from before the leader's epoch, and every record of the epoch that it may have
+        # helped to commit before its disk was lost.
         following, effects = following._replace(is_new=False), [CaughtUp()]
     committed = min(event.high_watermark, state.tail.end)
     if committed <= state.high_watermark:
@@ -261,7 +264,7 @@ def _followed(state: State, event: Followed, now_ms: int, chance: Random) -> Ste
 
 
 def _leader_gone(state: State, event: LeaderGone, now_ms: int, chance: Random) -> Stepped:
-    """Do not wait for the fetch timeout, which is for a silent leader."""
+    """The leader's process has ended: do not wait for the fetch timeout, which is meant for a silent leader."""
     if state.role is not Role.FOLLOWER or (event.epoch, event.leader_id) != (state.epoch, state.leader_id):
         return state, []
     soon_ms = now_ms + chance.randrange(state.timing.spread_ms)
@@ -291,7 +294,7 @@ def _hurry(state: State, at_ms: int) -> State:
 
 
 def _voters_changed(state: State, event: VotersChanged, now_ms: int, chance: Random) -> Stepped:
-    """The log's new voters take effect now, committed or not."""
+    """The log has new voters, which take effect now, committed or not."""
     if state.is_leader:
         return lead_others(state, event, now_ms, chance)
     answers = {voter: granted for voter, granted in state.answers.items() if voter in event.voters}

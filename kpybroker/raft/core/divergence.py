@@ -19,7 +19,8 @@ class Agrees(NamedTuple):
 
 
 class Diverges(NamedTuple):
-    """The logs diverge. The leader's largest epoch that is not above the follower's last one, and its end."""
+    """The logs diverge. `epoch` is the leader's largest epoch that is not above the follower's last one, `end` its end
+    offset."""
 
     epoch: int
     end: int
@@ -30,9 +31,8 @@ class NeedsSnapshot(NamedTuple):
 
 
 def end_of_epoch(epochs: Epochs, epoch: int, end: int) -> Tail:
-    """The largest epoch at or below `epoch`, and its end, in a log that ends at `end`.
-
-    An epoch below all known ones ended where the first of them starts.
+    """The largest epoch at or below `epoch`, and its end, in a log that ends at `end`. An epoch below all known epochs
+    ends where the first of them starts.
     """
     above = bisect_right(epochs, epoch, key=lambda entry: entry[0])
     ended = epochs[above][1] if above < len(epochs) else end
@@ -62,6 +62,6 @@ def compare(
 
 
 def truncation(epochs: Epochs, end: int, told: Diverges) -> int:
-    """The offset to truncate a follower's log to: up to there it may agree with the leader's."""
+    """The offset to truncate a follower's log to: below it, the log may agree with the leader's."""
     ours = end_of_epoch(epochs, told.epoch, end)
     return min(ours.end, told.end) if ours.epoch == told.epoch else ours.end

@@ -35,7 +35,7 @@ def random_timeout_ms(state: State, now_ms: int, chance: Random) -> int:
 
 
 def lead(state: State, now_ms: int) -> Stepped:
-    """A candidate has the votes of a majority."""
+    """A candidate has the votes of a majority: become the leader."""
     voted = Voted(state.epoch, state.node_id, NOBODY)
     granting = tuple(voter for voter in state.voters if state.answers.get(voter))
     leader = state.out_of_office()._replace(
@@ -87,7 +87,7 @@ def announce(state: State, now_ms: int) -> Stepped:
 
 
 def check_quorum(state: State, now_ms: int, chance: Random) -> Stepped:
-    """Resign if no majority fetches: the others have elected another leader, or are about to."""
+    """Resign if no majority fetches: the other voters have elected another leader, or are about to."""
     assert state.fetched_ms is not None
     since_ms = now_ms - state.timing.check_quorum_ms
     heard = sorted((state.fetched_ms.get(voter, state.led_since_ms) for voter in state.others), reverse=True)
@@ -98,7 +98,7 @@ def check_quorum(state: State, now_ms: int, chance: Random) -> Stepped:
 
 
 def resign(state: State, event: Resign, now_ms: int, chance: Random) -> Stepped:
-    """Stop leading, and name the successors, the one with the longest log first."""
+    """Stop leading, and name the preferred successors, the voter with the longest log first."""
     if state.synced is None:
         return state, []
     reached = state.synced
@@ -113,7 +113,7 @@ def synced(state: State, event: Synced, now_ms: int, chance: Random) -> Stepped:
 
 
 def fetched(state: State, event: ReplicaFetched, now_ms: int, chance: Random) -> Stepped:
-    """A voter has every record before its fetch on disk. It may have lost records that it had after that."""
+    """A voter has every record below its fetch offset on disk. It may have lost later records that it once had."""
     if state.fetched_ms is None or event.replica not in state.voters or event.replica == state.node_id:
         return state, []
     assert state.synced is not None

@@ -13,7 +13,7 @@ EPOCH_MAX: Final = 2**31 - 1
 LATE_MS: Final = 100
 """If a timer fires at least this late, the node was suspended."""
 READING_MS: Final = 10
-"""How long a node that was suspended reads what other nodes have sent, before it considers them silent."""
+"""For how long a node that was suspended reads what other nodes have sent, before it considers them silent."""
 
 
 class Voted(NamedTuple):
@@ -27,7 +27,8 @@ class Voted(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """Where a log ends, and the epoch of its last record (0 for an empty log). Of two logs, the greater has more."""
+    """Where a log ends, and the epoch of its last record (0 for an empty log). The log with the greater tail is more
+    complete."""
 
     epoch: int = 0
     end: int = 0
@@ -86,7 +87,7 @@ class State(NamedTuple):
     answers: Mapping[int, bool] = {}
     """The votes of this election or pre-vote, by voter: granted or not."""
     has_fetched: bool = False
-    """A follower whose leader has answered a fetch refuses pre-votes (KIP-996)."""
+    """Whether the leader has answered a fetch; such a follower refuses pre-votes (KIP-996)."""
     synced: Mapping[int, int] | None = None
     """On a leader: the end of each voter's log on disk, in this epoch."""
     fetched_ms: Mapping[int, int] | None = None
@@ -102,12 +103,12 @@ class State(NamedTuple):
     voters_end: int = 0
     """The end of the log up to which `voters` is valid: below the high watermark, the voters are committed."""
     is_stranger: bool = False
-    """The voter with this node's id has another directory: this node is an observer (KIP-853)."""
+    """Whether the voter with this node's id has another directory; this node is then an observer (KIP-853)."""
     is_leaving: bool = False
-    """This node is among the committed voters, or some since, and not among the latest ones."""
+    """Whether this node is among the committed voters, or some later ones, but not among the latest voters."""
     is_new: bool = False
-    """A voter of the settings whose directory was empty, and that has not caught up since: it may have voted before the
-    directory was lost, and may have acknowledged records that it no longer has."""
+    """Whether this is a voter of the settings that started with an empty directory and has not caught up since: it may
+    have voted before the directory was lost, and may have acknowledged records that it no longer has."""
 
     @property
     def is_leader(self) -> bool:
@@ -139,7 +140,7 @@ class State(NamedTuple):
 
     @property
     def others_needed(self) -> int:
-        """How many of the others make a majority, with this node if it votes."""
+        """How many of the other voters are needed for a majority, which includes this node if it votes."""
         return self.majority - self.is_voter
 
     @property
@@ -158,7 +159,7 @@ class State(NamedTuple):
 
     @property
     def asks_for_votes(self) -> bool:
-        """Whether it is a candidate or prospective candidate."""
+        """Whether this node is a candidate or prospective candidate."""
         return self.role in (Role.PROSPECTIVE, Role.CANDIDATE)
 
     @property
@@ -197,14 +198,15 @@ class Synced(NamedTuple):
 
 
 class ReplicaFetched(NamedTuple):
-    """A replica fetched from `end` in this epoch, and its log agrees with ours: it has everything before on disk."""
+    """A replica fetched from `end` in this epoch, and its log agrees with ours: it has every record below `end` on
+    disk."""
 
     replica: int
     end: int
 
 
 class VoteAsked(NamedTuple):
-    """A candidate or prospective candidate asks for a vote; `tail` is its log's."""
+    """A candidate or prospective candidate asks for a vote; `tail` is that of its log."""
 
     candidate: int
     epoch: int
@@ -246,7 +248,7 @@ class EndAsked(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """A leader has answered a fetch, and the logs agree up to the smaller of both ends."""
+    """A leader has answered a fetch, and the logs agree up to the end of the shorter one."""
 
     leader_id: int
     epoch: int

@@ -30,7 +30,7 @@ class Voter(NamedTuple):
         return self.node_id, self.directory_id
 
     def listens(self, names: Iterable[str]) -> tuple[str, int] | None:
-        """Host and port of its first listener among these names; None if it has none of them."""
+        """Host and port of the voter's first listener with one of these names; None if it has no such listener."""
         known = {name: (host, port) for name, host, port in self.endpoints}
         return next((known[name] for name in names if name in known), None)
 
@@ -89,7 +89,7 @@ class VoterSet(NamedTuple):
         return next((voter for voter in self.voters if voter.node_id == node_id), None)
 
     def has(self, node_id: int, directory_id: bytes) -> bool:
-        """Whether the node with this directory is a voter."""
+        """Whether the node with this id and directory is a voter."""
         return any(voter.key == (node_id, directory_id) for voter in self.voters)
 
     def with_voter(self, voter: Voter) -> VoterSet:

@@ -1,8 +1,8 @@
 """How far the other nodes have applied the metadata, according to their fetches (KIP-1166), and the requests that wait
-for them.
+for that.
 
 A request that creates a topic waits until every live broker has applied it. Kafka does not wait: there, a client that
-asks another broker next may be told that the topic does not exist.
+asks another broker next may get the answer that the topic does not exist.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 NODES_MAX = 1000
-"""Beyond this, the node that fetched least recently is forgotten."""
+"""The most nodes that are remembered; beyond this, the node that fetched least recently is forgotten."""
 WAITERS_MAX = 10_000
-"""Beyond this, requests do not wait."""
+"""The most requests that wait; further requests are answered without waiting."""
 
 
 class AppliedOffsets:
@@ -21,7 +21,8 @@ class AppliedOffsets:
 
     def __init__(self) -> None:
         self._applied: dict[int, int] = {}
-        """Node id -> the offset below which it has applied every record; the most recent fetch last."""
+        """Node id -> the offset below which it has applied every record; the node that fetched most recently comes
+        last."""
         self._waiting: dict[asyncio.Future[None], tuple[int, Callable[[], Iterable[int]]]] = {}
 
     def applied(self, node_id: int) -> int:
@@ -46,7 +47,7 @@ class AppliedOffsets:
                 waiting.set_result(None)
 
     async def wait(self, nodes: Callable[[], Iterable[int]], end: int, timeout_ms: int) -> None:
-        """Wait until all of `nodes()` have applied every record below `end`, or the time is over."""
+        """Wait until all of `nodes()` have applied every record below `end`, or the timeout has passed."""
         if self._reached(nodes, end) or len(self._waiting) >= WAITERS_MAX:
             return
         loop = asyncio.get_running_loop()

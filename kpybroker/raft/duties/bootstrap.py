@@ -1,7 +1,7 @@
 """A controller that may form a new cluster alone (kpybroker.initial.controllers=standalone) looks for an existing one.
 
 An empty directory looks the same on a first start and after its disk was lost. A second cluster with the same id would
-take writes that are lost later. So, before it formats its directory, the node asks the controllers of
+accept writes that are lost later. So, before it formats its directory, the node asks the controllers of
 controller.quorum.bootstrap.servers whether they have a cluster. If all of them are down, it forms one. When they are
 back, they send their requests to this node with the id of its lost directory: it then asks them again, and stops if
 they belong to a cluster.
@@ -87,7 +87,7 @@ class BootstrapCheck:
 
 
 async def checked_format(world: World, config: BrokerConfig) -> Format:
-    """How to format an empty directory. Raises ConfigError if it would form a cluster where there is one."""
+    """How to format an empty directory. Raises ConfigError if the node would form a second cluster."""
     wanted = wanted_format(config)
     servers = config.controller_quorum_bootstrap_servers
     if wanted.voter is None or not servers or world.disk.exists(f"{config.metadata_log_dir}/{META_PROPERTIES}"):

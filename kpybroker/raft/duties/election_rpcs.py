@@ -16,8 +16,8 @@ from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, vote
 
 EPOCHS_AHEAD_MAX = 1_000_000
 EPOCHS_BY_ONE = 2**30
-"""Elections alone never reach this epoch. From here on a request may be at most one epoch ahead, so that nobody can use
-up the epochs that are left."""
+"""An epoch that elections alone never reach. From here on, a request may be at most one epoch ahead, so that nobody can
+use up the remaining epochs."""
 
 
 class ElectionRpcs:
@@ -49,7 +49,7 @@ class ElectionRpcs:
         return self._voted(granted=bool(granted))
 
     def begin_epoch(self, request: begin_quorum_epoch.Request) -> begin_quorum_epoch.Response:
-        """Follow the leader that sent this, unless this node knows a later one."""
+        """Follow the leader that sent this request, unless this node knows a later leader."""
         row = only_partition(self._driver, request)
         if not self._is_for_this_node(request.voter_id, row.voter_directory_id):
             refused: begin_quorum_epoch.Response = self._acknowledged(begin_quorum_epoch, ErrorCode.INVALID_VOTER_KEY)
@@ -62,7 +62,7 @@ class ElectionRpcs:
         return answer
 
     def end_epoch(self, request: end_quorum_epoch.Request) -> end_quorum_epoch.Response:
-        """The leader that sent this has resigned: start an election."""
+        """The leader that sent this request has resigned: start an election."""
         row = only_partition(self._driver, request)
         error = self._check_leader_of(row)
         if not error:

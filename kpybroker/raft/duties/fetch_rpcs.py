@@ -31,7 +31,8 @@ class FetchRpcs:
     # ---- Fetch
 
     def row_for(self, request: fetch.Request) -> tuple[fetch.PartitionData, bool]:
-        """The response's row without records, and whether it may have records, which is so if the logs agree.
+        """The response's row, without records, and whether records may be added to it, which is the case if the logs
+        agree.
 
         Raises INCONSISTENT_CLUSTER_ID for the whole request.
         """
@@ -68,7 +69,8 @@ class FetchRpcs:
         return row, True
 
     def count(self, request: fetch.Request, replica_id: int) -> None:
-        """Note the progress that a fetch reports; the high watermark may rise. Call once per request, if logs agree."""
+        """Note the progress that a fetch reports; the high watermark may rise. Call this once per request, if the logs
+        agree."""
         wanted = request.topics[0].partitions[0]
         driver, key = self._driver, (replica_id, wanted.replica_directory_id)
         self._progress.fetched(key, wanted.fetch_offset)
@@ -116,7 +118,7 @@ class FetchRpcs:
             self._driver.fail(str(refusal))
 
     def node_endpoints(self) -> list[fetch.NodeEndpoint]:
-        """The leader's address, for a replica that asked another node."""
+        """The leader's address, for a replica that sent its request to another node."""
         return leader_endpoints(self._driver, fetch.NodeEndpoint)
 
     # ---- FetchSnapshot
@@ -170,7 +172,7 @@ class FetchRpcs:
             look_again()
 
     def role_changed(self, before: raft.State) -> None:
-        """A former leader forgets what it knew of the replicas."""
+        """A former leader forgets what it knew about the replicas."""
         if before.is_leader:
             self._progress.forget_all()
             self._applied.forget_all()

@@ -95,7 +95,8 @@ class MetadataFetcher:
         return state.role in (Role.UNATTACHED, Role.RESIGNED) and not state.may_stand
 
     def _next_source(self) -> FetchSource | None:
-        """The leader, or for an observer without one any known node; None if there is no node to fetch from."""
+        """The leader or, for an observer that knows no leader, any known node; None if there is no node to fetch
+        from."""
         if self._source is not None:
             return self._source
         state = self._driver.state
@@ -205,7 +206,7 @@ class MetadataFetcher:
         return self._peer
 
     async def _take(self, source: FetchSource, row: Any) -> None:
-        """Handle the row of a Fetch that the leader of this epoch answered."""
+        """Handle the row of a Fetch response from the leader of this epoch."""
         driver = self._driver
         agreed = 0
         if row.diverging_epoch is not None and row.diverging_epoch.end_offset >= 0:

@@ -31,7 +31,7 @@ class LeaderDuties:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node leads and its Image has every record from before its epoch, and this leader's first
+        """Whether this node leads, and its Image has every record from before its epoch as well as this leader's first
         records."""
         return self._active_from is not None and self._driver.metadata.applied >= self._active_from
 

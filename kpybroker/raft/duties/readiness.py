@@ -52,7 +52,7 @@ class Readiness:
         return self._target[0] == epoch and applied >= self._target[1]
 
     def when_current(self, callback: Callable[[], None]) -> None:
-        """Call once: either now, or as soon as the Image is current."""
+        """Call the callback once: either now, or as soon as the Image is current."""
         self._callbacks.append(callback)
         self.look_again()
 

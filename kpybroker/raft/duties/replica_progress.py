@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kpybroker.world import World
 
 REPLICAS_MAX = 1000
-"""Beyond this, the replica that fetched least recently is forgotten."""
+"""The most replicas that are remembered; beyond this, the replica that fetched least recently is forgotten."""
 CAUGHT_UP_MS = 3_600_000
 NEVER_MS = -1
 OBSERVER_SESSION_MS = 300_000
@@ -42,7 +42,7 @@ class ReplicaProgress:
         self._world = world
         self._driver = driver
         self._replicas: dict[tuple[int, bytes], Progress] = {}
-        """By node id and directory id, the most recent fetch last."""
+        """By node id and directory id; the replica that fetched most recently comes last."""
 
     def fetched(self, key: tuple[int, bytes], offset: int) -> None:
         """A replica (node id, directory id) has every record before `offset`, and its log agrees with the leader's."""
@@ -52,7 +52,7 @@ class ReplicaProgress:
         if offset >= end:
             caught_up_ms = now_ms
         elif before is not None:
-            had_all = offset >= before.leader_end  # of the records that existed at its last fetch
+            had_all = offset >= before.leader_end  # the replica has all records that existed at its last fetch
             caught_up_ms = max(before.caught_up_ms, before.fetched_ms if had_all else NEVER_MS)
         if before is None and len(self._replicas) >= REPLICAS_MAX:
             del self._replicas[next(iter(self._replicas))]

@@ -2,8 +2,8 @@
 
 A voter whose address differs from the log's sends UpdateRaftVoter. A controller with
 `controller.quorum.auto.join.enable` that is not a voter sends AddRaftVoter. If the log has a voter with its id and
-another directory, it has that one removed first, unless a node with that directory is running: two running nodes with
-one id would replace each other for ever.
+another directory, the node first has that voter removed, unless a node with that directory is running: two running
+nodes with one id would replace each other for ever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kpybroker.wire.rpc import describe_quorum
 log = logging.getLogger(__name__)
 
 LOOK_S = 3 * WAIT_MS / 1000
-"""A running voter fetches again within this time."""
+"""The time within which a running voter fetches again."""
 SLACK_MS = 100
 """Tolerance for clocks that count whole milliseconds, when a voter's idle time is compared with LOOK_S."""
 
@@ -41,7 +41,7 @@ def fetches(idle_ms: int | None) -> bool | None:
 
 
 class SelfRegistration:
-    """A task that sends this node's requests until the log contains what the node asked for."""
+    """A task that sends this node's requests until the log contains the requested change."""
 
     def __init__(self, driver: Driver, readiness: Readiness) -> None:
         self._driver = driver

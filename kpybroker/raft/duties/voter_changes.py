@@ -1,7 +1,7 @@
 """Changes of the voters on the leader: AddRaftVoter, RemoveRaftVoter, UpdateRaftVoter, and kraft.version (KIP-853).
 
 Each change is one record in the log, which takes effect as soon as it is appended. The leader makes one change at a
-time: only when the last one, and a record of its own epoch, have committed. Errors and their order are Kafka's.
+time, and only when the last change and a record of its own epoch have committed. Errors and their order are Kafka's.
 """
 
 from __future__ import annotations
@@ -145,12 +145,13 @@ class VoterSetChanges:
             self._voters_at(level)
 
     def _voters_at(self, level: int) -> VoterSet:
-        """The voters as they described themselves. Raises INVALID_UPDATE_VERSION if one did not or lacks it."""
+        """The voters as they described themselves. Raises INVALID_UPDATE_VERSION if a voter did not, or does not
+        support the level."""
         self._described[self._driver.identity.node_id] = self._driver.identity.voter
         voters = VoterSet.of(self._described.get(node_id, Voter(node_id)) for node_id in self._driver.voters.ids)
         silent = [voter.node_id for voter in voters.voters if voter.directory_id == NO_DIRECTORY]
         if silent:
-            raise _no_such_level(level, f"voters {silent} have not yet said which versions they support.")
+            raise _no_such_level(level, f"voters {silent} have not reported yet which versions they support.")
         unable = [voter.node_id for voter in voters.voters if not voter.versions[0] <= level <= voter.versions[1]]
         if unable:
             raise _no_such_level(level, f"voters {unable} do not support it.")
@@ -254,7 +255,7 @@ class VoterSetChanges:
             self._waiting[1].set_result(None)
 
     def role_changed(self, before: raft.State) -> None:
-        """A former leader makes no changes: the next leader decides on the one in progress."""
+        """A former leader makes no changes: the next leader decides on the change in progress."""
         if not before.is_leader:
             return
         self._described.clear()

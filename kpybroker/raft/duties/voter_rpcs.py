@@ -28,7 +28,7 @@ PRE_VOTE_VERSION = 2
 
 
 class VoterRpcs:
-    """Sends the requests of the driver, and steps on the answers."""
+    """Sends the driver's requests, and takes a step for each response."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -75,8 +75,8 @@ class VoterRpcs:
 
     @property
     def _everybody(self) -> dict[str, Address | None]:
-        """The voters by the names to show; if the log does not name voters yet, the addresses where a leader may be
-        known."""
+        """The names and addresses of the voters; if the log does not name voters yet, those of the nodes that may know
+        a leader."""
         driver = self._driver
         if not driver.voters.ids:
             own = driver.identity.listener

@@ -139,8 +139,8 @@ def _note(batch: Batch, levels: Levels, where: str) -> None:
         if not is_known(frame, key, version):
             raise ConfigError(
                 f"{where} has a metadata record of kind {key}, version {version}, at offset {record.offset}, which "
-                "is not known here: a newer Apache Kafka wrote it; use a newer kpybroker, or another directory "
-                "(log.dirs). Nothing was changed"
+                "this kpybroker does not know: a newer Apache Kafka wrote it; use a newer kpybroker, or another "
+                "directory (log.dirs). Nothing was changed"
             )
         if key == key_of(FeatureLevelRecord):
             level = unframe_record(record.value or b"")

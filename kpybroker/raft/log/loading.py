@@ -110,7 +110,7 @@ def _believe_batches(log: Log, snapshot: Tail) -> None:
 
 
 async def learn_voters(log: Log, begin: int, voters: Voters) -> None:
-    """Learn the voters from the control records from an offset on, committed or not. Raises Damage."""
+    """Learn the voters from all control records at or after offset `begin`, committed or not. Raises Damage."""
     async for batch in _batches(log, begin):
         if batch.is_control:
             voters.learn(control_of(batch), batch.next_offset)
@@ -125,7 +125,7 @@ def control_of(batch: Batch) -> list[tuple[int, Any]]:
 
 
 async def replay_log(log: Log, image: Image, snapshots: Snapshots) -> Image:
-    """The Image with every later record of the log applied. Raises Damage."""
+    """Apply every later record of the log to the Image, and return the result. Raises Damage."""
     begin = image.offset + 1
     async for batch in _batches(log, begin):
         records = []
@@ -151,8 +151,8 @@ def check_level(image: Image, path: str) -> None:
     level = image.features.get("metadata.version", METADATA_VERSION)
     if level > METADATA_VERSION:
         raise ConfigError(
-            f"{path} is at metadata.version {level}, and up to {METADATA_VERSION} (4.3-IV0) is known here; use a newer "
-            "kpybroker, or another directory (log.dirs)"
+            f"{path} is at metadata.version {level}, but this kpybroker supports versions up to {METADATA_VERSION} "
+            "(4.3-IV0); use a newer kpybroker, or another directory (log.dirs)"
         )
 
 
@@ -175,7 +175,7 @@ def first_records(world: World, directory: str, image: Image, min_isr: str) -> l
 
 
 def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image, log: Log, *, is_new: bool) -> State:
-    """The state after opening the log. If the log has a later epoch than quorum-state, that file was lost."""
+    """The state after the log was opened. If the log has a later epoch than quorum-state, that file was lost."""
     epoch = max(voted.epoch, image.epoch, log.epochs.latest)
     told = voters.change
     return State(

@@ -66,7 +66,8 @@ class MetadataLog:
     def listen(
         self, on_applied: Callable[[], None], on_synced: Callable[[int], None], on_voters: Callable[[], None]
     ) -> None:
-        """Call when the Image has more records; when all below an offset is on disk; when the log's voters change."""
+        """Set the callbacks: for more records in the Image; for an offset below which all records are on disk; for a
+        change of the voters in the log."""
         self._on_applied, self._on_synced, self._on_voters = on_applied, on_synced, on_voters
 
     def on_image(self, callback: Callable[[Image, Image], None]) -> None:
@@ -134,7 +135,7 @@ class MetadataLog:
         self.log.advance(min(self.applied, self.log.end))
 
     async def settle(self) -> None:
-        """Wait until everything appended is on disk. Raises Damage if it never will be."""
+        """Wait until all appended records are on disk. Raises Damage if they never will be."""
         while self._syncing is not None or self.log.behind is not None:
             await (self.log.until_written() if self._syncing is None else asyncio.shield(self._syncing))
         if self.log.offline is not None:
@@ -172,7 +173,7 @@ class MetadataLog:
         batch = encode_batch(rows, timestamp_ms=now_ms, leader_epoch=epoch, control=control)
         if len(batch) > BATCH_LIMIT_BYTES:
             raise KafkaError(
-                ErrorCode.POLICY_VIOLATION, f"{len(rows)} metadata records at once are too many; ask for less at a time"
+                ErrorCode.POLICY_VIOLATION, f"{len(rows)} metadata records are too many; split the request"
             )
         try:
             self.log.append(split(memoryview(batch)), epoch, now_ms, client=False)
@@ -189,7 +190,8 @@ class MetadataLog:
         self._sync_soon()
 
     def append_fetched(self, batches: list[Batch]) -> None:
-        """Append a leader's batches, which continue the log. Raises Damage; KafkaError if not all could be appended."""
+        """Append batches from the leader, which continue the log. Raises Damage; KafkaError if not all could be
+        appended."""
         pending = [pending_of(batch) for batch in batches]
         try:
             self.log.append_replicated(batches)

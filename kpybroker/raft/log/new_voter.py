@@ -32,11 +32,11 @@ class NewVoter:
 
     @property
     def is_new(self) -> bool:
-        """Whether it has not caught up since its directory was formatted. Looks at the disk."""
+        """Whether this voter has not caught up since its directory was formatted. Reads the disk."""
         return self._world.disk.exists(self._path)
 
     def caught_up(self) -> None:
-        """From now on it votes like any other. Raises OSError."""
+        """From now on this voter votes like any other. Raises OSError."""
         if self.is_new:
             self._world.disk.unlink(self._path)
             log.info("this voter has caught up with the metadata quorum")

@@ -148,7 +148,7 @@ class Replay:
         finally:
             self._reading = None
         self.commit(self._committed)
-        self._on_applied()  # called again, as callers wait for `is_reading` to end
+        self._on_applied()  # called even if nothing was applied, as callers wait until `is_reading` is False
 
     async def _read_some_or_wait(self) -> None:
         """Read, or if no file descriptor is left, wait before the next try."""

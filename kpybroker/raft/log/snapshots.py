@@ -1,7 +1,7 @@
 """Snapshots of the metadata log: their files, when to write the next one, and which ones to keep (KIP-630).
 
 The name `NNNN-NNNN.checkpoint` has the end offset of the snapshot, and the epoch of the last record below it. The file
-is written as `.part`, synced, then renamed: one with the final name is complete.
+is written as `.part`, synced, then renamed: a file with the final name is complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUFFIX = ".checkpoint"
 FILE_LIMIT_BYTES = 1 << 32
 PARTIAL = ".part"
 KEPT = 2
-"""Always keep this many, whatever the settings say: the newest one may turn out to be unreadable."""
+"""The least number of snapshots that are kept, whatever the settings: the newest one may turn out to be unreadable."""
 
 
 class Snapshot(NamedTuple):

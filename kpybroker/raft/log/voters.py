@@ -19,7 +19,7 @@ VOTERS = "controller.quorum.voters"
 
 
 class LoggedVoters(NamedTuple):
-    """The latest voters in a log up to `end`; 0 if they come from the settings."""
+    """The latest voters in a log up to `end`; `end` is 0 if they come from the settings."""
 
     end: int
     kraft_version: int
@@ -149,7 +149,7 @@ class Voters:
         if mine is not None and self.set.ids == (self._node_id,) and not self.are_alone:
             here = Voter(self._node_id, self._directory_id)
             raise ConfigError(
-                f"the only voter of {path} is {mine}, and this is {here}: no other node could ever lead; start it on "
+                f"the only voter in {path} is {mine}, and this node is {here}: no node could ever lead; start it on "
                 "its own directory"
             )
         configured = self._configured.ids

@@ -30,8 +30,8 @@ FATAL = {
     "check controller.quorum.voters, or begin with an empty directory (log.dirs)",
     ErrorCode.UNSUPPORTED_VERSION: "the cluster runs at feature levels that this version does not support; "
     "upgrade this node, or downgrade the features (kafka-features)",
-    ErrorCode.INVALID_REGISTRATION: "another broker is registered with this node's data directory or without any; "
-    "give every node a directory of its own (log.dirs)",
+    ErrorCode.INVALID_REGISTRATION: "another broker is registered with the same data directory, or this node "
+    "registered without one; give every node a directory of its own (log.dirs)",
     ErrorCode.INVALID_REQUEST: "the controller cannot use this node's registration; check listeners and node.id",
 }
 """Errors that a retry cannot fix, and the remedy."""
@@ -148,7 +148,7 @@ class Lifecycle:
                 if (end - loop.time()) * 1000 > RETRY_MS:  # no majority yet: other nodes may be starting, too
                     await asyncio.sleep(RETRY_MS / 1000)
                     continue
-                if refused is not ErrorCode.NONE:  # its reason says more than that of the timeout after it
+                if refused is not ErrorCode.NONE:  # it explains more than the timeout that followed
                     raise ConfigError(self._refused(refused, timeout_ms)) from refusal
                 raise ConfigError(
                     f"no controller accepted the registration of node {self._node_id} within {timeout_ms} ms "

@@ -100,7 +100,7 @@ class Partition:
         self._on_advance: Callable[[], None] | None = None
         self._produces: deque[tuple[int, Waiter]] = deque()
         self._produces_here: deque[tuple[int, Waiter]] = deque()
-        """Those with acks=1, which wait for this log only; used if there are other replicas."""
+        """Produces with acks=1, which wait for this log only; used if there are other replicas."""
         self._dirty = False
         self.produce_templates: dict[int, Any] = {}
         self.fetch_templates: dict[int, Any] = {}
@@ -295,7 +295,7 @@ class Partition:
         return self.log.synced_end if self.log.settings.fsync_always else self.log.files.written_end
 
     def on_advance(self, callback: Callable[[], None]) -> None:
-        """Call back when `advance` has moved the high watermark: a coordinator keeps its state in this log."""
+        """Call back when `advance` has moved the high watermark; for a coordinator, whose state is in this log."""
         self._on_advance = callback
 
     def advance(self) -> None:

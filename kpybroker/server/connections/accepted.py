@@ -39,7 +39,7 @@ class Accepted(asyncio.BufferedProtocol):
         self.is_of_a_node = False
         """Whether it has sent a request that only nodes of the cluster send."""
         self.on_probation = False
-        """Whether it was opened above a connection limit, and may belong to a node."""
+        """Whether it exceeds a connection limit, and may still prove to be a node's."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from it
@@ -56,15 +56,15 @@ class Accepted(asyncio.BufferedProtocol):
         self.sent_bytes += size_bytes
 
     def stop_reading(self) -> None:
-        """Read no further request."""
+        """Read no further requests."""
         self._closing = True
 
     def forget_transport(self) -> None:
-        """The socket is closed."""
+        """The socket is closed: forget its transport."""
         self.transport = None
 
     def admitted(self, number: int) -> None:
-        """The server serves it under this number, which is unique in the process."""
+        """The server has admitted the connection under this number, which is unique in the process."""
         self.number = number
 
     def abort(self) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 FRAME_PATIENCE_S = 30.0
-"""While other connections wait for memory, a frame keeps its buffer if it would arrive within this time. Kafka's
-clients give up a request after `request.timeout.ms`, which has the same default."""
+"""While other connections wait for memory, a frame keeps its buffer only if all of it would arrive within this time.
+Kafka's clients give up a request after `request.timeout.ms`, which has the same default."""
 WINDOW_S = 3.0
 """The time over which the rate is measured."""
 DRIBBLE_BYTES = 1024
-"""A partial frame that gets fewer bytes than this per second does not keep its connection from being idle."""
+"""A connection whose partial frame gets fewer bytes per second than this counts as idle."""
 
 
 class Activity:
-    """Times are those of the loop, in seconds."""
+    """The traffic of one connection. Times are those of the loop, in seconds."""
 
     __slots__ = (
         "_frame_bytes",
@@ -27,7 +27,7 @@ class Activity:
 
     def __init__(self, now: float) -> None:
         self.quiet_since = now
-        """Since when nothing that counts has been received."""
+        """Since when too few bytes have been received to count (see DRIBBLE_BYTES)."""
         self.stuck_since = now
         """Since when none of the unsent bytes have been sent."""
         self.unsent_bytes = 0
@@ -44,7 +44,7 @@ class Activity:
 
     def look(self, now: float, half_of_bytes: int, unsent_bytes: int) -> None:
         """Evaluate the traffic since the last check. `half_of_bytes`: the size of the frame that has partly arrived; 0
-        for none."""
+        if there is none."""
         received, self._received_bytes = self._received_bytes, 0
         if received >= DRIBBLE_BYTES or (received and not half_of_bytes):
             self.quiet_since = now

@@ -20,7 +20,8 @@ HTTP = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"CONN", b"PATC", 
 
 
 def why_no_frame(first: Any, limit: int) -> str:
-    """What these four bytes are the beginning of, and the remedy if there is one. `limit` is the largest frame size."""
+    """Why these four bytes are not the length of a frame: what they begin instead, and the remedy if there is one.
+    `limit` is the largest frame size."""
     begin = bytes(first)
     if begin[0] == TLS_HANDSHAKE and begin[1] == TLS_MAJOR:
         return (

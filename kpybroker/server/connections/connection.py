@@ -31,7 +31,7 @@ from kpybroker.server.connections.receive_memory import (
 from kpybroker.server.connections.writing import HELD_BACK_BYTES, OWED_LIMIT_BYTES, write_all
 
 REPLIES_LIMIT = 256
-"""The most replies of one connection under way; beyond that, TCP's backpressure applies."""
+"""The most pending replies of one connection; beyond that, TCP's backpressure applies."""
 FLUSH_AT_ONCE = 8
 """With this many replies due, the flush does not wait for other connections, whose share would be small."""
 TURN_MS = 5
@@ -80,7 +80,7 @@ class Connection(Accepted):
         self.known: dict[int, Any] = {}
         """The dispatcher's cached header, which names the principal, by api key and version."""
         self.principal = ANONYMOUS
-        """The authenticated peer: by certificate, then by login."""
+        """The authenticated principal of the peer: from its certificate, then from its login."""
 
     # ---- asyncio's side
 
@@ -219,7 +219,7 @@ class Connection(Accepted):
                     return
 
     def next_frame(self, least_bytes: int, most_bytes: int) -> memoryview | None:
-        """Read the next frame if it is complete and may run now. A size out of range closes the connection."""
+        """Read the next frame if it is complete and may run now. A size outside this range closes the connection."""
         begin = self._position
         if self._filled - begin < 4 or not self._may_run() or self._owed_bytes > OWED_LIMIT_BYTES:
             return None
@@ -239,7 +239,7 @@ class Connection(Accepted):
         self.known.clear()
 
     def tell_refusal(self, why: str) -> None:
-        """Log one line, and go on."""
+        """Log one line, and continue to serve the connection."""
         self._port.refusals.tell(self.host, "connection from %s to listener %s: %s", self.peer, self.listener.name, why)
 
     def refuse_frame(self, why: str) -> None:
@@ -319,7 +319,7 @@ class Connection(Accepted):
             self.lent.clear()
 
     def _ask_blocker_to_give_way(self) -> None:
-        """Tell a parked Fetch that a request of another kind waits behind it."""
+        """Notify a parked Fetch that a request of another kind waits behind it."""
         if self.blocker is None or self._closing or self._processing or self._filled - self._position < 8:
             return
         key = _KEY_AND_VERSION(self._buffer, self._position + 4)[0]
@@ -354,7 +354,8 @@ class Connection(Accepted):
         self._pause_reading(left == len(self._buffer))
 
     def _grow(self, size: int, frame_bytes: int) -> None:
-        """Take memory as bytes arrive, not as the frame announces; if none is free, `go_on` is called later."""
+        """Take memory as bytes arrive, not for the announced size of the frame; if none is free, `go_on` is called
+        later."""
         port = self._port
         of_a_node = self.is_of_a_node or port.limits.is_for_nodes_alone(self.listener)
         if port.memory.take(self, size - len(self._buffer), frame_bytes, of_a_node=of_a_node):
@@ -368,7 +369,7 @@ class Connection(Accepted):
             self._port.memory.give(size - len(self._buffer))
 
     def _end_frame(self) -> None:
-        """Other connections wait for memory: they come before the next frame."""
+        """If other connections wait for memory, they come before the next frame of this one."""
         self.shrink()
         self._port.memory.frame_ended(self)
 
@@ -399,7 +400,7 @@ class Connection(Accepted):
         self._position, self._filled = 0, left
 
     def stop_gracefully(self) -> None:
-        """Answer early where the protocol allows it, and close when all replies are sent."""
+        """Answer waiting requests early where the protocol allows it, and close when all replies are sent."""
         if self.blocker is not None:
             self.blocker.give_way()
         if not self._has_runnable_frame() and all(not isinstance(each, Reply) or each.done for each in self._replies):

@@ -3,8 +3,8 @@ settings).
 
 Clients cannot shut out the nodes of the cluster. As in Apache Kafka, a listener that only brokers use is not bound by
 the limit on all connections, and the listeners of controllers are counted separately. If nodes and clients use the same
-listener, a connection above a limit is on probation for a moment: it stays if it proves to be a node's, and connections
-of nodes are not counted.
+listener, a connection above a limit is on probation for a moment: it stays if a request shows that it belongs to a
+node, and connections of nodes are not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kpybroker.server.connections.listener import ListenerState
 
 PROBATION_S = 2.0
 ON_PROBATION_MAX = 16
-"""The most connections on probation, for each side of the node; a new one replaces the oldest."""
+"""The most connections on probation, for each side of the node; beyond this, a new one replaces the oldest."""
 NODES_MAX = 32
 """The most connections of other nodes that are not counted, for each side; further ones count like clients'."""
 CLOSED_A_SWEEP = 1000
@@ -87,7 +87,8 @@ class ConnectionLimits:
         self._sides = {BROKER: Side(), CONTROLLER: Side()}
 
     def admit(self, connection: Limited, now: float) -> str | None:
-        """None if the connection may stay, at least on probation; else the limit that is reached."""
+        """Returns None if the connection may stay, at least on probation; else a description of the limit that is
+        reached."""
         side = self._sides[connection.listener.side]
         reached = self._reached(connection.host, connection.listener, side)
         if reached is None:
@@ -104,11 +105,12 @@ class ConnectionLimits:
         return None
 
     def early(self, host: str, listener: ListenerState) -> str | None:
-        """The limit that a new connection would exceed, before its handshake; None if it has to be heard."""
+        """Before the handshake of a new connection: the limit that it would exceed; None if it must be accepted to find
+        out."""
         return None if self._nodes_come_to(listener) else self._reached(host, listener, self._sides[listener.side])
 
     def is_a_node(self, connection: Limited) -> None:
-        """It has sent a request that only nodes of the cluster send."""
+        """The connection has sent a request that only nodes of the cluster send."""
         if connection.is_of_a_node:
             return
         side = self._sides[connection.listener.side]
@@ -149,7 +151,7 @@ class ConnectionLimits:
         return listener.name == (config.inter_broker_listener_name or PLAINTEXT)
 
     def is_for_nodes_alone(self, listener: ListenerState) -> bool:
-        """Whether it is a listener of controllers, or only brokers use it."""
+        """Whether only nodes use this listener: it is a controller listener, or only brokers use it."""
         return listener.side == CONTROLLER or self.is_for_brokers_alone(listener)
 
     def _nodes_come_to(self, listener: ListenerState) -> bool:

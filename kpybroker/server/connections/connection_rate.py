@@ -33,7 +33,7 @@ class Arrivals:
         self.pauses = Pauses()
         self._rate = Rate(broker.quotas.windows)
         self._queues: dict[str, Queue] = {}
-        """By listener."""
+        """The queue of each listener."""
 
     def came(self, connection: Accepted) -> None:
         """A connection was accepted. It counts even if it is closed later: max.connections limits open connections."""
@@ -73,7 +73,7 @@ class Queue:
         self._rate = Rate(broker.quotas.windows)
         self._waiting: deque[Pause] = deque()
         self._is_waiting = False
-        """The first connection in the queue waits for its time; the others wait for it."""
+        """Whether a timer is set for the first connection in the queue; the others wait behind it."""
 
     @property
     def is_limited(self) -> bool:

@@ -12,7 +12,8 @@ GIVE_WAY_EVERY_S = 0.05
 
 
 class GivingWay:
-    """When one connection's parked request was last asked to give way, and when to ask again."""
+    """Remembers when a connection's parked request was last asked to give way, and asks again no sooner than
+    allowed."""
 
     __slots__ = ("_last_s", "_timer")
 
@@ -21,7 +22,7 @@ class GivingWay:
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self, blocker: Reply, again: Callable[[], None]) -> None:
-        """Ask the blocker to give way now, or call `again` when it may be asked."""
+        """Ask the blocking request to give way now, or call `again` once it may be asked."""
         loop = asyncio.get_running_loop()
         wait_s = self._last_s + GIVE_WAY_EVERY_S - loop.time()
         if wait_s <= 0:

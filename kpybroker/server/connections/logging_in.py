@@ -33,7 +33,8 @@ from kpybroker.server.connections.port import Port
 from kpybroker.tasks import begin
 
 LOGIN_S = 60.0
-"""The time within which a client must log in. Apache Kafka allows connections.max.idle.ms, anew with each request."""
+"""The time within which a client must log in. Apache Kafka allows connections.max.idle.ms, which starts again with each
+request."""
 SECRET_BYTES = 32
 
 
@@ -90,7 +91,7 @@ class ListenerLogin:
 
 
 class Delay(Reply):
-    """Holds the place of a login answer that comes later: nothing is read or answered until it is complete."""
+    """Stands for the response to a login that comes later: nothing is read or answered until it is complete."""
 
     __slots__ = ("_work",)
 
@@ -99,7 +100,7 @@ class Delay(Reply):
         self._work: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
     def start(self, work: asyncio.TimerHandle | asyncio.Task[None]) -> None:
-        """Start the wait; it is cancelled if the connection is lost."""
+        """Start the work to wait for; it is cancelled if the connection is lost."""
         self._work = work
 
     def abandon(self) -> None:
@@ -120,7 +121,7 @@ class LoginConnection(Connection):
         """When the client could begin to log in, by the loop's clock."""
 
     def look(self, now: float) -> Activity:
-        if self.blocker is not None or not self.listener.is_open:  # it is the client who waits
+        if self.blocker is not None or not self.listener.is_open:  # it is the client that waits
             self._waits_since = now
         elif not self._session.has_logged_in and now - self._waits_since > LOGIN_S:
             self.drop(f"its client has not logged in within {LOGIN_S:.0f} s")
@@ -172,7 +173,8 @@ class LoginConnection(Connection):
                 self.log_in(session.principal)
 
     async def _take_prepared(self, frame: bytes, preparation: Preparation, delay: Delay) -> None:
-        """Handle a frame again. The bytes behind it are not read before its answer is queued."""
+        """Handle a frame again, once its preparation is done. The bytes behind it are not read before its response is
+        queued."""
         await preparation()
         if self.is_closing:
             return

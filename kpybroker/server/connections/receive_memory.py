@@ -1,5 +1,5 @@
-"""Limits the memory of all receive buffers together (queued.max.request.bytes): taken as bytes arrive, with reserved
-shares."""
+"""Limits the memory of all receive buffers together (queued.max.request.bytes): it is taken as bytes arrive, and parts
+of it are reserved."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SMALL_FRAME_BYTES = 2 * 1024 * 1024
 LARGE, SMALL, NODES = range(3)
 """Large frames of clients, small frames of clients, frames of other nodes."""
 EIGHTHS = (5, 7, 8)
-"""The part of the limit that may be in use when a frame of each kind takes more; the rest is reserved for the kinds
-after it."""
+"""For each kind of frame, how many eighths of the limit may be in use for it to take more; the rest is reserved for the
+kinds after it."""
 MAPPED_BYTES = 4 * 1024 * 1024
 """Buffers of this size or more get their pages as bytes arrive: zeroing 100 MB takes some 40 ms."""
 ASKED_A_TURN = 50
@@ -49,7 +49,8 @@ class Holder(Protocol):
 
 
 class ReceiveMemory:
-    """Counts bytes. At the limit, one frame of each kind may exceed it; else partial frames would wait for ever."""
+    """Counts the bytes of receive buffers. At the limit, one frame of each kind may exceed it; otherwise partial frames
+    would wait for one another for ever."""
 
     def __init__(self, limit_bytes: int) -> None:
         limit = limit_bytes if limit_bytes > 0 else LIMIT_BYTES

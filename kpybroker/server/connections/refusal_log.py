@@ -15,7 +15,7 @@ LINES_PER_HOST = 5
 LINE_MAX = 1000
 """The most characters of a line: a client's name may be in it."""
 LINES = 60
-"""Lines per minute in all."""
+"""Lines per minute about all addresses together."""
 HOSTS_MAX = 1000
 """The most addresses that are counted separately; further ones get no lines until the minute ends."""
 

@@ -56,6 +56,6 @@ def _listening(config: Callable[[], BrokerConfig], endpoint: Endpoint, world: Wo
 
 
 def _certificate(transport: BaseTransport) -> bytes | None:
-    """The client's certificate as DER; None if it has presented none."""
+    """The client's certificate as DER; None if the client did not present one."""
     certificate: bytes | None = transport.get_extra_info("ssl_object").getpeercert(True)
     return certificate

@@ -54,7 +54,7 @@ class UnsentReplies:
         self._follow()
 
     def release(self, sender: Sender) -> None:
-        """The connection has sent nearly everything, or is closed."""
+        """The connection has sent nearly all its replies, or is closed."""
         self.total_bytes -= self._held.pop(sender, 0)
         self._follow()
 

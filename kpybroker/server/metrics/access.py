@@ -25,14 +25,15 @@ log = logging.getLogger(__name__)
 TOKEN_FILE, TOKEN_PATHS = "kpybroker.http.token.file", "kpybroker.http.token.paths"
 TLS_LISTENER = "kpybroker.http.tls.listener"
 TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,4096}=*")
-"""A token of RFC 6750, long enough that nobody guesses it."""
+"""A token as in RFC 6750, long enough that nobody can guess it."""
 LOOKED_EVERY_MS = 1000
 """How often the file of the token is checked for a change."""
 HTTPS = "use https:// for kpybroker.http.port"
 
 
 class BearerToken:
-    """The token in a file, which is followed. If a changed file cannot be used, the former token stays. Never shown."""
+    """The token in a file, which is read again when it changes. If the changed file cannot be used, the former token
+    stays. The token is never logged."""
 
     def __init__(self, path: str, steady_ms: Callable[[], int]) -> None:
         """Raises ConfigError for a file that cannot be used."""
@@ -43,7 +44,7 @@ class BearerToken:
         self._token = self._read()
 
     def is_in(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request has the token."""
+        """Whether a request carries the token."""
         self._follow()
         scheme, _, given = headers.get("authorization", "").partition(" ")
         is_equal = hmac.compare_digest(given.strip().encode("latin-1"), self._token)
@@ -73,14 +74,14 @@ class BearerToken:
             raise ConfigError(f"{said}: {error.strerror or error}") from None
         if TOKEN.fullmatch(token) is None:
             raise ConfigError(
-                f"{said}: no token in it; write 16 to 4096 letters, digits and any of -._~+/ in one line, for example "
-                f"with: (umask 077; openssl rand -hex 32 > {self._path})"
+                f"{said}: the file contains no valid token; write 16 to 4096 letters, digits and any of -._~+/ in one "
+                f"line, for example with: (umask 077; openssl rand -hex 32 > {self._path})"
             )
         return token
 
 
 class Access:
-    """TLS and token of the pages. `config` gives the settings in force."""
+    """The TLS context and token of the pages. `config` returns the settings in force."""
 
     def __init__(self, world: World, config: Callable[[], BrokerConfig]) -> None:
         """Raises ConfigError for stores or a token that cannot be used."""
@@ -92,7 +93,7 @@ class Access:
         if self._token is None and TOKEN_PATHS in now.static:
             raise ConfigError(f"{TOKEN_PATHS} needs a token; set {TOKEN_FILE}")
         self.tls: TlsAcceptor | None = None
-        """None for pages without TLS."""
+        """The TLS context; None if the pages are served without TLS."""
         name = now.http_tls_listener
         if name:
             try:
@@ -120,7 +121,7 @@ class Access:
         )
 
     def tell(self, host: str, line: str, *about: object) -> None:
-        """Log that something of this address was refused, a limited number of times a minute."""
+        """Log that a request from this address was refused; at most a few lines a minute."""
         self._log.look(self._now())
         self._log.tell(host, f"kpybroker.http.port: {line}", *about)
 
@@ -129,7 +130,7 @@ class Access:
         self.tell(host, "%s spoke TLS, and this port does not; use http://, or set %s", host, TLS_LISTENER)
 
     def close(self) -> None:
-        """Log what was not logged yet."""
+        """Log how many refusals were not logged."""
         self._log.sum_up()
 
     def _tls_broke(self, host: str, why: str) -> None:

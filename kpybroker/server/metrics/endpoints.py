@@ -1,8 +1,8 @@
 """What `kpybroker.http.port` serves: /metrics for Prometheus, /healthz and /readyz for probes.
 
-There from before the directories are opened to the end. /healthz says that the loop answers; /readyz that clients and
-other brokers may count on this node: registered, not fenced, heard by the controller, caught up with the metadata,
-without a log that has failed or a disk that does not answer.
+The pages are available from before the directories are opened until the node ends. /healthz shows that the loop runs;
+/readyz shows that clients and other brokers can rely on this node: it is registered, not fenced, in contact with the
+controller and up to date with the metadata, and none of its logs has failed and none of its disks hangs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StallWatch:
         """The longest stall since the last call, in seconds."""
         now = self._loop.time()
         worst_s, self._worst_s = max(self._worst_s, now - self._due), 0.0
-        self._due = max(self._due, now)  # of a stall that has just ended the timer tells no second time
+        self._due = max(self._due, now)  # the timer must not count this stall a second time
         return worst_s
 
     def stop(self) -> None:
@@ -56,7 +56,8 @@ class StallWatch:
 
 
 class Observing:
-    """The HTTP side of one node. Call `start` before the broker opens, `show` when it has, `serving` when it serves."""
+    """The HTTP side of one node. Call `start` before the broker opens, `show` once it is open, `serving` once it
+    serves."""
 
     def __init__(self, world: World) -> None:
         answers = (self._metrics, self._health, self._readiness)
@@ -69,10 +70,10 @@ class Observing:
         self._world = world
         self._access: Access | None = None
         self.address = ""
-        """host:port, once started."""
+        """host:port, after `start`."""
 
     async def start(self, config: BrokerConfig) -> None:
-        """Listen. Raises ConfigError."""
+        """Start to listen. Raises ConfigError."""
         assert config.http_port is not None, "nobody asked for it"
         host = config.http_host
         self._access = Access(self._world, lambda: config if self._broker is None else self._broker.config)
@@ -150,10 +151,9 @@ def why_not_ready(broker: Broker) -> str | None:
 
 
 def what_lags(broker: Broker) -> str | None:
-    """Replicas from before this start that have not caught up with their leader; None if there are none.
-
-    Until then a rolling restart must wait: stopping the next node may leave too few in-sync replicas. Replicas that a
-    reassignment adds may take hours and do not count, nor do those without a leader.
+    """Replicas that existed before this start and have not caught up with their leader; None if there are none. A
+    rolling restart must wait for them: stopping the next node earlier may leave too few in-sync replicas. Replicas that
+    a reassignment adds may take hours and do not count, nor do those of partitions without a leader.
     """
     lagging = []
     for partition in broker.replication.hosting:

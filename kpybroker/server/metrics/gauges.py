@@ -73,7 +73,7 @@ ALL_NAMES = (*GAUGES, *(f"{name}_total" for name in (*COUNTERS, REQUESTS)), TOTA
 
 
 class Gauges:
-    """`count` computes the metrics, `registry` exports them. Request times are measured from the beginning."""
+    """`count` computes the metrics, `registry` exports them. Request times are measured from the start of the node."""
 
     def __init__(self, broker: Broker, server: Server) -> None:
         self._broker = broker

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 64
-"""The most connections; a further one replaces the one that has been idle longest."""
+"""The most connections; a further connection replaces the one that has been idle longest."""
 PER_HOST_MAX = 48
-"""The most connections from one address; a further one replaces another one from there."""
+"""The most connections from one address; a further connection replaces another one from the same address."""
 REQUEST_LIMIT_BYTES = 8192
 """The most bytes of a request's line and headers."""
 RECEIVED_BYTES_MAX = 256 << 10
@@ -35,7 +35,7 @@ METHODS = ("GET", "HEAD")
 
 
 class Page(NamedTuple):
-    """A response. `body` is sent as it is."""
+    """A response. `body` is sent unchanged."""
 
     status: int
     body: bytes
@@ -50,7 +50,7 @@ TLS_HANDSHAKE = b"\x16\x03"
 
 
 class Guard(Protocol):
-    """Says who may read the pages. `tls` is None where they are served without."""
+    """Decides who may read the pages. `tls` is None if they are served without TLS."""
 
     tls: TlsAcceptor | None
 
@@ -58,7 +58,7 @@ class Guard(Protocol):
         """The response to a request from this address that may not read the page; None if it may."""
 
     def spoke_tls(self, host: str) -> None:
-        """A client of this address spoke TLS where there is none."""
+        """A client of this address spoke TLS, but the pages are served without it."""
 
 
 class HttpServer:
@@ -81,7 +81,7 @@ class HttpServer:
         return self._listener.port
 
     def admit(self, connection: HttpConnection) -> bool:
-        """Whether it may stay; if there are too many, an idle connection is closed."""
+        """Whether the connection may stay; if there are too many, an idle connection is closed."""
         for most, of_one_host in ((PER_HOST_MAX, True), (CONNECTIONS_MAX, False)):
             others = [other for other in self.open if not of_one_host or other.host == connection.host]
             if len(others) < most:

@@ -48,7 +48,7 @@ HandleLong = Callable[[Connection, int, Reply, Callable[[], Any]], Any]
 
 
 class Route:
-    """One row of the table, bound to its handler on first use; `count` requests have taken it."""
+    """One row of the table, bound to its handler on first use. `count`: how many requests have used it."""
 
     __slots__ = ("_own", "api", "count", "handle")
 
@@ -99,7 +99,7 @@ class Dispatcher:
             route.go_through(between)
 
     async def answer_here(self, name: str, request: Any) -> Any:
-        """Handle a request of this node's own parts to the active controller: it has no connection, and is not
+        """Handle a request that a part of this node sends to the active controller: it has no connection, and is not
         forwarded."""
         api = api_table.by_name[name]
         call = Call(api.key, api.max, None, "127.0.0.1", 0, side=CONTROLLER)
@@ -313,7 +313,7 @@ def _buffers(api: api_table.Api, version: int, correlation_id: int, response: An
 
 
 async def _rest(work: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
-    """As a coroutine, since a task needs one from Python 3.12 on."""
+    """The rest of the work as a coroutine, which a task needs from Python 3.12 on."""
     return await _resumed(work, waits_for)
 
 

@@ -51,7 +51,8 @@ def forwarding(api: Api, handle: Handle, here: Here | None = None, before: Befor
 
 
 async def _unless_moved(broker: Broker, api: Api, call: Call, request: Any, told: Awaitable[Any]) -> Any:
-    """This node's answer; or, if another node has become the active controller in the meantime, that node's."""
+    """This node's response or, if another node has become the active controller in the meantime, the response of that
+    node."""
     try:
         answered = await told
         if not api.has_error(answered, ErrorCode.NOT_CONTROLLER):

@@ -13,7 +13,7 @@ class Interceptor(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether it wraps requests now."""
+        """Whether this interceptor wraps requests at present."""
 
     def around(self, dispatch: Dispatch, encode: Encode) -> tuple[Dispatch, Encode]:
         """The wrapped functions."""

@@ -57,7 +57,7 @@ async def run_long(
 ) -> Any:
     """The response to a request of many elements, encoded if that takes long. Raises MalformedFrame.
 
-    It holds its place until it is answered, or until it waits for a Reply.
+    The request holds its place until it is answered, or until it waits for a Reply.
     """
     small_bytes = (
         len(frame) if len(frame) <= SMALL_FRAME_BYTES else 0
@@ -105,5 +105,5 @@ def has_many_rows(response: Any) -> bool:
 async def encoded(work: LongWork, version: int, response: Any) -> Any:
     """A response that can be sent at once; one that is already encoded, or a template, is returned as it is."""
     if response is None or isinstance(response, Encoded | Reply | fetch.Response) or type(response) in FORMS:
-        return response  # a Fetch of many rows has a form
+        return response  # a Fetch response with many rows has a template
     return Encoded(await work.through(build_in_turns(response, version)))

@@ -1,9 +1,9 @@
 """Enforces client quotas: a response to a client above its quota tells the client how long to wait (KIP-219).
 
 While no quota is set, none of this runs; `follow` activates and deactivates it. A client's request is charged when it
-has been handled. A Fetch is charged when its response is encoded, since its size is known only then; one that exceeds
-the quota is answered empty, and not charged. Responses are sent at once; the connection then pauses. Requests between
-brokers are not charged.
+has been handled. A Fetch is charged when its response is encoded, since its size is known only then; if it exceeds the
+quota, an empty response is sent instead, and nothing is charged. Responses are sent at once; the connection then
+pauses. Requests between brokers are not charged.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Charge:
         self.wait_ms = 0
         self.pause: Pause | None = None
         self.session_epoch = 0
-        """For a Fetch. The request object may be reused before it is answered."""
+        """The session epoch of a Fetch, as the request object may be reused before it is answered."""
         self.unanswered = False
         """Whether it is a Produce with acks=0."""
 
@@ -124,7 +124,7 @@ class Throttling:
         if not self.is_active:  # the last quota was removed while the connection was in the middle of several frames
             dispatch(connection, frame)
             return
-        outer = self._dispatched, self._charge  # a handler may let another connection continue
+        outer = self._dispatched, self._charge  # a handler may let another connection continue: dispatches nest
         self._dispatched, self._charge = (connection, len(frame)), None
         before = connection.last_reply
         try:
@@ -274,7 +274,7 @@ def _begins_with_the_time(charge: Charge) -> bool:
 
 
 def _spelled_out(charge: Charge, response: Any) -> Any:
-    """The response as an object that can be changed, if it is encoded already or a template."""
+    """The response as an object that can be changed, even if it is already encoded, or a template."""
     api, version = charge.api, charge.call.version
     if isinstance(response, Encoded):
         return parse(api.response, version, memoryview(response))

@@ -18,7 +18,7 @@ from kpybroker.world.stopwatch import perf_counter
 EVERY = 17
 """A prime, so that alternating requests are all measured."""
 OPEN_MAX = 256
-"""The most replies that are tracked; beyond it, all are dropped, since their clients may be gone."""
+"""The most replies that are tracked; beyond this number, all are dropped, since their clients may be gone."""
 _KEY = Struct(">h").unpack_from
 
 Observe = Callable[[str, float], None]

@@ -36,7 +36,7 @@ class AcksNone(Actor):
         run.start(client, self._producer)
 
     async def check(self, auditor: SimClient) -> None:
-        """Sends no request: the partition was read before, which also found duplicates."""
+        """Sends no request: the partition has already been read, and that check also found duplicates."""
         if self._producer is None:
             return
         history, place = self.run.history, self._producer.place

@@ -45,7 +45,7 @@ class Actor:
         """Prepare a new client, before its first request."""
 
     def foundations(self, founder: SimClient) -> list[Preparation]:
-        """What has to be there before anything else."""
+        """What to create before the preparations of all other actors."""
         return []
 
     def preparations(self, founder: SimClient) -> list[Preparation]:
@@ -56,11 +56,12 @@ class Actor:
         """Start its clients, before the first fault."""
 
     async def rest(self) -> bool:
-        """Wait for rest after all faults are repaired, while its clients still run. Returns False after a breach."""
+        """Called after all faults are repaired, while its clients still run: wait until the cluster has settled.
+        Returns False after a breach."""
         return True
 
     async def conclude(self) -> bool:
-        """Do last work when the clients of all actors have stopped. Returns False after a breach."""
+        """Do the last work, after the clients of all actors have stopped. Returns False after a breach."""
         return True
 
     async def check(self, auditor: SimClient) -> None:

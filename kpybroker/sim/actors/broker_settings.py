@@ -1,4 +1,4 @@
-"""Dynamic broker settings (KIP-226): no value ends a node, and DescribeConfigs returns what was set."""
+"""Dynamic broker settings (KIP-226): no value makes a node exit, and DescribeConfigs returns what was set."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ VALUES = {
     "transaction.partition.verification.enable": ("true", "false"),
 }
 """Values at and beyond the bounds. The broker refuses those that it cannot apply or that would shut out all clients.
-None of them shortens logs or refuses what clients write, as then no invariant could tell which records must be
-there."""
+None of them shortens logs or makes brokers refuse what clients write, as then no invariant could say which records must
+be there."""
 Setting = tuple[str, str]
 """(resource name, empty for the whole cluster; config name)."""
 
@@ -69,7 +69,7 @@ class BrokerSettings(Actor):
         self.run.start(client, Adjuster(client, nodes, self))
 
     async def check(self, auditor: SimClient) -> None:
-        """Settings of one broker are asked from that broker, as Kafka requires."""
+        """Settings of one broker are requested from that broker, as Kafka requires."""
         for (name, key), value in self.set.items():
             if (name, key) in self.doubtful:
                 continue
@@ -87,7 +87,7 @@ class BrokerSettings(Actor):
                 )
 
     def look(self) -> None:
-        """A node may end by itself only when its disk fails."""
+        """A node may exit on its own only when its disk fails."""
         history = self.run.history
         has_failed = {"disk_full", "disk_error"} & set(self.run.setup.faults) or history.counts.get("fault bad_file")
         if history.counts.get("ended by itself") and not has_failed:

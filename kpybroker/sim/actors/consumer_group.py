@@ -13,8 +13,8 @@ REST_LIMIT_S = 60.0
 
 
 class SharedGroup(Actor):
-    """`PartitionOwnership` checks that no partition has two owners, also with members of the classic protocol in the
-    group."""
+    """`PartitionOwnership` checks that no partition has two owners, even when members of the classic protocol are in
+    the group."""
 
     @classmethod
     def plays(cls, setup: Setup) -> bool:

@@ -16,7 +16,7 @@ from kpybroker.wire.rpc import elect_leaders
 
 PREFERRED, UNCLEAN = 0, 1
 APART: TopicPartition = ("apart", 0)
-"""Its records may be lost: only this actor writes to it."""
+"""The topic of unclean elections. Its records may be lost, as only this actor writes to it."""
 UNCLEAN_ODDS, ALL_ODDS = 0.4, 0.3
 PACE_S = 3.0
 NOT_NEEDED = int(ErrorCode.ELECTION_NOT_NEEDED)

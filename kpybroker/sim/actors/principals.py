@@ -44,18 +44,18 @@ from kpybroker.topics import TopicPartition
 
 GUARDED: TopicPartition = ("guarded", 0)
 VAULT = "vault"
-"""A topic that only super users may see."""
+"""The topic that only super users may see."""
 SUPER = frozenset({"founder", "auditor", "second auditor", "warden"})
 """Clients that log in as the admin."""
 TIMELESS = frozenset({"abandoner"})
-"""Clients that must get in while clocks are far from right, when tokens have expired or last too long."""
+"""Clients that must get in while clocks are far wrong, and tokens therefore expire too early or last too long."""
 WORKERS = frozenset("pcmkstxwbn")
 """The first letters of the numbered clients that only write and read."""
 TOKENS_MS = (6000, 60_000)
 
 
 class Principals(Actor):
-    """Laws: `laws/admission.py`."""
+    """`laws/admission.py` has its invariants."""
 
     name = "principals"
     odds = 0.25
@@ -138,7 +138,7 @@ HIDDEN = frozenset({VAULT})
 
 
 def _identity(client: SimClient, seed: int) -> Identity:
-    """By a Random of its own, so that a client draws the same as without a login."""
+    """Drawn from a separate Random, so that a client's other draws are the same as without a login."""
     random = Random(f"{seed} login {client.name}")
     if client.name in SUPER:
         return Known(ADMIN, PLAIN, password_of(ADMIN))
@@ -168,7 +168,7 @@ async def _login_of(user: str, auditor: SimClient, node_id: int) -> Login:
 
 
 def _acls() -> list[Acl]:
-    """What users may do; nobody but a super user may do anything with the vault."""
+    """The ACLs of all users; only a super user may do anything with the vault."""
     read, write, delete = Operation.READ, Operation.WRITE, Operation.DELETE
     to_work = (
         (AclResource.TOPIC, (read, write)),

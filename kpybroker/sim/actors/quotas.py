@@ -16,10 +16,11 @@ from kpybroker.wire.rpc import alter_client_quotas, describe_client_quotas
 
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate")
 RATES = {KEYS[0]: (1000.0, 5000.0, 1e9, 1.7e308), KEYS[1]: (2000.0, 20_000.0, 1e9, 1.7e308), KEYS[2]: (1.0, 10.0)}
-"""Without request percentages: they limit a real processor's time, which a seed cannot determine."""
+"""The quotas that are set. Request percentages are missing: they limit a real processor's time, which a seed cannot
+determine."""
 LIMITED: TopicPartition = ("limited", 0)
 BURST_BYTES, BURST_RATE, BURSTS_MAX = 30_000, 1000.0, 20
-"""One such batch exceeds what the quota window allows at that rate."""
+"""One batch of BURST_BYTES exceeds what the quota window allows at BURST_RATE."""
 PACE_S = 3.0
 CLIENT_ID = "client-id"
 Named = tuple[str | None, str]
@@ -48,7 +49,7 @@ class Quotas(Actor):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self.set: dict[Named, float | None] = {}
-        """Quotas that were set with success."""
+        """Quotas that were set successfully."""
         self.doubtful: set[Named] = set()
 
     def preparations(self, founder: SimClient) -> list[Preparation]:

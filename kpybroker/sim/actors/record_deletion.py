@@ -59,7 +59,7 @@ class Deleter:
         self._asked = 0
         """The highest offset of any DeleteRecords request."""
         self._told = HighestOffsets()
-        """The log start that leaders have answered, by leader epoch."""
+        """The log start that leaders have returned, by leader epoch."""
 
     async def run(self) -> None:
         client = self._client

@@ -13,7 +13,7 @@ TEAM_ODDS = 0.5
 
 
 class TransactionClients(Actor):
-    """The package `checks` compares their records at the end with the outcomes that they got."""
+    """At the end, the package `checks` compares their records with the outcomes of their transactions."""
 
     @classmethod
     def plays(cls, setup: Setup) -> bool:

@@ -41,7 +41,7 @@ class Unregistration(Actor):
 
 
 class Unregistrar:
-    """Gives the command directly to the active controller. A request that arrives late could unregister the last
+    """Passes the command directly to the active controller. A request that arrives late could unregister the last
     in-sync replica of a partition, which would be no bug."""
 
     def __init__(self, client: SimClient, run: Run) -> None:

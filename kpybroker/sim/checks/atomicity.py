@@ -10,7 +10,7 @@ from kpybroker.topics import TopicPartition
 
 
 def check_transactions(history: History, found: dict[TopicPartition, list[tuple[int, bytes]]]) -> None:
-    """`found` is what a read_committed consumer reads from every partition."""
+    """`found` has the records that a read_committed consumer reads, for every partition."""
     visible = {value for records in found.values() for _, value in records}
     for transaction in history.transactions:
         shown = [sent for sent in transaction.records if sent.value in visible]

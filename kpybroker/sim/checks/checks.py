@@ -1,4 +1,4 @@
-"""Check the contract at the end of a run: no acknowledged record is lost, none is there twice, and replicas agree."""
+"""Check the contract at the end of a run: no acknowledged record is lost or duplicated, and replicas agree."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def _check_topics(auditor: SimClient) -> None:
 
 
 def check_ledger(run: Run, ledger: Ledger, found: list[tuple[int, bytes]]) -> None:
-    """Compare all records of a partition with what producers and consumers were answered."""
+    """Compare all records of a partition with the answers that producers and consumers got."""
     history, (topic, index) = run.history, ledger.place
     offsets: dict[bytes, int] = {}
     for offset, value in found:

@@ -1,8 +1,8 @@
 """Compare the log ends that nodes report with the batches on their disks: no node may report what is only in memory.
 
-A leader knows the log end of each follower from its fetches, the leader of the quorum that of each voter, and a broker
-how far its own logs are written. Each is compared with the batches in the files: those in the page cache or, with
-`kpybroker.fsync=always` and for voters, those that survive a power loss.
+A leader knows the log end of each follower from its fetches, the leader of the quorum knows the log end of each voter,
+and a broker knows how far its own logs are written. Each log end is compared with the batches in the files: the batches
+in the page cache or, with `kpybroker.fsync=always` and for voters, the batches that survive a power loss.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Files:
     def end(self, storage: Storage, directory: str, *, synced: bool) -> int:
         """The end offset of the last batch in a log's directory; -1 without a file.
 
-        `synced`: of what survives a power loss, which may undo any number of the latest changes of names.
+        `synced`: count only what survives a power loss, which may undo any number of the latest changes of names.
         """
         folder = storage.find(directory)
         if not isinstance(folder, Folder):

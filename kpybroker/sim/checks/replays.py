@@ -62,7 +62,8 @@ def held_by(broker: Broker) -> Held:
 
 
 def _producers(states: ProducerStates) -> dict[int, ProducerFacts]:
-    """Without the timestamps of batches: a snapshot has one per producer, which may be that of a marker."""
+    """Leaves out the timestamps of batches: a snapshot has only one per producer, and it may be the timestamp of a
+    marker."""
     return {
         one.producer_id: ProducerFacts(
             one.producer_epoch, [batch._replace(timestamp=0) for batch in one.batches], one.current_txn_first_offset

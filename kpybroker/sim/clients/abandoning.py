@@ -1,7 +1,7 @@
-"""Timeouts run on true time: a client stops in the middle of a transaction, a generation and a rebalance.
+"""Timeouts do not depend on wall clocks: a client stops in the middle of a transaction, a generation and a rebalance.
 
-At that moment the clocks of the brokers are set back or forward. Still, in true time, the transaction is aborted, the
-member is removed and the rebalance ends within the timeout plus a bound.
+At that moment the clocks of the brokers are set back or forward. Measured without these jumps, the transaction is still
+aborted, the member removed and the rebalance ended within the timeout plus a bound.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class SimClient:
         self.twins = name
         """Clients that fence each other off share this value; liveness requires progress of only one of them."""
         self.identity: Identity | None = None
-        """Who it logs in as; None where there are no logins."""
+        """The identity that it logs in with; None in clusters without logins."""
         self._hidden: frozenset[str] = frozenset()
         self._brokers = dict(brokers)
         self._peers: dict[int, Peer] = {}
@@ -73,11 +73,11 @@ class SimClient:
         self.stopping = True
 
     def log_in_as(self, identity: Identity, hidden: frozenset[str]) -> None:
-        """Log in on each connection. `hidden` are topics that this user may never be shown."""
+        """Log in on each connection. `hidden`: topics that must never be shown to this user."""
         self.identity, self._hidden = identity, hidden
 
     def share(self, transactional_id: str) -> None:
-        """The client shares this transactional id with others, and they fence each other off."""
+        """Called if the client shares this transactional id with others, so that they fence each other off."""
         self.twins = transactional_id
 
     def succeeded(self) -> None:
@@ -219,8 +219,9 @@ class SimClient:
         return int(row.node_id)
 
     async def is_deposed(self, node_id: int, group: str) -> bool:
-        """Whether the node that answered for a group is no longer its coordinator but does not know it: coordinators
-        have no leases. Asks every other node, for as long as one may be unreachable. Raises Unanswered."""
+        """Whether the node that answered for a group has been deposed as its coordinator without knowing it, as
+        coordinators have no leases. Asks every other node, and retries for as long as a node may be unreachable. Raises
+        Unanswered."""
         own = await self._reign(node_id, group)
         if own is None or own.leader_id != node_id:
             return True

@@ -161,7 +161,7 @@ class ConsumerGroupMember:
         return {(await self._client.topic(name)).topic_id: name for name in self._topics}
 
     async def _told(self) -> list[TopicPartitions]:
-        """The owned partitions, as the heartbeat has them."""
+        """The owned partitions, in the form that a heartbeat needs."""
         return [
             TopicPartitions(
                 topic_id=topic_id, partitions=sorted(index for topic, index in self._owned if topic == name)

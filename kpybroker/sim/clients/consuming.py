@@ -70,7 +70,7 @@ class AbortedFilter:
 
 
 class Consumer:
-    """Reads partitions one Fetch after the other. `committed`: with read_committed.
+    """Reads partitions, one Fetch after the other. `committed`: reads with read_committed.
 
     `has_gaps`: offsets may be missing, as the partitions are compacted or lose their oldest records.
     """

@@ -1,4 +1,4 @@
-"""Connections of a client that tries who is let in and what is served: one login each, and nothing is renewed."""
+"""Connections of a client that tests who is let in and what is served: each has one login, which is never renewed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DENIED_TOPIC = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 class Attempt(NamedTuple):
-    """What a login was answered: the reason of a refusal, or the connection and for how long the login is valid."""
+    """The answer to a login: the reason of a refusal, or the connection and for how long the login is valid."""
 
     refusal: str | None
     peer: Peer | None = None
@@ -33,7 +33,7 @@ class Attempt(NamedTuple):
 
 
 class Doors:
-    """The listeners of all nodes, as one client finds them."""
+    """The listeners of all nodes, as one client sees them."""
 
     def __init__(self, client: SimClient, machines: Mapping[int, SimMachine]) -> None:
         self._client = client
@@ -96,7 +96,7 @@ class Doors:
     # ---- what is asked
 
     async def write(self, peer: Peer, place: TopicPartition, topic_id: bytes) -> int:
-        """The code that a Produce of one record is answered with. Raises Unanswered."""
+        """Produce one record. Returns the error code of the response. Raises Unanswered."""
         name, index = place
         batch = bytes(encode_batch([(None, b"x")], timestamp_ms=self._client.wall_ms()))
         data: Any = produce.PartitionProduceData(index=index, records=batch)
@@ -105,7 +105,7 @@ class Doors:
         return int(told.responses[0].partition_responses[0].error_code)
 
     async def read(self, peer: Peer, place: TopicPartition, topic_id: bytes) -> int:
-        """The code that a Fetch of the first records is answered with. Raises Unanswered."""
+        """Fetch the first records. Returns the error code of the response. Raises Unanswered."""
         name, index = place
         row = fetch.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1000)
         topic = fetch.FetchTopic(topic=name, topic_id=topic_id, partitions=[row])
@@ -113,11 +113,11 @@ class Doors:
         return int(told.error_code or told.responses[0].partitions[0].error_code) if told.responses else told.error_code
 
     async def topics(self, peer: Peer) -> set[str]:
-        """The topics in a Metadata of all. Raises Unanswered."""
+        """The topics in a Metadata response for all topics. Raises Unanswered."""
         return {topic.name for topic in (await self.ask(peer, "Metadata", metadata.Request(topics=None))).topics}
 
     async def create_topic(self, peer: Peer, name: str) -> int:
-        """The code that a CreateTopics is answered with. Raises Unanswered."""
+        """Create a topic. Returns the error code of the response. Raises Unanswered."""
         row = create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
         told = await self.ask(peer, "CreateTopics", create_topics.Request(topics=[row]), ADMIN_LIMIT_S)
         return int(told.topics[0].error_code)

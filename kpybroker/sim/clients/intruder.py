@@ -1,4 +1,4 @@
-"""A client that tries to get in without a right, to stay in after its session, and to become somebody else."""
+"""A client that tries to get in without credentials, to stay in after its session, and to become another user."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kpybroker.wire.rpc import metadata
 
 PACE_S = 1.5
 LONG_MS, SHORT_MS = 3_600_000, 2000
-"""Tokens of both are drawn: one outlives each session, one ends it."""
+"""A token is valid for one of these: the longer outlives each session, the shorter ends it."""
 STRANGER = "stranger"
-"""Logs in with tokens only, and has no right."""
+"""A user that logs in with tokens only, and has no rights."""
 BESIDE_MS = 5
-"""Clocks are read in whole milliseconds."""
+"""Allowance for clocks, which are read in whole milliseconds."""
 
 
 class Intruder:
@@ -44,7 +44,7 @@ class Intruder:
                 await client.nap(0.5)
 
     async def _guess(self, node_id: int) -> None:
-        """Log in with what nobody ever had. Raises Unanswered."""
+        """Log in with credentials that no user ever had. Raises Unanswered."""
         random = self._client.random
         mechanism = random.choice(sorted(MECHANISMS))
         expired = bearer(STRANGER, self._doors.wall_ms(node_id) - 60_000)
@@ -73,7 +73,8 @@ class Intruder:
         return found
 
     async def _outstay(self, node_id: int) -> None:
-        """Send a request after the session has ended; half of the time, it was renewed once. Raises Unanswered."""
+        """Send a request after the session has ended; in half of the attempts, the session was renewed once. Raises
+        Unanswered."""
         client = self._client
         found = await self._enter(node_id, STRANGER, client.random.choice((SHORT_MS, LONG_MS)))
         assert found.peer is not None
@@ -96,7 +97,7 @@ class Intruder:
             peer.close()
 
     async def _renewed(self, node_id: int, found: Attempt) -> Attempt:
-        """Log in once more before the end, which a broker has to allow. Raises Unanswered."""
+        """Log in again before the session ends, which a broker has to allow. Raises Unanswered."""
         assert found.peer is not None
         shown = Shown(self._doors.process(node_id))
         again = await self._doors.again(found.peer, bearer(STRANGER, self._client.wall_ms() + LONG_MS))

@@ -22,7 +22,7 @@ from kpybroker.sim.world.history import History
 from kpybroker.wire.rpc import create_delegation_token, sasl_authenticate, sasl_handshake
 
 VERSION = 1
-"""Of SaslHandshake and SaslAuthenticate."""
+"""The version of SaslHandshake and SaslAuthenticate requests."""
 LEFT_MS = 3000
 """A token that is valid for less than this is replaced before a login."""
 CREATED_WITHIN_S = 5.0
@@ -83,7 +83,7 @@ class Created(NamedTuple):
 
 
 async def create_token(peer: Peer, *, owner: str = "", renewer: str = "", lifetime_ms: int = -1) -> Created:
-    """A token of the one who has logged in, or of `owner`. Raises TokenNotGiven, ConnectionError."""
+    """Create a token of the logged-in user, or of `owner`. Raises TokenNotGiven, ConnectionError."""
     renewers = [create_delegation_token.CreatableRenewers(principal_type=USER, principal_name=renewer)]
     request = create_delegation_token.Request(
         owner_principal_type=USER if owner else "",
@@ -98,7 +98,7 @@ async def create_token(peer: Peer, *, owner: str = "", renewer: str = "", lifeti
 
 
 class Visitor(Protocol):
-    """What a login needs of a client."""
+    """The part of a client that a login needs."""
 
     @property
     def history(self) -> History: ...
@@ -113,13 +113,13 @@ class Visitor(Protocol):
 
 
 class Identity(Protocol):
-    """Who a client is, and how it logs in."""
+    """The user of a client, and how it logs in."""
 
     @property
     def user(self) -> str: ...
 
     async def login(self, client: Visitor, node_id: int) -> Login:
-        """What to log in with now. Raises OSError."""
+        """The credentials to log in with now. Raises OSError."""
 
     def refused(self) -> None:
         """A broker has refused the last login."""
@@ -136,7 +136,7 @@ class Known(NamedTuple):
         return Login(self.mechanism, self.user, self.password)
 
     def refused(self) -> None:
-        """It has no other password."""
+        """Nothing to do: the user has no other password."""
 
 
 class Bearer(NamedTuple):
@@ -149,7 +149,7 @@ class Bearer(NamedTuple):
         return bearer(self.user, client.wall_ms() + self.lifetime_ms)
 
     def refused(self) -> None:
-        """The next token may be as good as the last one."""
+        """Nothing to do: each login has a new token anyway."""
 
 
 class TokenHolder:
@@ -169,7 +169,7 @@ class TokenHolder:
         return held.login(self._mechanism)
 
     def refused(self) -> None:
-        """The broker does not know the token yet, or thinks that it has expired: another one may be good."""
+        """The broker does not know the token yet, or thinks that it has expired: get another one."""
         self._held = None
 
     async def _new(self, client: Visitor, node_id: int) -> Created:
@@ -195,7 +195,7 @@ class Session:
         self._identity = identity
 
     async def begin(self) -> None:
-        """Log in, and again before a request that comes when most of the session is over. Raises OSError."""
+        """Log in. Log in again before a request that is sent when most of the session has passed. Raises OSError."""
         lifetime_ms = await self._log_in()
         if lifetime_ms > 0:
             self._peer.renew_with(Renewal(self._again, lifetime_ms).before)

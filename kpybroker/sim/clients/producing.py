@@ -77,7 +77,7 @@ class SimProducer:
                 await self._send_in_order()
             else:
                 await self._send_once()
-            # a producer without faults would write most and find least
+            # a producer that meets no faults would write the most and find the least
             await self._client.nap(self._pace_s * (1 + self._number / self._tires_after))
 
     def _new_sent(self) -> Sent:

@@ -1,4 +1,4 @@
-"""Admin requests about users, ACLs and delegation tokens, and what one broker knows of them."""
+"""Admin requests about users, ACLs and delegation tokens, and requests for what one broker knows of them."""
 
 from __future__ import annotations
 

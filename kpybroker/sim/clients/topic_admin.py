@@ -1,4 +1,4 @@
-"""A client that creates and deletes topics: what was answered must stay true."""
+"""A client that creates and deletes topics: the broker's answers must stay true."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ async def delete_topic(client: SimClient, name: str) -> None:
 
 
 async def use_small_segments(client: SimClient, name: str, kind: int) -> None:
-    """Have the internal topic of a coordinator type created, with small segments. Raises Unanswered, Refused."""
+    """Make a broker create the internal topic of a coordinator type, and give it small segments. Raises Unanswered,
+    Refused."""
     await client.coordinator("anybody", kind)
     await alter_config(client, ResourceType.TOPIC, name, "internal.segment.bytes", INTERNAL_SEGMENT_BYTES)
 

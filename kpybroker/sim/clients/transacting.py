@@ -164,7 +164,7 @@ class TransactionalSession:
                 self._client.forget_coordinator(group)
 
     async def end(self, *, commit: bool) -> None:
-        """Commit or abort. The history has the outcome as far as known, also when this raises."""
+        """Commit or abort. Adds the outcome to the history as far as it is known, even if this raises."""
         client, transaction = self._client, self.transaction
         transaction.ask(commit=commit)
         request = end_txn.Request(

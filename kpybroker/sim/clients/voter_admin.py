@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 CHANGE_LIMIT_S = 10.0
 FEWEST = 2
-"""Fewest voters: with one voter nothing would be lost either, but any fault of it would stop the quorum."""
+"""The least number of voters. With one voter nothing would be lost either, but any fault of that node would stop the
+quorum."""
 UNDECIDED = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_CONTROLLER)
 """Errors after which the change may still happen, or may have happened already."""
 CHANGED_ALREADY = (ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND)
@@ -81,7 +82,7 @@ class VoterAdmin:
             raise Refused(response.error_code)
 
     def check(self, machines: list[SimMachine], history: History) -> None:
-        """The voters of the leader at the end are as answered."""
+        """At the end, the voters of the leader must be those that the answers imply."""
         for machine in machines:
             if machine.node is not None and machine.node.broker.quorum.is_active:
                 found = machine.node.broker.quorum.voters.ids

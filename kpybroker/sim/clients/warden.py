@@ -1,7 +1,7 @@
-"""An admin that grants and takes away, and tries after each change what it has changed: users of SCRAM, ACLs, tokens.
+"""An admin that adds and removes SCRAM users, ACLs and tokens, and tests the effect of each change.
 
-Each round is about a guest of its own, so that a request which arrives late disturbs no other round. After a change the
-warden waits until one broker shows that it knows of it, and then tries at that broker.
+Each round has its own guest user, so that a request that arrives late disturbs no other round. After a change the
+warden waits until one broker shows that it knows of the change, and then tests it on that broker.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from kpybroker.topics import TopicPartition
 
 PACE_S = 2.0
 LOOKS_MAX = 8
-"""How often a broker is asked whether it knows of a change, before the round is given up."""
+"""How often the warden asks a broker whether it knows of a change, before it gives up the round."""
 LOOKS_EVERY_S = 0.5
 LONG_MS = 3_600_000
-"""Far longer than clocks are wrong."""
+"""A lifetime far longer than any clock error."""
 NOT_ALLOWED = int(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
 HOST = "*"
 PREFIX_LENGTH = 4
@@ -59,9 +59,9 @@ class Warden:
         self._guarded = guarded
         self._number = 0
         self.scram: dict[str, bool] = {}
-        """By guest, whether it has a credential of SCRAM, as far as all changes were answered."""
+        """Whether each guest has a SCRAM credential; only for guests whose changes were all answered."""
         self.acls: dict[str, set[Acl]] = {}
-        """By guest, its ACLs, as far as all changes were answered."""
+        """The ACLs of each guest; only for guests whose changes were all answered."""
 
     async def run(self) -> None:
         client = self._client
@@ -148,7 +148,8 @@ class Warden:
     # ---- ACLs
 
     async def _acls(self, guest: str) -> None:
-        """Allow, and deny or allow no longer; all requests come over one connection. Raises Unanswered, Refused."""
+        """Allow operations, then deny them or stop allowing them; all requests use one connection. Raises Unanswered,
+        Refused."""
         client, (topic, index) = self._client, self._guarded
         leader = await client.leader(topic, index)
         node_id, topic_id = leader.node_id, leader.topic_id
@@ -187,7 +188,7 @@ class Warden:
     async def _judge(
         self, guest: str, node_id: int, peer: Peer, topic_id: bytes, *, may: list[Operation] | tuple[Operation, ...]
     ) -> None:
-        """Try both operations at a node that knows the guest's ACLs. Raises Unanswered, Refused."""
+        """Try both operations on a node that knows the guest's ACLs. Raises Unanswered, Refused."""
         client, doors, law = self._client, self._doors, self._law
         wanted = self.acls.get(guest, set())
 
@@ -208,7 +209,7 @@ class Warden:
         law.topics(guest, await doors.topics(peer), {self._guarded[0]})
 
     async def _forwarded(self, guest: str, peer: Peer) -> None:
-        """What the controller decides, it decides for the guest. Raises Unanswered, Refused."""
+        """Check that the controller authorizes a forwarded request for the guest. Raises Unanswered, Refused."""
         doors, law, name = self._doors, self._law, f"of-{guest}"
         why = "no ACL has ever allowed it"
         law.never(f"CreateTopics of {guest}", was_served=await doors.create_topic(peer, name) == 0, why=why)
@@ -277,8 +278,8 @@ class Warden:
     async def _while_valid(
         self, node_id: int, login: Login, password: Login, shown: Shown, password_shown: Shown
     ) -> None:
-        """A token logs in as its owner, who may not create another token with it, but may after a renewal with the
-        password. Raises Unanswered."""
+        """A login with a token gets in as the token's owner, and may not create another token; after the session is
+        renewed with the password, it may. Raises Unanswered."""
         law, doors, user = self._law, self._doors, password.user
         found = await doors.attempt(node_id, login)
         process = doors.process(node_id)
@@ -298,7 +299,7 @@ class Warden:
             found.peer.close()
 
     async def _code_of_creation(self, peer: Peer) -> int:
-        """The code that a CreateDelegationToken is answered with. Raises Unanswered."""
+        """Create a delegation token. Returns the error code of the response. Raises Unanswered."""
         try:
             async with asyncio.timeout(REQUEST_LIMIT_S):
                 await create_token(peer)

@@ -66,7 +66,7 @@ class SimMachine:
         self.skew_ms = 0
         self.process: Process | None = None
         self.wanted = True
-        """Whether a process that ends by itself is started again."""
+        """Whether a process that exits on its own is started again."""
         self.had_disk_trouble = False
         self._runs = 0
         self._config = parse_config(setup.properties)
@@ -139,7 +139,7 @@ class SimMachine:
             self._end(process, "crashed")
 
     def _end(self, process: Process, why: str) -> None:
-        """The process has ended by itself: bury it, and start it again after a while."""
+        """The process has exited on its own: clean up after it, and start it again after a while."""
         self.history.note("node", f"{self.name} {why}")
         self.history.count("ended by itself")
         self.loop.soon_for(self.loop.simulation, self._ended, process)
@@ -181,7 +181,7 @@ class SimMachine:
         self.history.count("directories lost")
 
     def light_fuse(self, changes: int, *, takes_power: Callable[[], bool]) -> None:
-        """The process dies in the middle of the disk change that follows `changes` others."""
+        """Make the process die in the middle of the write that follows `changes` others."""
         process = self.process
         if process is None:
             return

@@ -1,4 +1,4 @@
-"""The settings of nodes that clients and other nodes log in at, and the users of such a cluster."""
+"""The settings of nodes with logins on all listeners, and the users of such a cluster."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kpybroker.sim.cluster.setup import NodeSetup, Setup
 
 LISTENER, CONTROLLER = "SASL_PLAINTEXT", "CONTROLLER"
 NODE, ADMIN = "node", "admin"
-"""Super users: the nodes, and whoever prepares and checks a run."""
+"""Super users: the nodes, and the clients that prepare and check a run."""
 ANN, BOB, CAY, DAN, EVE = "ann", "bob", "cay", "dan", "eve"
-"""Users of PLAIN, of SCRAM-SHA-256, of SCRAM-SHA-512, with delegation tokens, and with OAUTHBEARER tokens."""
+"""Users that log in with PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, delegation tokens, and OAUTHBEARER tokens."""
 OPERATOR = "-operator"
-"""The end of the name of a user who may also administer the cluster."""
+"""The suffix of the names of users who may also administer the cluster."""
 USERS = tuple(f"{name}{role}" for role in ("", OPERATOR) for name in (ANN, BOB, CAY, DAN, EVE))
 SCRAM_USERS = {BOB: "SCRAM-SHA-256", CAY: "SCRAM-SHA-512"}
 BETWEEN_BROKERS = "sasl.mechanism.inter.broker.protocol"
@@ -25,12 +25,12 @@ TOKEN_KEY = "the key of all tokens"
 
 
 def password_of(user: str) -> str:
-    """The password of a user, with PLAIN and with SCRAM."""
+    """The password of a user, for both PLAIN and SCRAM."""
     return f"of {user}"
 
 
 def between_brokers(setup: Setup) -> str:
-    """The mechanism that brokers log in with at other brokers."""
+    """The mechanism with which brokers log in to each other."""
     return setup.nodes[0].properties[BETWEEN_BROKERS]
 
 
@@ -57,7 +57,8 @@ def secured(setup: Setup, random: Random) -> Setup:
 
 
 def _logins_at(listener: str, more: tuple[str, ...]) -> dict[str, str]:
-    """The settings of a listener that offers PLAIN and `more` mechanisms; nodes log in there with any but tokens."""
+    """The settings of a listener that offers PLAIN and `more` mechanisms; nodes may log in with all of them but
+    tokens."""
     own = f'username="{NODE}" password="{password_of(NODE)}"'
     options = {
         PLAIN: " ".join([own, *(f'user_{user}="{password_of(user)}"' for user in (NODE, ADMIN, *USERS))]),

@@ -85,7 +85,7 @@ class Setup:
     outlives_power: bool
     """Whether acknowledged records are on disk; if not, they are in the page caches of all in-sync replicas."""
     survives: tuple[int, ...]
-    """The values of acks whose acknowledged records must survive these faults with these settings."""
+    """The values of acks with which acknowledged records must survive these faults under these settings."""
     replicas: int
     """The largest replication factor of topics."""
     topics: tuple[TopicSetup, ...]
@@ -209,7 +209,8 @@ def _with_outputs(topics: tuple[TopicSetup, ...], most: int, transformers: int) 
 
 
 def _changes_voters(seed: int, brokers: int, chosen: tuple[str, ...]) -> bool:
-    """Uses its own Random. Not with lost directories: a newly formatted one would have the initial voters."""
+    """Uses its own Random. Voters do not change in seeds that lose directories: a newly formatted directory would have
+    the initial voters."""
     may = brokers > 2 and LOST_DIRECTORY not in chosen
     return may and Random(f"voters {seed} {brokers}").random() < VOTERS_ODDS
 

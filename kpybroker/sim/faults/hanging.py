@@ -1,4 +1,4 @@
-"""The fault of a disk that hangs, and the check that the other nodes go on meanwhile."""
+"""The fault of a disk that hangs, and the check that the other nodes continue to work meanwhile."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ RESTART_ODDS = 0.5
 
 
 class Nemesis:
-    """Injects random faults for the time that the setup gives, then repairs everything."""
+    """Injects random faults for the duration in the setup, then repairs everything."""
 
     def __init__(
         self, setup: Setup, machines: list[SimMachine], clients: list[str], fabric: Fabric, history: History
@@ -130,7 +130,8 @@ class Nemesis:
         await self._until_known(machine)
 
     async def _fuse(self, machine: SimMachine) -> None:
-        """The process dies in a disk change; if power loss is among the faults, half of the time with a power loss."""
+        """The process dies in the middle of a write to its disk; if power loss is among the faults, half of the time
+        the machine loses power too."""
         takes_power = "power_loss" in self._setup.faults and self._random.random() < 0.5
         machine.light_fuse(
             self._random.choice((0, 1, 3, 10, 40)), takes_power=lambda: takes_power and self._may_lose_power(machine)
@@ -141,7 +142,8 @@ class Nemesis:
             await self._until_known(machine)
 
     def _may_lose_power(self, machine: SimMachine) -> bool:
-        """Whether all acknowledged records are on its disk, or in the page cache of another in-sync replica."""
+        """Whether all acknowledged records are on the machine's disk, or in the page cache of another in-sync
+        replica."""
         if self._setup.outlives_power:
             return True
         image, node_id = self._newest_image(), machine.setup.node_id
@@ -308,7 +310,7 @@ class Nemesis:
         await self._restart_after_trouble(machine)
 
     async def _bad_file(self, machine: SimMachine) -> None:
-        """Some files of one partition cannot be written, while all other files are good."""
+        """Make some files of one partition unwritable, while all other files are good."""
         parents = [path for path in self._setup.log_dirs if machine.storage.find(path) is not None]
         directories = [f"{path}/{name}/" for path in parents for name in sorted(machine.storage.folder(path).names)]
         found = [path for path in directories if path[:-1].rpartition("-")[2].isdecimal()]

@@ -1,6 +1,6 @@
 """In a group of the consumer protocol (KIP-848) a partition never has two owners at the same time.
 
-A member owns its assigned partitions until it sends that it revoked them, or leaves. The coordinator may fence it no
+A member owns its assigned partitions until it reports that it revoked them, or leaves. The coordinator may fence it no
 earlier than one session timeout after the member sent the last heartbeat that was answered.
 """
 
@@ -13,7 +13,8 @@ from kpybroker.topics import TopicPartition
 
 
 class PartitionOwnership:
-    """The owners of partitions in one group. `session_s`: the session timeout, in true time."""
+    """The owners of partitions in one group. `session_s`: the session timeout, in seconds that no clock change
+    affects."""
 
     def __init__(self, history: History, group: str, session_s: float) -> None:
         self._history = history

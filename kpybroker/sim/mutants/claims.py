@@ -30,7 +30,7 @@ def _takes_into_memory(take: Callable[..., bool]) -> Callable[..., bool]:
 
 
 async def _synced_already(_: MetadataLog) -> None:
-    """Does not wait for the sync."""
+    """Reports records as synced without waiting for the sync."""
 
 
 CLAIMERS = (

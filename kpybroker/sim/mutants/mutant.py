@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 
 class Patch(NamedTuple):
-    """Replaces `target.name` by `instead`."""
+    """Replaces `target.name` with `instead`."""
 
     target: Any
     name: str
@@ -38,6 +38,6 @@ class Mutant(NamedTuple):
 
 
 def force(target: Any, **values: Any) -> None:
-    """Assign attributes of another object, which only a bug does."""
+    """Assign attributes of another object, as no correct code does."""
     for name, value in values.items():
         setattr(target, name, value)

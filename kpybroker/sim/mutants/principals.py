@@ -1,4 +1,4 @@
-"""Mutants that let in, or serve, whom they must not: logins, sessions, tokens, ACLs, forwarded requests."""
+"""Mutants that let in or serve clients that they must refuse: logins, sessions, tokens, ACLs, forwarded requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 ACTOR = ("principals",)
 NODES = ("crash", "pause", "partition", "isolate", "slow_node")
 OF_IMAGE = 6
-"""So many elements of the key of a Metadata response do not depend on the caller."""
+"""How many elements of the key of a cached Metadata response do not depend on the caller."""
 
 
 def _never_ends(during_session: Callable[..., Verdict]) -> Callable[..., Verdict]:
@@ -60,7 +60,7 @@ def _keeps_verdicts(follow: Callable[..., None]) -> Callable[..., None]:
 
 
 _remembered: dict[tuple[bytes, int, str], ScramCredential] = {}
-"""By the secret of a listener, mechanism and user."""
+"""Credentials by the secret of the listener, the mechanism and the user."""
 
 
 def _remembers(find: Callable[..., ScramCredential | None]) -> Callable[..., ScramCredential | None]:
@@ -111,7 +111,7 @@ PRINCIPALS = (
         actors=ACTOR,
     ),
     Mutant(
-        "what ACLs have decided is remembered when they change",
+        "decisions stay cached when ACLs change",
         (Patch(StandardAuthorizer, "follow", _keeps_verdicts(StandardAuthorizer.follow)),),
         NODES,
         brokers=3,
@@ -138,7 +138,7 @@ PRINCIPALS = (
         actors=ACTOR,
     ),
     Mutant(
-        "a forwarded request is the broker's own",
+        "a forwarded request is authorized as the broker's own",
         (Patch(forwarding, "encode_principal", lambda _: encode_principal(Principal("User", NODE))),),
         NODES,
         brokers=3,
@@ -158,7 +158,7 @@ PRINCIPALS = (
         actors=ACTOR,
     ),
     Mutant(
-        "Metadata is answered as it was to another principal",
+        "a cached Metadata response is sent to another principal",
         (
             Patch(Answers, "get", lambda answers, key: _get(answers, _of_nobody(key))),
             Patch(Answers, "keep", lambda answers, key, *rest: _keep(answers, _of_nobody(key), *rest)),

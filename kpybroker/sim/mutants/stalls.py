@@ -21,7 +21,7 @@ def _writes_on_the_loop(log: Log, *, wait: bool = True) -> None:
 
 
 def _forgets_later_ones(behind: WriteBehind, data: bytes, end: int, *, waits: bool) -> None:
-    """Counts what is flushed while a thread writes as written by that thread."""
+    """Counts batches that are flushed while a thread writes as if that thread had written them."""
     if behind._under_way is None:
         behind._chunks.append((data, end))
         behind._files.device.queue(len(data))

@@ -60,7 +60,7 @@ class SimWrite:
 
 
 class SimDisk:
-    """The files of one process. `fuse` is how many more changes it makes before it dies in the middle of one."""
+    """The files of one process. `fuse`: after how many more writes the process dies in the middle of one."""
 
     def __init__(
         self, storage: Storage, loop: VirtualLoop, owner: Owner, number: int, random: Random, wall_ms: Callable[[], int]
@@ -87,14 +87,14 @@ class SimDisk:
             raise Dead
 
     def light_fuse(self, changes: int, on_fuse: Callable[[], None]) -> None:
-        """The process dies in the middle of the change that follows `changes` others."""
+        """Make the process die in the middle of the write that follows `changes` others."""
         self.fuse, self.on_fuse = changes, on_fuse
 
     def put_out_fuse(self) -> None:
         self.fuse = -1
 
     def leave_handles(self, free: int) -> None:
-        """The process may open only `free` more files."""
+        """Let the process open only `free` more files."""
         self.handles_max = self.handles + free
 
     def free_handles(self) -> None:
@@ -102,8 +102,8 @@ class SimDisk:
         self.handles_max = -1
 
     def _change(self, path: str, *, by_thread: bool = False) -> None:
-        """Called before every change. Raises Dead for a dead process or a fuse that ends, OSError for a failing device,
-        and blocks the process if the device stalls."""
+        """Called before every write. Raises Dead for a dead process or when the fuse goes off, OSError for a failing
+        device, and blocks the process if the device stalls."""
         self._look()
         if self.fuse >= 0:
             self.fuse -= 1
@@ -219,7 +219,7 @@ class SimDisk:
         return SimWrite(self, handle, data, offset, self._stalled_s(self._opened[handle].path))
 
     def write_by_thread(self, handle: int, data: bytes, offset: int, took_s: float, left_s: float) -> None:
-        """A write that takes `took_s` on a thread. The loop blocks for `left_s`, if it needs the result earlier. Raises
+        """Write on a thread, which takes `took_s`. The loop blocks for `left_s` if it needs the result earlier. Raises
         OSError."""
         if left_s > 0:
             self._loop.block(self._owner, left_s)

@@ -21,7 +21,7 @@ ON_ITS_WAY_S = 60.0
 
 @dataclass(slots=True)
 class Sent:
-    """A record that a producer has sent, and what became of it."""
+    """A record that a producer has sent, and its outcome."""
 
     value: bytes
     """Unique to this record."""
@@ -56,7 +56,7 @@ class SentTransaction:
     records: list[Sent] = field(default_factory=list)
     commit_asked: bool = False
     is_committed: bool | None = None
-    """The outcome that the coordinator has answered; None if it is unknown."""
+    """The outcome that the coordinator has returned; None if it is unknown."""
 
     def add(self, sents: list[Sent]) -> None:
         """The producer sends these records in the transaction."""
@@ -74,7 +74,7 @@ class SentTransaction:
 
 
 class HighestOffsets:
-    """The highest offset that leaders have answered, by leader epoch."""
+    """The highest offset that leaders have returned, by leader epoch."""
 
     __slots__ = ("_ends",)
 
@@ -82,12 +82,12 @@ class HighestOffsets:
         self._ends: dict[int, int] = {}
 
     def least(self, epoch: int) -> int:
-        """The offset below which a leader of this epoch or a later one must not answer. A deposed leader that does not
-        know it yet may be behind, as leaders have no leases."""
+        """The lowest offset that a leader of this epoch or a later one may return. A leader that has been deposed and
+        does not know it yet may be behind, as leaders have no leases."""
         return max((end for known, end in self._ends.items() if known <= epoch), default=0)
 
     def of(self, epoch: int) -> int:
-        """The highest offset that leaders of exactly this epoch have answered."""
+        """The highest offset that leaders of exactly this epoch have returned."""
         return self._ends.get(epoch, 0)
 
     def reached(self, epoch: int, end: int) -> None:
@@ -96,7 +96,7 @@ class HighestOffsets:
 
 @dataclass(slots=True)
 class Ledger:
-    """One partition, as clients have seen it."""
+    """The records of one partition, as clients have seen them."""
 
     place: TopicPartition
     sent: dict[bytes, Sent] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class Commits:
 
 @dataclass(slots=True)
 class TopicFate:
-    """Whether a topic that was created or deleted during the run must exist at its end; None if unknown."""
+    """Whether a topic that was created or deleted during the run must exist at the end of the run; None if unknown."""
 
     must_exist: bool | None = None
 

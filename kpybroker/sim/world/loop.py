@@ -20,7 +20,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 EPOCH_S = 1000.0
-"""Start of the monotonic clock. It is not zero, so that no code relies on that."""
+"""Start of the monotonic clock; not zero, so that no code can rely on a clock that starts at zero."""
 TURNS_MAX = 1_000_000
 _TASKS_LOOKED_THROUGH = 64
 
@@ -196,7 +196,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self.at_for(self.simulation, self._now + seconds, self.go_on, owner)
 
     def bury(self, owner: Owner) -> None:
-        """SIGKILL: the owner is dead before the `finally` blocks of its tasks run, which this does."""
+        """SIGKILL: mark the owner as dead, and then run the `finally` blocks of its tasks."""
         owner.alive = False
         owner.deferred.clear()
         tasks = [task for task in (ref() for ref in owner.tasks) if task is not None and not task.done()]

@@ -55,7 +55,7 @@ class Fabric(Wires):
                 transport.peer.reset()
 
     def kill(self, owner: Owner, address: str) -> None:
-        """The process is dead: its host closes its sockets, or, without power, sends nothing."""
+        """The process is dead: its host closes its sockets or, if it has no power, sends nothing."""
         host = self.host(address)
         for port, listener in list(host.listeners.items()):
             if listener.owner is owner:

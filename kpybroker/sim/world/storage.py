@@ -133,7 +133,8 @@ class Folder:
                 self.names[name] = node
 
     def lose_power(self, random: Random) -> int:
-        """Undo a random number of changes of names, and of all that is below; returns how many changes were lost."""
+        """Undo a random number of changes of names here, and of changes to everything below; returns how many changes
+        were lost."""
         count = len(self.changes)
         kept = random.choice((0, random.randint(0, count), count)) if count else 0
         for number in range(count - 1, kept - 1, -1):
@@ -190,7 +191,7 @@ class Storage:
         self.bad_files = (prefix, suffix, error)
 
     def stall(self, until_s: float, below: str | None = None) -> None:
-        """No sync in this directory, or in that of the last stall, completes before `until_s`."""
+        """Let no sync in this directory complete before `until_s`; by default, in the directory of the last stall."""
         self.stalled_until_s = until_s
         if below is not None:
             self.stalled_below = below
@@ -234,7 +235,7 @@ class Storage:
         self.used_bytes = 0
 
     def copy(self) -> Storage:
-        """A disk with the same content, all of it durable, and without faults."""
+        """Return a disk with the same content, all of it durable, and without faults."""
         other = Storage()
         other.root = self.root.copy()
         other.used_bytes = self.used_bytes

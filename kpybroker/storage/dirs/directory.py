@@ -196,7 +196,9 @@ def _read(world: World, path: str, node_id: int, lock: int) -> Directory | None:
         raise ConfigError(f"cannot read {where}: {error}; restore it, nothing was touched") from error
     version = found.get("version")
     if version != "1":
-        raise ConfigError(f"{where} has version {version}, and version 1 is known here; nothing was touched")
+        raise ConfigError(
+            f"{where} has version {version}, but this kpybroker reads only version 1; nothing was touched"
+        )
     their_node = found.get("node.id", "")
     if their_node != str(node_id):
         raise ConfigError(

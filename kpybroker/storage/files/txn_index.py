@@ -76,7 +76,9 @@ class TxnIndex:
         found = []
         for version, *entry in _ENTRY.iter_unpack(content):
             if version != _VERSION:
-                raise Damage(f"{self._path}: an entry of version {version}, and version {_VERSION} is known here")
+                raise Damage(
+                    f"{self._path}: an entry of version {version}, but this kpybroker reads only version {_VERSION}"
+                )
             found.append(AbortedTransaction(*entry))
         return found
 

@@ -122,7 +122,7 @@ class Reader:
                     await ask.segment.load_indexes_cold()
                     chunk = b""
                 if ask.segment.deleted:
-                    # the bytes may be from the segment in its place, whose next batch may begin after that one
+                    # the bytes may be those of the segment that replaced it, where a later batch may be in this place
                     raise SegmentGone(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment has been deleted")
                 ask = plan.send(chunk)
         except StopIteration as done:
@@ -215,9 +215,10 @@ class Reader:
 def _walk(
     segment: Segment, position: int, chunk: Buffer, at: int, limit: int, upper: int, segment_end: int
 ) -> tuple[int, int]:
-    """Scan the headers of a chunk from `at` on: where the last whole batch below `limit` and `upper` ends, and -1.
+    """Scan the headers of a chunk from `at` on. Returns the end of the last whole batch below `limit` and `upper`, and
+    -1.
 
-    If no batch follows there, the offset that it should have, instead of -1.
+    If the bytes after it are not a batch, returns the offset that the missing batch should have, instead of -1.
     """
     end = segment.base_offset
     while at < limit:

@@ -1,8 +1,8 @@
 """`kpybroker storage repair`: repairs a partition without losing more data. Deletes nothing.
 
 A damaged segment is first copied beside the directory, then rewritten with its sound batches; the offsets of removed
-batches become a gap, as cleaning leaves them. The broker's own recovery rebuilds indexes, leader epochs and producer
-state. Afterwards everything below the recovery point in the checkpoint is on disk.
+batches become a gap, like those that compaction leaves. The broker's own recovery rebuilds indexes, leader epochs and
+producer state. Afterwards everything below the recovery point in the checkpoint is on disk.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ def way_out(checked: Checked, key: TopicPartition) -> str | None:
     if checked.has_hole:
         return (
             "the metadata log cannot lose a batch: restore the directory, or, if other controllers have it, "
-            f"take {checked.path} away so that it is fetched again"
+            f"move {checked.path} elsewhere so that it is fetched again"
         )
     if any(path.endswith(".checkpoint") for path in checked.unreadable):
         return (
-            "a start ignores this metadata snapshot and uses the one before it; if there is none, restore the directory"
+            "at its next start, the node ignores this metadata snapshot and uses the one before it; if there is none, "
+            "restore the directory"
         )
     return None
 
@@ -118,14 +119,14 @@ def _made_anew(world: World, directory: str, key: TopicPartition, marks: Marks) 
 
 
 def note_ends(world: World, path: str, marks: Marks, ends: dict[TopicPartition, int]) -> None:
-    """Save the recovery point, so that a recovery does not take the gaps for the end. Raises OSError."""
+    """Save the recovery points, so that a recovery does not mistake a gap for the end of a log. Raises OSError."""
     rows = {**marks.recovery_points, **{key: end for key, end in ends.items() if key[0] != METADATA_TOPIC}}
     write_offsets(world.disk, f"{path}/{RECOVERY_POINTS}", rows, sync=True)
     world.disk.sync_directory_blocking(path)
 
 
 def set_aside(world: World, checked: Checked, aside: str) -> None:
-    """Set aside the checkpoints of the directory that cannot be read. Raises OSError."""
+    """Set aside the directory's unreadable checkpoints. Raises OSError."""
     world.disk.mkdir(aside)
     for file in checked.unreadable:
         _copy(world, file, f"{aside}/{file.rpartition('/')[2]}")
