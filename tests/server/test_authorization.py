@@ -1,5 +1,5 @@
-"""Every API asks the authorizer. What each tells a user who lacks one operation: compat_tests/test_authorization.py,
-and that no API is left out there: test_authorization_matrix.py."""
+"""Every API asks the authorizer. compat_tests/test_authorization.py tests how each answers a user who lacks one
+operation, and test_authorization_matrix.py that no API is left out there."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_what_is_told_of_settings_is_decided_in_turns(with_broker: WithBroker) -
 
 
 def test_a_fetch_of_a_follower_is_short_before_anybody_is_asked(with_broker: WithBroker) -> None:
-    """Also of one that is no follower: its partitions are refused at once."""
+    """This includes a Fetch of a client that is no follower: its partitions are refused at once."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         node.broker.metadata.authorizer = Closed()

@@ -33,7 +33,7 @@ HALF = f"t-0.{7:032x}"
 
 
 def in_b(storage: Storage) -> list[str]:
-    """The suffixes of the partition's directories there."""
+    """The suffixes of the partition's directories in /d/b."""
     return ["-" + name.rpartition("-")[2] for name in VirtualWorld(storage).disk.list("/d/b") if name[:2] == "t-"]
 
 
