@@ -54,7 +54,8 @@ def test_nothing_of_a_node_is_for_other_users(tmp_path: Path, generous: None) ->
 
 
 def test_what_others_wrote_is_hidden_where_it_has_secrets(tmp_path: Path, generous: None) -> None:
-    """By Apache Kafka or an earlier version: the permissions of the metadata's directory hide its files."""
+    """Apache Kafka or an earlier version may have written the files: the permissions of the metadata's directory hide
+    them."""
     data = tmp_path / "data"
     run_scenario(data, use)
     for path in (data, *data.rglob("*")):

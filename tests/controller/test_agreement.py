@@ -71,7 +71,7 @@ def histories(draw: st.DrawFn) -> list[Any]:
 @settings(deadline=None, max_examples=150)
 @given(histories(), st.data())
 def test_the_state_and_the_image_agree_on_every_history(records: list[Any], data: st.DataObject) -> None:
-    """Also for records that do not fit the state: the records in an aborted transaction never existed."""
+    """This includes records that do not fit the state, as the records in an aborted transaction never existed."""
     state, image, at = ControllerState(), Image(), 0
     while at < len(records):
         upto = data.draw(st.integers(at + 1, len(records)))

@@ -52,7 +52,7 @@ REFUSALS = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 LEAVE_OUT = {"ListGroups", "ListTransactions"}
-"""Their lists are empty for a caller without any right."""
+"""APIs whose lists are empty for a caller without any right."""
 OF_TOKENS = {"CreateDelegationToken", "DescribeDelegationToken"}
 """Refused without a login, before the authorizer is called (tests/handlers/test_create_delegation_token.py).
 """
@@ -264,7 +264,8 @@ CLUSTER_, GROUP_, TOPIC_ = (
 def test_many_refusals_are_made_in_turns(
     with_broker: WithBroker, request_: Any, version: int, but: AclResource | None, code: ErrorCode
 ) -> None:
-    """Those of many rows, and of one row with many elements; the response is the same as if it was made at once."""
+    """This holds for refusals of many rows, and of one row with many elements; the response is the same as one made at
+    once."""
     api = next(api for api in API if api.request is type(request_))
 
     async def scenario(_: Peer, node: Node) -> None:

@@ -135,7 +135,7 @@ def test_both_halves_stay_while_there_are_two() -> None:
 
 @pytest.mark.parametrize("target", ["/d/a", "/d/b"])
 def test_a_move_that_cannot_be_completed_takes_its_directory_offline(target: str) -> None:
-    """Or refuses the start, if the metadata log is there."""
+    """If the metadata log is there, the node refuses to start instead."""
     source = next(path for path in PATHS if path != target)
     storage = interrupted(source, target)
     storage.bad_files = f"{target}/t-0", "", 5
