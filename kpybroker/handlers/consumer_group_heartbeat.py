@@ -47,6 +47,4 @@ def check_served(broker: Broker) -> None:
     if not broker.metadata.image.features.get(GROUP_FEATURE, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The feature {GROUP_FEATURE} is 0 in this cluster.")
     if PROTOCOL not in broker.config.group_coordinator_rebalance_protocols:
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_VERSION, "group.coordinator.rebalance.protocols does not name the consumer protocol."
-        )
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)

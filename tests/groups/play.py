@@ -269,7 +269,7 @@ def _given(assignment: bytes) -> str:
     """A readable assignment: the topics of a consumer's assignment, or the text that scripts invent."""
     if not assignment.startswith(b"\0"):
         return assignment.decode()
-    topics = read_assignment(assignment).items()
+    topics = read_assignment(assignment).partitions.items()
     return ",".join(f"{name}:{'+'.join(map(str, partitions))}" for name, partitions in topics) or "nothing"
 
 

@@ -33,6 +33,15 @@ class Subscription(NamedTuple):
     rack_id: str | None
 
 
+class Assignment(NamedTuple):
+    """The partitions that a leader assigned to a member."""
+
+    partitions: Mapping[str, Sequence[int]]
+    """By topic."""
+    user_data: bytes
+    """What a custom assignor tells the member; empty for Kafka's own assignors."""
+
+
 def read_subscription(data: bytes) -> Subscription:
     """Raises MalformedFrame."""
     version = _version(data)
@@ -41,12 +50,12 @@ def read_subscription(data: bytes) -> Subscription:
     return Subscription(tuple(said.topics), owned, said.generation_id, said.rack_id)
 
 
-def read_assignment(data: bytes) -> dict[str, Sequence[int]]:
-    """Topic -> partitions; empty for an empty assignment. Raises MalformedFrame."""
+def read_assignment(data: bytes) -> Assignment:
+    """Return the assignment of a member; an empty one for no bytes. Raises MalformedFrame."""
     if not data:
-        return {}
+        return Assignment({}, b"")
     said, _ = parse_prefix(ConsumerProtocolAssignment, min(_version(data), LAST_VERSION), data, _LENGTH.size)
-    return _by_topic(said.assigned_partitions)
+    return Assignment(_by_topic(said.assigned_partitions), bytes(said.user_data or b""))
 
 
 def _by_topic(rows: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:

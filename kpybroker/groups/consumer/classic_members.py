@@ -7,7 +7,7 @@ join again (REBALANCE_IN_PROGRESS in a heartbeat response) whenever there is a p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
@@ -35,7 +35,7 @@ class ClassicMembers:
     def join(self, group: ConsumerGroup, command: Join, member_id: str, step: Step) -> join_group.Response:
         """`member_id` is used for a member that has none yet. Answers at once: no member waits for the others."""
         request = command.request
-        said = self._check_join(group, request)
+        self._check_join(group, request)
         known = self._known(group, request)
         if known is None:
             self._check_room(group)
@@ -43,6 +43,8 @@ class ClassicMembers:
                 return join_group.Response(
                     error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id, protocol_name=None
                 )
+        said = _subscription(request)
+        if known is None:
             member = ConsumerMember(request.member_id or member_id, request.group_instance_id)
         elif known.member_id != request.member_id:
             member = self._steps.replace(group, known, member_id, step)
@@ -56,10 +58,9 @@ class ClassicMembers:
         self._steps.reconcile(group, member, _owned(member, said, self._steps.image()), step)
         self._steps.begin_session(group, member, step.now_ms)
         self._steps.wait_for_sync(group, member, step)
-        if group.all_classic and known is not None:
-            self._steps.on_all_classic(
-                group, step
-            )  # it was the last member with the consumer protocol, and has returned with the classic one
+        if group.all_classic and known is not None and request.group_instance_id is not None:
+            # the last member with the consumer protocol was static, and has returned with the classic protocol
+            self._steps.on_all_classic(group, step, False)
         return join_group.Response(
             generation_id=member.current.epoch,
             protocol_type=CONSUMER,
@@ -67,7 +68,10 @@ class ClassicMembers:
             member_id=member.member_id,
         )
 
-    def _check_join(self, group: ConsumerGroup, request: join_group.Request) -> Subscription:
+    def _check_join(self, group: ConsumerGroup, request: join_group.Request) -> None:
+        settings = self._steps.settings
+        if not (settings.may_upgrade or settings.may_downgrade):
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if request.protocol_type != CONSUMER or not request.protocols:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         offered = {each.name for each in request.protocols}
@@ -76,11 +80,6 @@ class ClassicMembers:
                 offered &= {each.name for each in member.classic.supported_protocols}
         if not offered:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        try:
-            return read_subscription(bytes(request.protocols[0].metadata))
-        except MalformedFrame as malformed:
-            # Kafka has no better error code either
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(malformed)) from None
 
     def _known(self, group: ConsumerGroup, request: join_group.Request) -> ConsumerMember | None:
         if request.group_instance_id is None:
@@ -146,7 +145,7 @@ class ClassicMembers:
         return sync_group.Response(
             protocol_type=CONSUMER,
             protocol_name=protocol,
-            assignment=given(member, subscription, self._steps.image()),
+            assignment=given(member.current.assigned, subscription, self._steps.image()),
         )
 
     # -- Heartbeat ------------------------------------------------------------------------------------------------
@@ -200,6 +199,14 @@ class ClassicMembers:
         return codes
 
 
+def _subscription(request: join_group.Request) -> Subscription:
+    """Raises UNKNOWN_SERVER_ERROR for a malformed subscription: Kafka has no better error code either."""
+    try:
+        return read_subscription(bytes(request.protocols[0].metadata))
+    except MalformedFrame as malformed:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(malformed)) from None
+
+
 def _leaving(group: ConsumerGroup, identity: leave_group.MemberIdentity) -> ConsumerMember:
     instance_id = identity.group_instance_id
     if instance_id is None:
@@ -223,11 +230,11 @@ def owned_places(topics: Mapping[str, Sequence[int]], image: Image) -> frozenset
     )
 
 
-def given(member: ConsumerMember, subscription: bytes, image: Image) -> bytes:
+def given(places: Iterable[TopicIdPartition], subscription: bytes, image: Image) -> bytes:
     """A classic member's assignment, in the version of its own subscription. That subscription may be malformed: a
     member has several protocols, and the subscription of only one of them was parsed earlier."""
     topics: dict[str, Any] = {}
-    for topic_id, partitions in records.by_topic(member.current.assigned).items():
+    for topic_id, partitions in records.by_topic(places).items():
         topic = image.topic_by_id(topic_id)
         if topic is not None:
             topics[topic.name] = partitions

@@ -97,7 +97,9 @@ class ConsumerGroups(GroupKind):
         """Raises GROUP_ID_NOT_FOUND."""
         group = self.groups.get(group_id)
         if group is None:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+            is_other = self._kinds.of(group_id) is not None
+            why = f"Group {group_id} is not a consumer group." if is_other else f"Group {group_id} not found."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, why)
         return group
 
     def _find_or_make(self, group_id: str, step: Step) -> ConsumerGroup:
@@ -107,8 +109,8 @@ class ConsumerGroups(GroupKind):
             group = self.groups[group_id] = ConsumerGroup(group_id)
         return group
 
-    def _downgrade(self, group: ConsumerGroup, step: Step) -> bool:
-        return self._migration.downgrade(group, step)
+    def _downgrade(self, group: ConsumerGroup, step: Step, rebalances: bool) -> bool:
+        return self._migration.downgrade(group, step, rebalances=rebalances)
 
     def give_way(self, group_id: str, step: Step) -> None:
         if not self.groups[group_id].members:
@@ -141,7 +143,7 @@ class ConsumerGroups(GroupKind):
             member_id = self._classic.new_member_id(command)
             step.answer(ticket, self._classic_members.join(group, command, member_id, step))
         except KafkaError as refusal:
-            step.answer(ticket, refused_join(refusal.code, command.request.member_id))
+            step.answer(ticket, refused_join(refusal.code, ""))
 
     def sync(self, ticket: Any, command: Sync, step: Step) -> None:
         """Answer a SyncGroup."""

@@ -17,10 +17,16 @@ from kpybroker.groups.classic.records import group_tombstone
 from kpybroker.groups.classic.subscription import Subscription, read_assignment, read_subscription
 from kpybroker.groups.consumer import records
 from kpybroker.groups.consumer.classic_members import given, owned_places
-from kpybroker.groups.consumer.group import ConsumerGroup, ConsumerMember, CurrentAssignment, MemberState
+from kpybroker.groups.consumer.group import NOTHING, ConsumerGroup, ConsumerMember, CurrentAssignment, MemberState
 from kpybroker.groups.consumer.transitions import Transitions
 from kpybroker.groups.ground.step import Step
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicProtocol
+
+CUSTOM_ASSIGNOR = (
+    "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor "
+    "before re-attempting the upgrade"
+)
+"""Kafka's words. An assignor that Kafka does not have depends on its user data, which the coordinator cannot make."""
 
 
 class ConsumerGroupStore(Protocol):
@@ -66,15 +72,19 @@ class Migration:
     def _check_upgrade(self, classic: ClassicGroup) -> dict[str, Subscription]:
         """The members' subscriptions. Raises GROUP_ID_NOT_FOUND."""
         if not self._steps.settings.may_upgrade:
-            raise _no_upgrade(classic, "the online upgrade is disabled")
+            raise _no_upgrade(classic, "online upgrade is disabled")
         if classic.protocol_type != CONSUMER:
             raise _no_upgrade(classic, "the group does not use the consumer embedded protocol")
         if len(classic.members) >= self._steps.settings.consumer_max_size:
             raise _no_upgrade(classic, "the group size exceeds the consumer group maximum size")
         try:
-            return {each.member_id: _subscription(each, classic.protocol) for each in classic.members.values()}
+            assignments = {each.member_id: read_assignment(each.assignment) for each in classic.members.values()}
+            said = {each.member_id: _subscription(each, classic.protocol) for each in classic.members.values()}
         except MalformedFrame:
             raise _no_upgrade(classic, "the embedded consumer protocol is malformed") from None
+        if any(each.user_data for each in assignments.values()):
+            raise _no_upgrade(classic, CUSTOM_ASSIGNOR)
+        return said
 
     def _adopt(
         self, group: ConsumerGroup, classic: ClassicGroup, known: ClassicMember, said: Subscription, now_ms: int
@@ -94,10 +104,7 @@ class Migration:
 
     def _current(self, group: ConsumerGroup, classic: ClassicGroup, known: ClassicMember) -> CurrentAssignment:
         """A classic member's assignment; if two members have the same partition, the first one keeps it."""
-        try:
-            has = owned_places(read_assignment(known.assignment), self._steps.image())
-        except MalformedFrame:
-            has = frozenset()
+        has = owned_places(read_assignment(known.assignment).partitions, self._steps.image())
         free = sorted(place for place in has if place not in group.owners)
         epoch = classic.generation
         return CurrentAssignment(epoch, epoch, MemberState.STABLE, dict.fromkeys(free, epoch))
@@ -127,8 +134,11 @@ class Migration:
 
     # -- down -----------------------------------------------------------------------------------------------------
 
-    def downgrade(self, group: ConsumerGroup, step: Step) -> bool:
-        """Convert a group whose members all use the classic protocol. Returns False if the settings forbid it."""
+    def downgrade(self, group: ConsumerGroup, step: Step, *, rebalances: bool) -> bool:
+        """Convert a group whose members all use the classic protocol. Returns False if the settings forbid it.
+
+        Each member gets its target as its assignment. Without a rebalance, it keeps that in this generation.
+        """
         settings = self._steps.settings
         if not settings.may_downgrade or len(group.members) > settings.group_max_size:
             return False
@@ -145,10 +155,12 @@ class Migration:
         classic.continue_from(group.epoch, step.wall_ms)
         for known in group.members.values():
             member = classic.members[known.member_id]
-            member.assign(given(known, member.metadata(classic.protocol or ""), self._steps.image()))
+            target = group.targets.get(known.member_id, NOTHING)
+            member.assign(given(target, member.metadata(classic.protocol or ""), self._steps.image()))
         self._classic[group.group_id] = classic
         self._rebalance.keep(classic, step)
-        self._rebalance.prepare(classic, step)
+        if rebalances:
+            self._rebalance.prepare(classic, step)
         return True
 
 

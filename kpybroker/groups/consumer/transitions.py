@@ -37,8 +37,8 @@ class Transitions:
     """Changes groups, and writes the changes.
 
     - image: returns the metadata.
-    - on_all_classic: called when the last member of the consumer protocol has left classic ones behind; True if the
-      group was converted to a classic one.
+    - on_all_classic: called with a group whose members all use the classic protocol now, and with whether they have to
+      rebalance if it is converted to a classic group. Returns whether it was converted.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Transitions:
         settings: GroupSettings,
         timers: Timers,
         image: Callable[[], Image],
-        on_all_classic: Callable[[ConsumerGroup, Step], bool],
+        on_all_classic: Callable[[ConsumerGroup, Step, bool], bool],
     ) -> None:
         self.settings = settings
         self.timers = timers
@@ -264,7 +264,7 @@ class Transitions:
             for record in records.member_tombstones(group.group_id, member.member_id):
                 step.write(record)
             self.drop_unused(group, member.regex, step)
-        if group.all_classic and self.on_all_classic(group, step):
+        if group.all_classic and self.on_all_classic(group, step, True):
             return
         group.bump(metadata_hash(self.partitions(group.topics())))
         step.write(records.epoch_record(group))
