@@ -70,7 +70,7 @@ async def get(peer: Peer, topic: str, offset: int, **facts: Any) -> Any:
 
 
 async def turns_while(work: Awaitable[Any]) -> int:
-    """Counts how many turns of the loop everything else gets until this is done."""
+    """Count how many turns of the loop all other work gets until this task is done."""
     working = asyncio.ensure_future(work)
     turns = 0
     while not working.done():

@@ -14,7 +14,7 @@ from mypy.types import Type
 
 CODE = ErrorCode("foreign-assignment", "An attribute is assigned outside the file of its class", "kpybroker")
 OWN = ("self", "cls")
-"""Left to tests/test_layers.py."""
+"""Assignments on `self`, which tests/test_layers.py checks."""
 MESSAGES = ("kpybroker.wire.rpc.", "kpybroker.wire.stored.")
 
 

@@ -1,4 +1,4 @@
-"""A client of TLS 1.3 that asks for new keys again and again, which Python's own module cannot do (RFC 8446, 4.6.3)."""
+"""A TLS 1.3 client that requests new keys again and again, which Python's own module cannot do (RFC 8446, 4.6.3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _SEND = _function("SSL_do_handshake", ctypes.c_int, ctypes.c_void_p)
 
 
 def updates_until_it_ends(handle: int, most: int) -> int:
-    """Shake hands over a blocking socket, then send updates; how many the kernel took before the peer hung up."""
+    """Shake hands over a blocking socket, then send updates. Returns how many the kernel took before the peer hung
+    up."""
     session = _NEW(_CONTEXT(_METHOD()))
     try:
         _SET_SOCKET(session, handle)

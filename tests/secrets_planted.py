@@ -12,7 +12,7 @@ class Planted:
     def __init__(self) -> None:
         self._numbers = count(100)
         self._forms: dict[str, str] = {}
-        """What each secret belongs to, by each of its forms."""
+        """Form of a secret -> what the secret belongs to."""
 
     def secret(self, of: str) -> str:
         """Return a new secret, which belongs to `of`."""

@@ -101,7 +101,7 @@ def pods() -> list[dict[str, str]]:
 
 
 def expanded(argument: str, environment: dict[str, str]) -> str:
-    """With $(NAME) replaced, as the kubelet does."""
+    """The argument with $(NAME) replaced, as the kubelet does."""
     return re.sub(r"\$\((\w+)\)", lambda variable: environment[variable[1]], argument)
 
 
@@ -160,13 +160,13 @@ def test_probes_request_served_paths() -> None:
 
 
 def in_the_runbook(language: str) -> list[str]:
-    """Its blocks in this language."""
+    """The blocks of the runbook in this language."""
     page = (DEPLOY.parent / "docs" / "runbook.md").read_text()
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
 def patched(manifest: dict[str, Any], patch: list[dict[str, Any]]) -> dict[str, Any]:
-    """With the `add` operations of a JSON patch (RFC 6902)."""
+    """The manifest with the `add` operations of a JSON patch (RFC 6902) applied."""
     found = copy.deepcopy(manifest)
     for step in patch:
         assert step["op"] == "add", "this test knows no other one"

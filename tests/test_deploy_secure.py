@@ -52,13 +52,13 @@ HEADLESS = patched("Service", "kpybroker-headless")
 
 
 def environment(pod: int) -> dict[str, str]:
-    """What the downward API gives to a pod."""
+    """The environment that the downward API gives to a pod."""
     facts = {"POD_NAME": f"kpybroker-{pod}", "NAMESPACE": NAMESPACE, "NODE_ID": str(pod)}
     return {row["name"]: facts[row["name"]] for row in CONTAINER["env"] if "valueFrom" in row}
 
 
 def settings(pod: int) -> dict[str, str]:
-    """What a pod is started with: the properties of the ConfigMap, and its own arguments over them."""
+    """The settings that a pod is started with: the properties of the ConfigMap, overridden by its own arguments."""
     command, config, *rest = (expanded(argument, environment(pod)) for argument in CONTAINER["args"])
     assert (command, config) == ("serve", f"--config={ETC}/settings/server.properties")
     own = dict(parse_setting(argument.removeprefix("--set=")) for argument in rest)
@@ -135,7 +135,7 @@ class Mounted:
 
 
 def secret(authority: Signed, *, days: int) -> dict[str, str]:
-    """As cert-manager fills it, for nodes that are all on this machine."""
+    """The files of a Secret as cert-manager fills it, for nodes that are all on this machine."""
     name = x509.Name([each for each in name_of("kpybroker") if each.oid == x509.NameOID.COMMON_NAME])
     signed = sign("kpybroker", authority, name=name, hosts=LOCAL, days=days)
     return {"ca.crt": authority.chain_pem, "tls-combined.pem": signed.key_pem() + signed.chain_pem}
@@ -170,7 +170,7 @@ def nodes(folder: Path) -> Iterator[dict[str, list[int]]]:
 
 
 def expires(port: int, authority: Path) -> str:
-    """When the certificate ends that a listener shows."""
+    """When the certificate that a listener presents expires."""
     context = ssl.create_default_context(cafile=authority)
     pem = ssl.get_server_certificate(("127.0.0.1", port), ca_certs=str(authority), timeout=WAIT_S)
     assert context.verify_mode == ssl.CERT_REQUIRED

@@ -182,7 +182,7 @@ def assigned_by(node: ast.ClassDef) -> set[str]:
 
 
 def shared_attributes(sources: dict[str, str]) -> list[str]:
-    """Attributes that a class assigns on itself and a base class in another file does, too."""
+    """Attributes that both a class and its base class in another file assign on `self`."""
     classes: dict[str, list[tuple[str, ast.ClassDef]]] = defaultdict(list)
     for module, source in sources.items():
         for node in ast.walk(ast.parse(source)):

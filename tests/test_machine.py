@@ -93,7 +93,7 @@ def test_a_ticket_may_be_answered_by_a_later_command() -> None:
         runner, words = runner_of(log)
         await runner.load()
         parked = asyncio.create_task(runner.ask("park", 1))
-        await asyncio.sleep(60)  # being parked is not being late
+        await asyncio.sleep(60)  # a command that is parked is not late
         assert words.parked[0].open
         word = asyncio.create_task(runner.ask("now", 1000))
         await turn()

@@ -30,7 +30,7 @@ WAIT_S = 120
 
 
 def table_of(text: str) -> list[list[str]]:
-    """The cells of the Markdown table in a text, its heading first."""
+    """The rows of the Markdown table in a text, each as its cells; the heading comes first."""
     rows = [line.strip().strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row] for number, row in enumerate(rows) if number != 1]
 

@@ -177,7 +177,7 @@ def commit(store: Store, history: ArchiveHistory, manifest: Manifest) -> Archive
     after = history.with_next(manifest, digest)
     if not store.create(name_of(manifest.number), data):
         raise CommandFailed(
-            f"another archiver has written {name_of(manifest.number)} meanwhile: this round was abandoned, and nothing "
-            "of it is kept. Run one at a time; the other's round is complete"
+            f"another archiver has written {name_of(manifest.number)} meanwhile: this round was abandoned, and none of "
+            "its files are kept. Run one archiver at a time; the other one's round is complete"
         )
     return after

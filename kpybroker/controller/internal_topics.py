@@ -38,8 +38,8 @@ KEPT_BY: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """The settings with which the log of a coordinator keeps every record that counts, whatever its age."""
 WHY = {
-    "compact": "be compacted, and nothing else, for whatever it keeps may be old",
-    "delete": "not be compacted, for its updates of a share partition all have the same key",
+    "compact": "be compacted and nothing else, because even old records of it may count",
+    "delete": "not be compacted, because all updates of a share partition have the same key",
 }
 
 

@@ -57,7 +57,7 @@ parts = st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 300))
 @settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 20), parts, max_size=8), st.integers(1, 300))
 def test_the_rounds_add_up_to_the_ranges(sizes: dict[int, tuple[int, int, int]], offsets_max: int) -> None:
-    """In order, without overlap or gap, never more than requested, and each loss is reported once."""
+    """In order, without overlap or gap, no round larger than requested, and each loss reported once."""
     ranges = {
         ("t", partition): Range(lost_from, lost_from + lost, lost_from + lost + size)
         for partition, (lost_from, lost, size) in sizes.items()

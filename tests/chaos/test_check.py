@@ -1,4 +1,4 @@
-"""The checker: a history that could have been passes, and every kind of mutation is caught, whatever the history."""
+"""The checker accepts a possible history, and catches every kind of mutation, whatever the history."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _write(history: History, place: Place, random: Random) -> None:
         if is_there:
             found.add(offset, key_of(producer, number))
             offset += random.choice((1, 1, 1, 2))
-    for producer in numbers:  # a few that are surely there
+    for producer in numbers:  # a few records that are certainly stored
         for number in range(numbers[producer], numbers[producer] + 3):
             history.ack(place, producer, number, offset)
             found.add(offset, key_of(producer, number))
@@ -121,7 +121,7 @@ def _transact(history: History, random: Random) -> None:
 
 
 def _decide(register: Register, values: tuple[str, ...], random: Random) -> None:
-    """Nodes follow at their own pace, and have not always shown what they know."""
+    """Nodes learn of changes at their own pace, and have not always shown what they know."""
     for number in range(12):
         register.change(number, values[number % len(values)])
     for node_id in NODES:
@@ -163,7 +163,8 @@ def duplicate(history: History, random: Random) -> None:
 
 
 def send_again(history: History, place: Place, random: Random, first: Incarnation, again: Incarnation) -> None:
-    """Two of them wrote the place's log; the second repeats a record of the first that was not acknowledged."""
+    """Let two incarnations have written the place's log; the second repeats a record of the first that was not
+    acknowledged."""
     found = history.final[place]
     at, key = random.choice(list(found))
     for (where, _), offsets in history.acked.items():
@@ -240,7 +241,7 @@ def misbehave(history: History, random: Random) -> None:
 
 
 def _forget(register: Register, random: Random) -> None:
-    """A node decides by a value that it knew to be over."""
+    """Let a node decide by a value that it knew to be outdated."""
     node_id = random.choice(NODES)
     register.know(node_id, 100.0, 11)
     former, last = register.changes[10].value, register.changes[11].value

@@ -50,7 +50,7 @@ class Shell:
             patch.setattr(sys, "stderr", err)
             try:
                 code = run_command(arguments)
-            except ConfigError as problem:  # what __main__ makes of it
+            except ConfigError as problem:  # as __main__ turns it into an exit code
                 code = 2
                 err.write(f"kpybroker: {problem}\n")
         return Answer(code, out.buffer.getvalue().decode(errors="surrogateescape"), err.getvalue())  # type: ignore[attr-defined]

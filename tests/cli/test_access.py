@@ -1,4 +1,5 @@
-"""`kpybroker users` and `kpybroker acls`, on a broker with logins and ACLs: what they set is what clients meet."""
+"""`kpybroker users` and `kpybroker acls`, on a broker with logins and ACLs: clients meet what these commands have
+set."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def admin(kpybroker_secure: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> R
 
 @pytest.fixture
 def user() -> str:
-    """A name of this test's own."""
+    """A user name that only this test uses."""
     return f"user-{uuid.uuid4().hex[:8]}"
 
 
@@ -138,7 +139,8 @@ def test_a_user_may_what_is_allowed(kpybroker_secure: BrokerProcess, admin: Run,
 
 
 def test_acls_are_kafkas(kpybroker_secure: BrokerProcess, admin: Run, user: str) -> None:
-    """What the words stand for, and that a list shows them all, is compared with what librdkafka is told."""
+    """The ACLs that each word of the command stands for, and the list of all ACLs, are compared with those that
+    librdkafka gets."""
     resources = ("--topic", f"t-{user}", "--group", f"g-{user}", "--transactional-id", f"x-{user}")
     assert admin("acls", "allow", user, "consume,alter-configs", *resources, "--host", "::1").code == 0
     assert admin("acls", "allow", f"User:{user}", "produce", *resources).code == 0

@@ -46,7 +46,7 @@ def test_the_version_is_printed(offline: Shell) -> None:
 def test_the_version_and_the_help_have_their_usual_options(offline: Shell) -> None:
     assert offline("--version") == (0, f"kpybroker {__version__}\n", "")
     for path in commands():
-        if path not in (("dev",), ("serve",)):  # as above: typer does not read these
+        if path not in (("dev",), ("serve",)):  # typer does not read these options either
             assert offline(*path, "-h") == offline(*path, "--help")
 
 

@@ -17,7 +17,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 def completed(script: str, *typed: str) -> list[str]:
-    """What bash proposes for the last of these words."""
+    """The completions that bash proposes for the last of these words."""
     words = " ".join(f"'{word}'" for word in ("kpybroker", *typed))
     program = f'{script}\nCOMP_WORDS=({words})\nCOMP_CWORD={len(typed)}\n_kpybroker\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
     told = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True, timeout=60)

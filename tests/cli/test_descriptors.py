@@ -1,4 +1,4 @@
-"""A process's file descriptors are divided: no part is promised descriptors that another part has."""
+"""A process's file descriptors are divided: no two parts are promised the same descriptors."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def health(variables: dict[str, str], path: str) -> tuple[int, str]:
 
 
 async def used(address: str, replicas: int) -> None:
-    """A client outside of the containers creates a topic with this many replicas, which are in sync."""
+    """A client outside the containers creates a topic with this many replicas, all of which get in sync."""
     host, _, port = address.rpartition(":")
     peer = await Peer.dial(real_world().network, host, int(port))
     try:

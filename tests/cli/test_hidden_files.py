@@ -1,4 +1,5 @@
-"""What other users of the machine may read: no file of a node, and a warning for property files with secrets."""
+"""Other users of the machine may read no file of a node; property files with secrets that they may read get a
+warning."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ JAAS = 'sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule
 
 @pytest.fixture
 def generous() -> Iterator[None]:
-    """A process whose new files everybody may read and change, unless it says otherwise."""
+    """A process whose new files everybody may read and change, unless the code sets other permissions."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -53,7 +54,8 @@ def test_nothing_of_a_node_is_for_other_users(tmp_path: Path, generous: None) ->
 
 
 def test_what_others_wrote_is_hidden_where_it_has_secrets(tmp_path: Path, generous: None) -> None:
-    """Apache Kafka, and earlier versions: the directory of the metadata hides what is in it."""
+    """Apache Kafka or an earlier version may have written the files: the permissions of the metadata's directory hide
+    them."""
     data = tmp_path / "data"
     run_scenario(data, use)
     for path in (data, *data.rglob("*")):

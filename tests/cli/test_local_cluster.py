@@ -60,9 +60,8 @@ def wait_until_gone(pid: int) -> None:
 
 
 def wait_until_in_sync(shell: Shell, topic: str, node_id: int) -> None:
-    """Wait until the node is in sync: only then has it leaderships to hand over, and the others to inform.
-
-    The shell is for this node alone: other nodes may still show its state from before.
+    """Wait until the node is in sync: only then does it have leaderships to hand over. The shell must use this node
+    alone: other nodes may still show its earlier state.
     """
     deadline = time.monotonic() + WAIT_S
     while node_id not in shell("topics", "describe", topic, "--json").json[0]["partitions"][0]["isr"]:
@@ -150,8 +149,8 @@ def test_a_properties_file_has_the_planned_settings(tmp_path: Path, ports: Ports
 
 
 def test_no_port_is_planned_twice(tmp_path: Path, ports: Ports) -> None:
-    """The controllers of three brokers listen 100 above --port, which is a popular place for HTTP."""
-    port = steady_port(103)  # no outgoing connection takes one of these in the meantime
+    """The controllers of three brokers listen at --port + 100 and above, where HTTP servers are common."""
+    port = steady_port(103)  # outgoing connections take no port in this range in the meantime
     with pytest.raises(ConfigError, match="choose another --port or --http-port"):
         plan(tmp_path, LocalClusterOptions(3, port, port + 102, {}), {}, ports)
 
@@ -259,7 +258,7 @@ def test_a_broker_that_dies_is_reported_and_may_return(
     code, out, told = stopped(alone)
     assert (code, out) == (0, "")
     assert all(" INFO kpybroker.cluster: " in line for line in told.splitlines())
-    for other in (1, 3):  # the controller lets it stop once the others know the new leaders
+    for other in (1, 3):  # the controller lets the node stop once the other nodes know the new leaders
         assert "broker 2 stops (controlled shutdown)" in (tmp_path / f"node-{other}.log").read_text()
     assert stopped(process)[0] == 0
 

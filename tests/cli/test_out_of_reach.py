@@ -1,4 +1,4 @@
-"""A cluster with an unreachable node: the readable part is shown, and the node that does not answer is named."""
+"""A cluster with an unreachable node: commands name it, and show what the other nodes answer."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from kpybroker.cli.placement import place
 
 @st.composite
 def wishes(draw: st.DrawFn) -> tuple[dict[int, list[int]], list[int], int | None]:
-    """Partitions on some of eight brokers, the brokers that may hold them afterwards, and perhaps another replica
+    """Partitions on some of eight brokers, the brokers that may have them afterwards, and perhaps a new replica
     count."""
     allowed = sorted(draw(st.sets(st.integers(1, 8), min_size=1)))
     count = draw(st.none() | st.integers(1, len(allowed)))

@@ -1,4 +1,4 @@
-"""It starts on a Mac, which lacks some features of Linux, and on Windows it explains what to do instead."""
+"""The program starts on a Mac, which lacks some features of Linux; on Windows it explains what to do instead."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def served(process: subprocess.Popen[str], brokers: int = 1) -> str:
 
 
 def test_a_mac_syncs_to_the_device() -> None:
-    """Its fsync leaves the bytes in the device's cache: F_FULLFSYNC corresponds to fdatasync on Linux."""
+    """fsync on a Mac leaves the bytes in the device's cache; F_FULLFSYNC corresponds to fdatasync on Linux."""
     said = served(on_a_mac("dev", "--port", "0", "--ephemeral", "--set", "kpybroker.fsync=always"))
     asked = int(said.split("asked=")[1].split()[0])
     assert asked > 0

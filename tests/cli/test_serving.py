@@ -1,4 +1,4 @@
-"""`dev` and `serve`: they serve once they are ready, stop when asked, and report errors in one line."""
+"""`dev` and `serve`: they serve once they are ready, stop on request, and report errors in one line."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_an_ephemeral_broker_leaves_nothing_behind_and_stops_with_its_parent(tmp
     facts = ready(process)
     assert Path(facts["data"]).parent == tmp_path
     assert Path(facts["data"]).is_dir()
-    process.communicate(timeout=WAIT_S)  # closes its stdin
+    process.communicate(timeout=WAIT_S)  # closes the child's stdin
     assert process.returncode == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -267,7 +267,7 @@ def test_the_first_address_that_answers_is_used(kpybroker: BrokerProcess, monkey
     [((), 200), (("group.consumer.heartbeat.interval.ms=9000",), 9000)],
 )
 def test_consumer_protocol_members_get_a_short_heartbeat_interval(settings: tuple[str, ...], heartbeat_ms: int) -> None:
-    """A member learns of a rebalance with its next heartbeat: by default, `dev` asks for frequent ones."""
+    """A member learns of a rebalance with its next heartbeat, so `dev` asks for frequent heartbeats by default."""
 
     async def beat(bootstrap: str) -> int:
         host, port = bootstrap.split(":")

@@ -118,7 +118,7 @@ def test_static_settings_cannot_be_changed_by_records() -> None:
 
 @pytest.mark.parametrize("bad", ["abc", "", "-99999999999999999999", "NaN", "9" * 5000])
 def test_the_last_good_value_stays_if_a_dynamic_one_cannot_be_applied(bad: str) -> None:
-    """Nothing raises, whatever the metadata contains."""
+    """No exception is raised, whatever the metadata contains."""
     good = parse_config().with_dynamic({"log.retention.ms": "9"}, {"message.max.bytes": "77777"})
     poisoned = dict.fromkeys(CHANGEABLE_KEYS, bad)
     texts = {"compression.type", "log.message.timestamp.type"}

@@ -28,7 +28,7 @@ FILE = {
 }
 ANSWERS = [line.split("\t") for line in (Path(__file__).parent / "answers-4.3.1.tsv").read_text().splitlines()]
 LAGS = "log.cleaner.min.compaction.lag.ms=51 log.cleaner.max.compaction.lag.ms=50"
-"""Kafka accepts this, but cannot create the topic of groups afterwards."""
+"""Kafka accepts these settings, but then cannot create the topic of groups."""
 
 
 def given(line: str) -> dict[str, str]:
@@ -36,7 +36,7 @@ def given(line: str) -> dict[str, str]:
 
 
 def is_refused(line: str) -> bool:
-    """Whether a setting in it asks for a protection that is not available here."""
+    """Whether a setting in the line asks for a protection that kpybroker does not provide."""
     return any(
         BROKER_KEYS[name].effect is Effect.REFUSED and BROKER_KEYS[name].asks(text)
         for name, text in given(line).items()
@@ -71,7 +71,7 @@ def test_there_are_answers_on_both_sides_of_every_rule() -> None:
 
 
 def test_a_contradiction_names_all_its_settings() -> None:
-    """If none of these names is changed, the change is not refused for it."""
+    """A change that touches none of these names is not refused because of the contradiction."""
     for line in [LAGS, *(line for answer, line in ANSWERS if answer == "refused")]:
         settings = given(line)
         static = {name: text for name, text in settings.items() if BROKER_KEYS[name].mode.value != "cluster-wide"}

@@ -123,7 +123,7 @@ def test_unsupported_settings_are_refused_with_the_reason(settings: dict[str, st
 
 @pytest.mark.parametrize("name", sorted(SASL_KEYS))
 def test_a_change_while_the_broker_runs_is_refused(name: str) -> None:
-    """It would have no effect until the next start: a removed user could still log in."""
+    """The change would have no effect until the next start, so a removed user could still log in."""
     text = "hush;" if "jaas" in name else "1" if name.endswith(("ms", "size", "seconds")) else "PLAIN"
     for prefixed in (name, f"listener.name.clients.{name}", f"listener.name.clients.plain.{name}"):
         said = why_unusable(BROKER, prefixed, text) or ""

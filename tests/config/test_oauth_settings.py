@@ -1,4 +1,4 @@
-"""The requirements of a listener with OAUTHBEARER: by listener and mechanism, and never weaker than configured."""
+"""The checks of a listener with OAUTHBEARER: set by listener and mechanism, and never weaker than configured."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def _refusal(read: Callable[[], object]) -> str:
-    """The refusal; or the beginning of a valid refusal if there was none."""
+    """The text of the refusal; if nothing was refused, the beginning of a valid text."""
     try:
         read()
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""A setting that asks for protection, and that this broker cannot obey, never lets it start without that protection."""
+"""A broker never starts with a setting that asks for a protection which it cannot provide."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_all_refused_settings_are_reported_at_once() -> None:
 
 @pytest.mark.parametrize("key", REFUSED, ids=lambda key: key.name)
 def test_in_the_metadata_it_is_reported_and_has_no_effect(key: ConfigKey) -> None:
-    """A node starts with it, and uses the value from before, or none."""
+    """A node starts with such a setting in the metadata, and uses the previous value, or none."""
     text = asking(key)
     assert f"{key.name}=" in (why_unusable(BROKER, key.name, text) or "")
     assert usable(BROKER, {key.name: text}) == {}

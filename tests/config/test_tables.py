@@ -72,8 +72,8 @@ def test_the_typed_view_of_a_log_has_the_tables_defaults() -> None:
 
 
 def _attributes_read() -> set[str]:
-    """Names of attributes that the product reads outside of config, and of settings under a component's name for
-    them."""
+    """Names of attributes that the product reads outside config, including the names that components have for
+    settings."""
     found: set[str] = set()
     by_field: dict[str, set[str]] = defaultdict(set)
     for file in PACKAGE.rglob("*.py"):
@@ -157,7 +157,7 @@ def test_settings_in_the_typed_view_are_marked_as_used() -> None:
 
 
 def test_harmless_security_settings_say_why() -> None:
-    """Settings of security, or of forced writes, are not harmless unless a reason is given."""
+    """Settings about security or forced writes may be called harmless only with a reason."""
     for key in (*SECURITY_KEYS, *AUTHORIZER_KEYS.values()):
         assert key.effect is Effect.REFUSED or key.doc, key.name
     every = [*BROKER_KEYS.values(), *TOPIC_KEYS.values()]

@@ -54,7 +54,7 @@ class Stage:
         return result
 
     def code(self, command: Command) -> tuple[ErrorCode, str | None]:
-        """Code and message of the only result, or of the refusal of the whole command."""
+        """Return the code and message of the only result, or of the refusal of the whole command."""
         try:
             result = self.one(command)
         except KafkaError as refusal:

@@ -61,7 +61,7 @@ def assert_agree(state: ControllerState, image: Image) -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Any]:
-    """With transactions that end, are aborted, or stay open; one may begin inside another."""
+    """Histories with transactions that end, are aborted, or stay open; a transaction may begin inside another one."""
     records = history_of(draw(st.data())).records
     for place in sorted(draw(st.lists(st.integers(0, len(records)), max_size=4)), reverse=True):
         records.insert(place, draw(st.sampled_from(OF_TRANSACTIONS))())
@@ -71,14 +71,14 @@ def histories(draw: st.DrawFn) -> list[Any]:
 @settings(deadline=None, max_examples=150)
 @given(histories(), st.data())
 def test_the_state_and_the_image_agree_on_every_history(records: list[Any], data: st.DataObject) -> None:
-    """Also for records that do not fit the state: the records in an aborted transaction never existed."""
+    """This includes records that do not fit the state, as the records in an aborted transaction never existed."""
     state, image, at = ControllerState(), Image(), 0
     while at < len(records):
         upto = data.draw(st.integers(at + 1, len(records)))
         batch, at = records[at:upto], upto
         after, of_image = image_after(image, batch)
         if of_image is not None and "lacks partitions" in of_image:
-            return  # this shows at the end of a batch, when the next Image is built
+            return  # the Image notices this at the end of a batch, when the next Image is built
         assert replayed(state, batch) == of_image
         if after is None:
             return

@@ -193,7 +193,7 @@ def test_bad_broker_settings(stage: Stage, name: str, setting: str, value: str, 
 
 @pytest.mark.parametrize("name", ["", "1"])
 def test_defaults_that_prevent_compacted_topics_are_refused(stage: Stage, name: str) -> None:
-    """In one change, and in two: Apache Kafka accepts them, but then cannot create the topic for the offsets of
+    """Apache Kafka accepts them, in one change or in two, but then cannot create the topic for the offsets of
     groups."""
     longest, shortest = (f"log.cleaner.{which}.compaction.lag.ms" for which in ("max", "min"))
     for changes in ([(longest, SET, "50"), (shortest, SET, "100")], [(longest, SET, "50")], [(shortest, SET, "100")]):

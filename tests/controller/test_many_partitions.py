@@ -26,7 +26,7 @@ from tests.controller.test_sessions import SESSION_MS, beat
 PARTITIONS = 100_000  # the default of kpybroker.max.partitions
 A_TOPIC = 500
 HEADER_BYTES, ROW_BYTES = 61, 20
-"""The size of a batch header, and at most of a record besides its content."""
+"""The size of a batch header, and the largest size of a record without its content."""
 
 
 def topics(stage: Stage, count: int, replicas: int) -> None:

@@ -18,7 +18,7 @@ from tests.replication.virtual import VirtualCluster
 LONG_MS = 600_000
 """A session that does not end while a test runs."""
 LATER_S = 30.0
-"""Longer than a check of a broker takes."""
+"""A time longer than the check of a broker takes."""
 
 
 def play(scene: Callable[[VirtualCluster], Awaitable[None]]) -> None:

@@ -124,7 +124,7 @@ def test_accepted_values_can_be_applied(kind: ResourceType, name: str) -> None:
 
 
 def test_accepted_broker_values_can_be_applied() -> None:
-    """Settings for which this was once wrong, and one in twenty of all; the next test has all."""
+    """Settings that were once accepted by mistake, and one in twenty of all settings; the next test has all."""
     found = ["log.flush.interval.ms", "log.cleaner.io.buffer.load.factor", "max.connections.per.ip.overrides"]
     assert taken_of(ResourceType.BROKER, "", [*found, *sorted(KEYS[ResourceType.BROKER])[::20]]) > 0
 

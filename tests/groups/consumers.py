@@ -40,7 +40,8 @@ class Consumer:
         self.told: set[TopicIdPartition] | None = None
         """The assignment in the coordinator's last response; the client moves to it step by step."""
         self.unsure = True
-        """It sends all fields with the next heartbeat: it joins, or has not received the last response."""
+        """Whether the client sends all fields in the next heartbeat, because it joins or has not received the last
+        response."""
 
     def request(self, epoch: int | None = None) -> rpc.Request:
         request = rpc.Request(group_id="g", member_id=self.member_id, instance_id=self.instance)
@@ -53,7 +54,7 @@ class Consumer:
             # partitions that it is about to take over count, or the coordinator would assume them revoked
             request.topic_partitions = topic_partitions(self.owned | (self.told or set()))
         elif self.told is not None and self.owned == self.told:
-            request.topic_partitions = topic_partitions(self.owned)  # it has followed the last response
+            request.topic_partitions = topic_partitions(self.owned)  # the client has done what the last response said
             self.told = None
         return request
 
@@ -167,7 +168,7 @@ class Colony:
         for one in self.consumers:
             member = group.members.get(one.member_id)
             if member is None:
-                continue  # it will learn of it with its next heartbeat
+                continue  # the client will learn of it with its next heartbeat
             may_have = member.current.assigned.keys() | member.current.revoking.keys()
             assert one.owned <= may_have, f"{one.member_id} owns a partition that it was not assigned"
         for member in group.members.values():

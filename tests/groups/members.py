@@ -67,7 +67,7 @@ class Town:
                 self._act(citizen)
 
     def settle(self) -> None:
-        """From now on nothing happens except what clients do by themselves."""
+        """From now on, only what clients do by themselves happens."""
         for _ in range(60):
             for citizen in self.citizens:
                 self._act(citizen)
@@ -173,7 +173,7 @@ class Town:
         when = (self.coordinator, answer.generation_id)
         gives = {each.member_id: f"{when} {each.member_id}".encode() for each in answer.members}
         assert self.gave.setdefault(when, gives) == gives, "two leaders in one generation"
-        if self.chance.random() < 0.9:  # otherwise it is slow, and asks without an assignment the next time
+        if self.chance.random() < 0.9:  # otherwise the leader is slow, and its next SyncGroup has no assignments
             self._ask(
                 citizen, sync(citizen.member_id, citizen.generation, instance=citizen.instance, assignments=gives)
             )

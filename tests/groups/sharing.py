@@ -1,4 +1,4 @@
-"""Members of share groups, and who does the errands of their coordinator, for tests of the group machine."""
+"""Members of share groups, and the runner of their coordinator's errands, for tests of the group machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def beat(member_id: str, epoch: int, *names: str, group: str = "s", **more: Any)
 
 
 class ShareStage(Stage):
-    """A stage with somebody who waits for errands, as the coordinator's ErrandRunner does."""
+    """A stage whose errands are run, as the coordinator's ErrandRunner does."""
 
     def __init__(self, settings: GroupSettings = AT_ONCE) -> None:
         super().__init__(settings)
@@ -31,7 +31,7 @@ class ShareStage(Stage):
         self.waiting: int | None = None
 
     def ask(self, command: Any) -> Any:
-        """One step, and another whenever the runner of errands is answered."""
+        """Run one step, and another one whenever the runner of errands gets an answer."""
         asked = super().ask(command)
         for ticket, answer in asked[1]:
             if ticket == self.waiting:
@@ -50,7 +50,7 @@ class ShareStage(Stage):
                 self.errands += found
 
     def run_errands(self, code: ErrorCode = ErrorCode.NONE) -> list[tuple[int, Any]]:
-        """Do them all; the answers that this led to, their own apart."""
+        """Run all errands; returns the answers that this led to, without those of the errands themselves."""
         told = []
         while self.errands:
             ticket, answers, _ = self.ask(ErrandDone(self.errands.pop(0), code))
@@ -63,7 +63,7 @@ class ShareStage(Stage):
         super().restart()
 
     def joined(self, member_id: str, *names: str, group: str = "s") -> Any:
-        """A member that joins, and hears what it has once everything is initialized."""
+        """Join as a member; returns the heartbeat response with its assignment, once everything is initialized."""
         told = self.answer(beat(member_id, 0, *names, group=group))
         self.run_errands()
         return self.answer(beat(member_id, told.member_epoch, *names, group=group))

@@ -107,7 +107,7 @@ class Stage:
         return machine
 
     def restart(self) -> None:
-        """The coordinator and all waiting requests are gone; another coordinator replays the log."""
+        """Drop the coordinator and all waiting requests; another coordinator replays the log."""
         self.machine = self.replayed()
         self.ask(Tick())
 

@@ -29,7 +29,7 @@ GROUP_OF = {0: "c", 1: "a", 2: "b"}
 
 
 class MemoryLog:
-    """A StateLog in memory that commits when told, or at once."""
+    """A StateLog in memory that commits when the test says so, or at once."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class MemoryLog:
 
 
 class CountedLog(MemoryLog):
-    """Yields its records one in each turn of the loop, and adds it to the last number in `told`."""
+    """Yields one record in each turn of the loop, and counts it in the last number in `told`."""
 
     def __init__(self, told: list[int]) -> None:
         super().__init__()
@@ -325,7 +325,7 @@ def test_waiting_requests_are_told_that_another_broker_leads() -> None:
         runner = groups.runner("a")
         first = await runner.ask(join(group="a", version=3), TIMEOUT_MS)
         assert isinstance(first, join_group.Response)
-        assert (first.error_code, first.generation_id) == (0, 1)  # after the pause for others
+        assert (first.error_code, first.generation_id) == (0, 1)  # after the pause in which others may join
         parked = asyncio.create_task(runner.ask(join(group="a", version=3), TIMEOUT_MS))
         await asyncio.sleep(0)
         groups.resign(1)

@@ -29,7 +29,7 @@ from tests.compacted import compacted
 from tests.groups.stage import Stage
 
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
-"""Version 0, to topic t."""
+"""A subscription of version 0 to topic t."""
 SESSION_MS = 10_000
 OFFERS = [("range", SUBSCRIPTION), ("other", b"\xff"), ("range", b""), ("other", SUBSCRIPTION)]
 LONG = "é" * 16_383
@@ -82,7 +82,7 @@ def test_a_protocol_that_is_offered_twice_counts_once_after_a_downgrade() -> Non
 
 
 def test_a_protocol_that_was_stored_twice_counts_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a log from an earlier version."""
+    """Such a log may come from an earlier version."""
     played = stage()
     played.answer(beat("modern", 0))
     with monkeypatch.context() as before:

@@ -158,10 +158,10 @@ def test_two_hundred_members_get_one_answer_each() -> None:
 
 
 def refused(stage: Stage, command: Any) -> None:
-    """The machine writes, and the log refuses it."""
+    """The machine writes records, and the log refuses them."""
     ticket: Any = -1
     assert stage.machine.decide(ticket, command, stage.now).records
-    assert stage.machine.deadline_ms() == 0  # it looks again at once
+    assert stage.machine.deadline_ms() == 0  # the machine looks again at once
 
 
 def test_after_a_refusal_of_the_log_the_machine_returns_to_the_stored_state() -> None:

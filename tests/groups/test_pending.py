@@ -31,7 +31,7 @@ def command(what: str, place: int, producer: int, number: int) -> CommitOffsets 
 
 
 def plainly(steps: list[tuple[str, int, int]]) -> dict[int, int | ErrorCode]:
-    """By partition: the step whose commit counts, or that an open transaction may still change it."""
+    """For each partition, the step whose commit counts, or the fact that an open transaction may still change it."""
     standing: dict[int, int | ErrorCode] = {}
     fates = {}
     for number, (what, _, producer) in reversed(list(enumerate(steps))):

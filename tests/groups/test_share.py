@@ -42,7 +42,7 @@ def code_of(stage: ShareStage, command: Any) -> int:
 
 
 def shared(stage: ShareStage) -> Any:
-    """What the coordinator knows of its groups, times apart, and what is begun anew for a caller that waits."""
+    """What the coordinator knows about its groups, without times and without what a waiting caller starts again."""
     return {
         group_id: (
             group.epoch,

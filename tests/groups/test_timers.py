@@ -69,7 +69,7 @@ def test_cancelled_timers_do_not_pile_up() -> None:
         if number % 2:
             timer.cancel()
         else:
-            timers.set(timer, 10)  # earlier: the first entry is of no use any more
+            timers.set(timer, 10)  # an earlier deadline: the first entry has become useless
             timer.cancel()
     assert len(timers) < 2_048
     timers.fire_due(Step(Moment(2_000_000, 2_000_000)), 100, 1 << 20)

@@ -46,7 +46,7 @@ def syncing(group: str, member_id: str, generation: int, assignment: bytes = b"a
 
 
 async def member(peer: Peer, group: str) -> str:
-    """The id of the only member of a new group, stable in generation 1."""
+    """Create a group with one member, which is stable in generation 1; returns the member's id."""
     joined = await peer.ask("JoinGroup", joining(group), version=3)
     assert (joined.error_code, joined.generation_id) == (0, 1)
     synced = await peer.ask("SyncGroup", syncing(group, joined.member_id, 1))

@@ -11,7 +11,8 @@ from tests.conftest import WithBroker
 
 
 def told_in_every_version(with_broker: WithBroker, api: Api, request: Any) -> list[Any]:
-    """The responses on a broker's listener and on a controller's; asserts that no metadata record was written."""
+    """The responses on a broker's listener and on a controller's, in every version; asserts that no metadata record was
+    written."""
     told: list[Any] = []
 
     async def scenario(peer: Peer, node: Node) -> None:

@@ -51,7 +51,10 @@ async def write(
     complete: int = -1,
     version: int = 1,
 ) -> list[Any]:
-    """of: state epoch, leader epoch, start offset; batches: first, last, state, delivery count."""
+    """Write the state of partition 0; returns the rows of the response.
+
+    of: state epoch, leader epoch, start offset. batches: first offset, last offset, state, delivery count.
+    """
     rpc = write_share_group_state
     row = rpc.PartitionData(
         partition=0,

@@ -27,7 +27,8 @@ Ack = tuple[int, int, Sequence[int]]
 
 
 async def topic(peer: Peer, name: str = "t", *, partitions: int = 1, batches: int = 2) -> bytes:
-    """The id of a new topic, whose partition 0 has batches of ten records; group coordinators are there."""
+    """Create a topic whose partition 0 has batches of ten records, and wait for the group coordinators; returns the
+    topic's id."""
     wanted = create_topics.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
     await peer.ask("CreateTopics", create_topics.Request(topics=[wanted]))
     for _ in range(batches):
@@ -47,7 +48,7 @@ async def append(peer: Peer, name: str, count: int) -> None:
 
 
 async def configure(peer: Peer, group: str, **settings: object) -> None:
-    """Settings of a group: names without `share.`, with _ for the dots."""
+    """Set settings of a group. Names are given without `share.`, and with _ for the dots."""
     configs = [
         incremental_alter_configs.AlterableConfig(
             name=f"share.{name.replace('_', '.')}", config_operation=0, value=str(value)
@@ -69,7 +70,7 @@ async def beat(peer: Peer, group: str, member: str, epoch: int, *names: str, **m
 
 
 async def joined(peer: Peer, group: str = "g", member: str = "m", name: str = "t") -> Any:
-    """The heartbeat that gives a member its partitions."""
+    """Send heartbeats until a member gets its partitions; returns that response."""
     told = await beat(peer, group, member, 0, name)
     while not (told.assignment and told.assignment.topic_partitions):
         assert told.error_code == 0, told
@@ -107,7 +108,7 @@ async def fetch(peer: Peer, topic_id: bytes, epoch: int, *acks: Ack, **said: Any
 
 
 async def acknowledge(peer: Peer, topic_id: bytes, epoch: int, *acks: Ack, **said: Any) -> Any:
-    """A ShareAcknowledge of partition 0, or of that in `partition`; the response."""
+    """Send a ShareAcknowledge for partition 0, or for `partition`; returns the response."""
     version = said.pop("version", 2)
     row = share_acknowledge.AcknowledgePartition(
         partition_index=said.pop("partition", 0),
@@ -124,7 +125,7 @@ async def acknowledge(peer: Peer, topic_id: bytes, epoch: int, *acks: Ack, **sai
 
 
 async def started(peer: Peer, **settings: object) -> bytes:
-    """A topic with twenty records, and a member of a group that begins at the first of them; the topic's id."""
+    """Create a topic with twenty records, and a group member that begins at the first one; returns the topic's id."""
     topic_id = await topic(peer)
     await configure(peer, "g", **{"auto_offset_reset": "earliest", **settings})
     await joined(peer)
@@ -132,7 +133,7 @@ async def started(peer: Peer, **settings: object) -> bytes:
 
 
 def ranges(response: Any) -> list[tuple[int, int, int]]:
-    """First offset, last offset and delivery count of what was acquired."""
+    """First offset, last offset and delivery count of the acquired records."""
     assert response.error_code == 0, response
     return [
         (each.first_offset, each.last_offset, each.delivery_count)
@@ -149,7 +150,7 @@ def codes(response: Any) -> list[int]:
 
 
 async def described_offsets(peer: Peer, group: str, version: int = 1) -> dict[tuple[str, int], Any]:
-    """(topic, partition) -> its row of DescribeShareGroupOffsets."""
+    """(topic, partition) -> its row in the DescribeShareGroupOffsets response."""
     asked = describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)
     request = describe_share_group_offsets.Request(groups=[asked])
     [told] = (await peer.ask("DescribeShareGroupOffsets", request, version=version)).groups

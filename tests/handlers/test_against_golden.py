@@ -47,7 +47,7 @@ CHANCE = {
 """Fields that differ between any two recordings."""
 
 PROSE = {"batch_index_error_message", "documentation", "error_message"}
-"""Texts for people: ours differ, and clients act on the codes."""
+"""Texts for people. Ours differ from Kafka's, and clients act on the codes."""
 
 OURS = {
     ("AlterReplicaLogDirs", "path"): "where the broker keeps its files",
@@ -144,7 +144,7 @@ def comparable(api: Api, value: Any, name: str = "") -> Any:
 
 
 def told_of(batch: Any) -> dict[str, Any]:
-    """A batch without its producer id, and so without its CRC."""
+    """A batch without its producer id, and therefore without its CRC."""
     return {
         "base_offset": batch.base_offset,
         "leader_epoch": batch.leader_epoch,
@@ -167,7 +167,8 @@ def differences(kafkas: Any, ours: Any, path: str = "") -> Iterator[str]:
 
 
 def asking(at: Peer, said: dict[str, list[Exchange]], *, at_controller: bool = False) -> Callable[..., Any]:
-    """How scenes ask, from their own thread; exchanges with a note are collected in `said`, by file."""
+    """Sends the requests of scenes, which run in their own thread, and collects exchanges with a note in `said`, by
+    file."""
     loop = asyncio.get_running_loop()
 
     def ask(name: str, version: int, request: Any, note: str = "") -> Any:
@@ -189,7 +190,7 @@ async def dialled(node: Node, port: int) -> Peer:
 
 
 async def perform(play: Play, directory: Path) -> dict[str, list[Exchange]]:
-    """Play the scenes on a node of their own; the exchanges by file."""
+    """Play the scenes on a separate node; returns the exchanges by file."""
     said: dict[str, list[Exchange]] = defaultdict(list)
     port = free_ports(1)[0]
     listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"
@@ -229,7 +230,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list
 
 @pytest.fixture(scope="module")
 def live(played: dict[str, dict[str, list[Exchange]]]) -> dict[str, list[Exchange]]:
-    """All of an API, in the order of its file; tests/test_table.py has what the controller says to ApiVersions."""
+    """All exchanges of an API, in the order of its file; tests/test_table.py checks how the controller answers
+    ApiVersions."""
     files: dict[str, list[Exchange]] = defaultdict(list)
     for said in played.values():
         for file, exchanges in said.items():

@@ -77,7 +77,7 @@ def test_a_produce_that_has_begun_and_must_wait_is_appended_completely(with_brok
         told: list[None] = []
         run = node.broker.storage.log_dirs.sliced_work.run
         others = [asyncio.ensure_future(run(partial(busy, told))) for _ in range(SHORT_AT_ONCE)]
-        await asyncio.sleep(0)  # they occupy all places for short works
+        await asyncio.sleep(0)  # they occupy all places for short work
         later: Any = handle(node.broker, CALL, to_all("t"))
         waiting = asyncio.ensure_future(later)
         await asyncio.sleep(0)

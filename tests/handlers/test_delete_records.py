@@ -71,7 +71,7 @@ def test_refusals_change_nothing(with_broker: WithBroker) -> None:
 
 
 def test_deleted_records_do_not_return(tmp_path: Path) -> None:
-    """Neither after a clean shutdown nor after a crash right after the response."""
+    """They return neither after a clean shutdown nor after a crash right after the response."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:

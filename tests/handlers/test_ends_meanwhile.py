@@ -18,7 +18,7 @@ from tests.handlers.transacting import committed, write
 from tests.serving import dialled
 
 PATIENT = {"add.partitions.to.txn.retry.backoff.max.ms": "60000"}
-"""So long that the request waits for the end of the previous transaction in any case."""
+"""A timeout so long that the request always waits for the end of the previous transaction."""
 
 
 def zero(who: tuple[int, int]) -> tuple[int, int]:

@@ -107,14 +107,14 @@ AMPLE: dict[str, Callable[[range], Any]] = {
         ]
     ),
 }
-"""In each, the response to a name is much larger than the name."""
+"""Requests in which the response to a name is much larger than the name."""
 
 
 @pytest.mark.parametrize("name", AMPLE)
 def test_a_name_that_is_repeated_is_answered_once(with_broker: WithBroker, name: str) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         api = api_table.by_name[name]
-        version = 9 if name == "OffsetFetch" else api.max  # the last version that asks by name
+        version = 9 if name == "OffsetFetch" else api.max  # the last version that names topics
         answered = []
         for times in 1, 50:
             call = Call(api.key, version, None, "127.0.0.1", 0)

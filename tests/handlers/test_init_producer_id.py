@@ -36,7 +36,7 @@ def test_every_version_assigns_a_new_id(with_broker: WithBroker) -> None:
 
 
 def test_a_block_is_not_assigned_twice(tmp_path: Path) -> None:
-    """Neither after a clean shutdown nor after a crash: blocks are records of the metadata log."""
+    """It is assigned once, even after a clean shutdown or a crash: blocks are records of the metadata log."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:
@@ -50,7 +50,7 @@ def test_a_block_is_not_assigned_twice(tmp_path: Path) -> None:
 
 
 def test_a_transactional_producer_keeps_its_id_and_gets_the_next_epoch(tmp_path: Path) -> None:
-    """Also after a restart on the same directory."""
+    """This holds even after a restart on the same directory."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:

@@ -1,4 +1,4 @@
-"""No request can make the state of coordinators unfindable, or let it expire."""
+"""No request can hide the state of coordinators, or let it expire."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ def test_a_look_up_by_time_runs_over_several_turns(timestamp: int, found: int, w
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
 def test_others_are_served_between_refused_batches(codec: Codec, with_broker: WithBroker) -> None:
-    """Whatever record count their headers claim."""
+    """This holds for every record count that the headers claim."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=60)

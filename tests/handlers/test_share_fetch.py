@@ -1,4 +1,4 @@
-"""ShareFetch over a socket: sessions, what is acquired, who waits for what, and what ends with a connection."""
+"""ShareFetch over a socket: sessions, acquired records, fetches that wait, and what ends with a connection."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def moved(index: int, **facts: Any) -> Any:
 
 
 class Told:
-    """An Image that is updated, and the lines that node 1 logs about it."""
+    """An Image that is updated, and the lines that node 1 logs about each update."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, chronicle.CHRONICLE)
@@ -44,7 +44,7 @@ class Told:
         self._image = Image().apply([stored.TopicRecord(name="t", topic_id=TOPIC), *partitions], 10, 1)
 
     def of(self, *records: Any) -> list[str]:
-        """The lines about these changes."""
+        """Apply these changes; returns the lines about them."""
         old, self._image = self._image, self._image.apply(records, self._image.offset + len(records), 1)
         self._caplog.clear()
         chronicle.tell(old, self._image, 1)

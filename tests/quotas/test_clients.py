@@ -30,7 +30,7 @@ IN_KAFKAS_ORDER: list[Entity] = [
     (("client-id", ME),),
     (("client-id", None),),
 ]
-"""The first of these that has a quota is the one that applies (KIP-55)."""
+"""The order of precedence: the first of these that has a quota applies (KIP-55)."""
 OTHERS: list[Entity] = [
     (("user", "ann"),),
     (("client-id", "you"),),

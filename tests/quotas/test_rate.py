@@ -1,4 +1,4 @@
-"""Rates and permits match Kafka's, and clients that wait as told stay within the quota."""
+"""Rates and permits match Kafka's, and clients that obey the throttle time stay within the quota."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def test_a_rate_equals_the_simple_formula(windows: Windows, limit: int, steps: l
 def test_a_client_that_waits_as_told_stays_within_the_quota(
     windows: Windows, limit: int, steps: list[tuple[int, int]]
 ) -> None:
-    """In every span of time: twice its quota, plus that of all windows, plus one request that exceeded it.
-
-    Twice, since Kafka drops a sample when all windows are over, and a client that has waited that long starts afresh.
+    """The bound for every span of time is twice the quota, plus the quota of all windows, plus one request that
+    exceeded it. It is twice the quota because Kafka drops a sample when all windows are over, and a client that has
+    waited that long starts afresh.
     """
     rate, now_ms = Rate(windows), 0
     done: list[tuple[int, int]] = []

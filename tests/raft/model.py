@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     epoch: int
     value: int
     voters: tuple[int, ...] | None = None
-    """The voters from now on."""
+    """The voters from this record on; None in all other records."""
 
 
 class Fetch(NamedTuple):
@@ -67,7 +67,7 @@ class Node:
     life: int = 0
     is_new: bool = False
     has_lost: bool = False
-    """Whether it lost its directory and has not caught up since."""
+    """Whether the node lost its directory and has not caught up since."""
     fetch: tuple[int, int] | None = None
     """Number of the fetch in progress, and when to give it up."""
 
@@ -169,7 +169,7 @@ class Quorum:
         return self.voters, 0
 
     def heed(self, node: Node) -> None:
-        """Tell the function about the voters, if the log has new ones."""
+        """Pass the voters to the function, if the log has new ones."""
         told, state = self.change_of(node), node.state
         if (told.voters, told.end) != (state.voters, state.voters_end):
             self.step(node, told)

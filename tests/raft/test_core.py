@@ -267,7 +267,7 @@ def test_a_majority_has_all_committed_records_and_the_watermark_never_falls(vote
             assert state.high_watermark > max(before, start)
         else:
             assert state.high_watermark == before
-        had[voter] = max(had[voter], end)  # a lost disk concerns elections
+        had[voter] = max(had[voter], end)  # a lost disk matters only for elections
         have = sum(had[voter] >= state.high_watermark for voter in ids)
         assert have > voters // 2
         beyond = sum(synced > max(state.high_watermark, start) for synced in state.synced.values())

@@ -11,7 +11,7 @@ from kpybroker.sim.world.loop import VirtualLoop
 
 
 def ticks_of(*deadlines_ms: int) -> list[int]:
-    """When a timer ticks that is set to these times in turn, all in ms after now."""
+    """When a timer ticks that is set to these times, one after the other, all in ms from now."""
     ticks: list[int] = []
 
     async def play() -> None:

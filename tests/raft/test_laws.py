@@ -80,7 +80,7 @@ def test_the_invariants_hold_while_voters_change(seed: int, voters: int) -> None
 @pytest.mark.parametrize("voters", [3, 5])
 @pytest.mark.parametrize("seed", seeds(12))
 def test_a_minority_may_lose_its_directories(seed: int, voters: int) -> None:
-    """Their votes and logs are lost with them, but no committed record."""
+    """Votes and logs are lost with the directories, but no committed record."""
     quorum = Quorum(seed, voters, observers=seed % 2)
     trouble(quorum, 20_000, losses=0.3)
     goes_on(quorum)

@@ -22,5 +22,6 @@ from kpybroker.raft.duties.self_registration import LOOK_S, SLACK_MS, fetches
     ],
 )
 def test_a_running_voter_fetches_often(idle_ms: int | None, does: bool | None) -> None:
-    """Clocks count whole ms, which must not make a stopped voter look alive; about a slow one nothing is known."""
+    """Clocks count whole ms, which must not make a stopped voter look alive; for a slow voter, the answer is
+    unknown."""
     assert fetches(idle_ms) is does

@@ -1,4 +1,4 @@
-"""A simulated disk on which chosen calls fail: one, several in a row, or all from one of them on."""
+"""A simulated disk on which chosen calls fail: one, several in a row, or all from a certain call on."""
 
 from __future__ import annotations
 

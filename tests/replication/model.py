@@ -82,7 +82,7 @@ class Node:
     partition: Partition
     life: int
     known: int = 0
-    """How many of the controller's decisions it knows."""
+    """How many of the controller's decisions the node knows."""
     config: BrokerConfig = CONFIG
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(CONFIG, lambda: 0))
     sessions: Any = None
@@ -135,7 +135,8 @@ class Model:
         hosting = Host(rules, lambda partition: self.send_proposal(node_id, partition))
         self.lives += 1
         self.nodes[node_id] = Node(node_id, hosting, hosting.host("t", TOPIC_ID, 0, storage), self.lives)
-        self.nodes[node_id].known = len(self.controller.images) - 1  # it knows every decision before its registration
+        # the node knows every decision from before its registration
+        self.nodes[node_id].known = len(self.controller.images) - 1
         self.hear(self.nodes[node_id])
 
     def hear(self, node: Node) -> None:
@@ -321,7 +322,8 @@ class Model:
                 node.partition.drop_lagging()
                 followers = node.partition.followers
                 if node.partition.leads and followers is not None and followers.proposed is not None:
-                    self.send_proposal(node.node_id, node.partition)  # proposed again until the metadata answers
+                    # repeated until the metadata shows the result
+                    self.send_proposal(node.node_id, node.partition)
                 self.ask(node)
             messages: deque[Any] = deque((*self.proposals, *self.told, *self.asked))
             self.asked, self.told, self.proposals = [], [], []

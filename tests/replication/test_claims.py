@@ -90,7 +90,7 @@ def followed(partition: Partition, end: int, storage: Storage, tries: int = 60) 
         except Damage as damage:
             partition.fail(str(damage))
         if place.offset % 2:
-            partition.log.segments.active.close_files()  # as files of others would make the pool do
+            partition.log.segments.active.close_files()  # as the pool does when other logs need files
 
 
 @pytest.mark.parametrize("lasts", [False, True], ids=["once", "for good"])

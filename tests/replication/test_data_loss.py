@@ -48,7 +48,7 @@ async def elect(cluster: VirtualCluster, kind: int, topic: str = "t") -> ErrorCo
 
 
 def test_a_lost_directory_is_refilled_from_the_other_replicas() -> None:
-    """Of a leader, a follower and the active controller, in turn; no record is lost."""
+    """The directories of a leader, a follower and the active controller are lost in turn; no record is lost."""
 
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3), (2, 3, 1), (3, 1, 2), min_insync_replicas="2")
@@ -111,8 +111,8 @@ def test_a_lost_single_replica_stays_offline_until_an_unclean_election() -> None
 
 
 def test_an_unclean_leader_makes_the_others_truncate(caplog: pytest.LogCaptureFixture) -> None:
-    """Once requested by an operator, once allowed by the topic: the logs agree afterwards, and grow. Truncations are
-    logged, even though a replica that returns after a kill has not stored its high watermark."""
+    """One unclean election is requested by an operator, one is allowed by the topic. Afterwards the logs agree, and
+    grow. Truncations are logged, even though a replica that returns after a kill has not stored its high watermark."""
     caplog.set_level(logging.INFO, CHRONICLE)
 
     async def scene(cluster: VirtualCluster) -> None:

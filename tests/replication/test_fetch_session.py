@@ -96,8 +96,8 @@ def test_unchanged_partitions_are_not_repeated() -> None:
 def test_several_fetches_name_all_partitions(
     fetches: list[dict[TopicIdPartition, PartitionFetch]],
 ) -> None:
-    """The next Fetches name the partitions for which one had no room; until then the leader keeps its knowledge of
-    them."""
+    """The next Fetches name the partitions for which the first had no room; until then the leader keeps what it knows
+    about them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fetch_session, "NAMED_MAX", 2)
         leader, follower = Leader(10), FetchSession()

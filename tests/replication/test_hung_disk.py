@@ -81,7 +81,7 @@ def leader_of_the_quorum(cluster: VirtualCluster) -> int:
 @pytest.mark.parametrize("how", [hang, hang_syncs])
 @pytest.mark.parametrize("leads_the_quorum", [False, True])
 def test_acks_all_continues_when_a_disk_hangs(how: Callable[[SimMachine], None], leads_the_quorum: bool) -> None:
-    """For partitions that the node leads or follows, and whether it leads the quorum or not."""
+    """This holds for partitions that the node leads or follows, and whether it leads the quorum or not."""
 
     async def scene(cluster: VirtualCluster) -> None:
         topics = [f"t{node_id}" for node_id in cluster.machines]

@@ -94,7 +94,8 @@ def is_live(cluster: VirtualCluster) -> bool:
 
 
 def test_a_broker_is_fenced_at_its_request() -> None:
-    """At once, although its heartbeats continue; and it is unfenced once it no longer asks. The registration stays."""
+    """It is fenced at once, although its heartbeats continue, and unfenced once it no longer asks to be fenced. The
+    registration stays."""
 
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         guest = Guest(cluster, pointer)

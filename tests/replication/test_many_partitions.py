@@ -13,7 +13,7 @@ COUNT = 100
 
 @pytest.mark.parametrize("named_max", [fetch_session.NAMED_MAX, 7])
 def test_many_partitions_get_new_leaders_and_catch_up(named_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if one Fetch has no room for all partitions."""
+    """This holds even if one Fetch has no room for all partitions."""
     monkeypatch.setattr(fetch_session, "NAMED_MAX", named_max)
 
     async def scene(cluster: VirtualCluster) -> None:

@@ -143,7 +143,7 @@ def test_a_follower_learns_all_records_and_high_watermarks(world: RealWorld, tmp
         for _ in range(random.randrange(4)):
             leader.write(random.randrange(COUNT))
         follower.take(follower.ask(leader, max_bytes=random.choice((1, 10_000))))
-    leader.now_ms += 1  # too early to look at all partitions: the news alone must do
+    leader.now_ms += 1  # too early to check all partitions: the news alone must suffice
     for _ in range(COUNT):
         follower.take(follower.ask(leader, max_bytes=200))
     assert follower.ends == [partition.log.end for partition in leader.partitions]

@@ -70,7 +70,7 @@ def leading_many(world: RealWorld, root: Path, now: list[int], propose: Callable
 def test_all_proposals_are_sent_in_bounded_requests(
     errors: list[ErrorCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In order, and none twice; those of a refused request are sent again after the others."""
+    """Proposals are sent in order, and none twice; those of a refused request are sent again after the others."""
     monkeypatch.setattr(isr_proposals, "AT_ONCE_MAX", AT_ONCE, raising=False)
     monkeypatch.setattr(isr_proposals, "RETRY_MS", 0)
     world, now = RealWorld(1), [0]

@@ -81,7 +81,7 @@ class Model:
         self.alive: list[Known] = []
 
     def given_up(self, is_replica: bool, size: int) -> Known | None:
-        """The session to evict for a new one of this rank, if no slot is free."""
+        """Which session to evict for a new one of this rank, if no slot is free."""
         unused = min(self.alive, key=lambda one: one.used)
         if self.now_ms - unused.used_ms > EVICTION_MS:
             return unused

@@ -84,7 +84,7 @@ def test_a_replica_that_is_not_listed_is_not_slowed(key: str) -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_removed_throttle_slows_no_replica(key: str) -> None:
-    """Also one with a rate of 0."""
+    """This includes a throttle with a rate of 0."""
 
     async def scene(cluster: VirtualCluster) -> None:
         await _fill(cluster)

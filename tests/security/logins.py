@@ -84,13 +84,13 @@ def response(name: str, version: int, answer: list[bytes | memoryview]) -> Any:
 
 
 def answered(session_: LoginSession, data: bytes, version: int = 1) -> sasl_authenticate.Response:
-    """Send one token; the response to it."""
+    """Send one token; returns the response."""
     told: sasl_authenticate.Response = response("SaslAuthenticate", version, session_.take(token(data, version)).answer)
     return told
 
 
 def log_in(session_: LoginSession, mechanism: str, user: str, password: str) -> sasl_authenticate.Response:
-    """A whole login from the handshake on; the last response."""
+    """Play a whole login, from the handshake on; returns the last response."""
     session_.take(handshake(mechanism))
     if mechanism == "PLAIN":
         return answered(session_, f"\0{user}\0{password}".encode())

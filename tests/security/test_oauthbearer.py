@@ -150,7 +150,7 @@ def test_distorted_first_messages_are_answered_or_refused(message: str) -> None:
 
 
 def test_an_authorization_id_has_a_limit() -> None:
-    """It is repeated in the answer."""
+    """The id is repeated in the answer, so it must be short."""
     for length, said in ((NAME_MAX, "Client requested an authorization id"), (NAME_MAX + 1, None)):
         with pytest.raises(LoginRefused) as error:
             OAuthBearerExchange(unsecured_check()).step(first_message(unsecured(claims()), "x" * length))
@@ -180,7 +180,8 @@ def test_a_first_message_has_a_limit() -> None:
     ("reauth_ms", "lives_s", "lasts_ms"), [(0, 7, 7000), (500, 7, 500), (9000, 7, 7000), (0, -7, 0), (500, -7, 0)]
 )
 def test_a_session_ends_with_its_token(kind: str, reauth_ms: int, lives_s: int, lasts_ms: int) -> None:
-    """Or earlier, with connections.max.reauth.ms. A token that is valid only because of the clock skew ends at once."""
+    """It ends earlier with connections.max.reauth.ms. A token that is valid only because of the clock skew ends at
+    once."""
     check = unsecured_check(clock_skew_ms=SKEW_S * 1000) if kind == "unsecured" else signed_check()
     make, clock = tokens(kind)[1], Clock()
     login = session(check, clock, reauth_ms)
@@ -284,7 +285,7 @@ def test_changing_any_character_of_a_signed_token_makes_it_invalid(kid: str, dat
 
 @pytest.mark.parametrize("kid", ["RS256", "ES256", "EdDSA", "HS256"])
 def test_a_token_of_another_signer_is_refused(kid: str) -> None:
-    """Including one that is signed with the public key as a secret, or with a secret that the set contains."""
+    """This includes a token that is signed with the public key as a secret, or with a secret that the set contains."""
     for signer in (NOBODY, PROVIDER) if kid == "HS256" else (NOBODY,):
         with pytest.raises(TokenRefused):
             signed_check().check(signer.token(claims(), kid))

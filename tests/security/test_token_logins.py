@@ -73,7 +73,7 @@ def made(token_id: str = "a", owner: str = "User:ann", *, lives_ms: int = 1000) 
     st.sampled_from(["User:ann", "User:a,b=c:d", "Group:ann"]),
 )
 def test_which_tokens_log_in(mechanism: str, token_id: str, secret_of: str, past_end_ms: int, owner: str) -> None:
-    """If and only if the token exists, has not expired, the HMAC belongs to it, and its owner is a user."""
+    """A token logs in if and only if it exists and has not expired, the HMAC belongs to it, and its owner is a user."""
     tokens = Tokens(made("a", owner), made("b", owner, lives_ms=5000))
     ends_ms = tokens.by_id[token_id].expires_ms if token_id in tokens.by_id else START_MS
     tokens.now_ms = ends_ms + past_end_ms
@@ -157,7 +157,8 @@ def test_the_response_does_not_reveal_whether_a_token_exists() -> None:
 )
 @pytest.mark.parametrize("is_bare", [False, True])
 def test_a_session_ends_with_its_token(*, reauth_ms: int, lives_ms: int, lasts_ms: int, is_bare: bool) -> None:
-    """Or earlier, with connections.max.reauth.ms. Zero would mean for ever, so the last millisecond counts as one."""
+    """It ends earlier with connections.max.reauth.ms. Zero would mean for ever, so the last millisecond counts as
+    one."""
 
     async def play() -> None:
         tokens, clock = Tokens(made(lives_ms=lives_ms)), Clock()

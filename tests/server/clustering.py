@@ -25,7 +25,7 @@ PATIENCE_S = 20.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that stay free for their nodes while those are down."""
+    """Ports that stay free for their nodes while the nodes are down."""
     return [steady_port() for _ in range(count)]
 
 

@@ -36,12 +36,12 @@ class Line(asyncio.Protocol):
         self.send(b"".join(encode_request(1, api_table.by_name[name], version, request, "line")))
 
     def pause(self) -> None:
-        """Read nothing from now on."""
+        """Stop reading."""
         assert self.transport is not None
         self.transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Continue to read."""
         assert self.transport is not None
         self.transport.resume_reading()
 
@@ -57,7 +57,7 @@ class Line(asyncio.Protocol):
 
 
 async def line(node: Node, port: int = PORT) -> Line:
-    """Connect; from the node's own address."""
+    """Connect to a node, from the node's own address."""
     _, protocol = await node.broker.world.network.connect(Line, ADDRESS, port)
     assert isinstance(protocol, Line)
     return protocol

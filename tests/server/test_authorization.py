@@ -1,5 +1,5 @@
-"""Every API asks the authorizer. What each tells a user who lacks one operation: compat_tests/test_authorization.py,
-and that no API is left out there: test_authorization_matrix.py."""
+"""Every API asks the authorizer. compat_tests/test_authorization.py tests how each answers a user who lacks one
+operation, and test_authorization_matrix.py that no API is left out there."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ REFUSALS = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 LEAVE_OUT = {"ListGroups", "ListTransactions"}
-"""Their lists are empty for a caller without any right."""
+"""APIs whose lists are empty for a caller without any right."""
 OF_TOKENS = {"CreateDelegationToken", "DescribeDelegationToken"}
 """Refused without a login, before the authorizer is called (tests/handlers/test_create_delegation_token.py).
 """
@@ -264,7 +264,8 @@ CLUSTER_, GROUP_, TOPIC_ = (
 def test_many_refusals_are_made_in_turns(
     with_broker: WithBroker, request_: Any, version: int, but: AclResource | None, code: ErrorCode
 ) -> None:
-    """Those of many rows, and of one row with many elements; the response is the same as if it was made at once."""
+    """This holds for refusals of many rows, and of one row with many elements; the response is the same as one made at
+    once."""
     api = next(api for api in API if api.request is type(request_))
 
     async def scenario(_: Peer, node: Node) -> None:
@@ -298,7 +299,7 @@ def test_what_is_told_of_settings_is_decided_in_turns(with_broker: WithBroker) -
 
 
 def test_a_fetch_of_a_follower_is_short_before_anybody_is_asked(with_broker: WithBroker) -> None:
-    """Also of one that is no follower: its partitions are refused at once."""
+    """This includes a Fetch of a client that is no follower: its partitions are refused at once."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         node.broker.metadata.authorizer = Closed()

@@ -79,7 +79,7 @@ def test_each_operation_that_a_case_names_matters_and_no_other(case: Case) -> No
 
 
 class Question(NamedTuple):
-    """What a rule asks the authorizer, and how."""
+    """A question that a rule asks the authorizer: which operation, on what, and by which method."""
 
     api: str
     side: str
@@ -89,7 +89,7 @@ class Question(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What decides in place of the operation and the name that a rule asks about; None: it is allowed."""
+    """The operation and the name that decide instead of those in the question; None: the answer is always yes."""
 
     operation: Operation | None = None
     name: str | None = None
@@ -187,7 +187,7 @@ async def stage(directory: Path) -> AsyncIterator[Stage]:
 
 def makes_no_difference(question: Question) -> bool:
     """Whether every answer to the question gives the same response: limits on connections ask whether a client may be a
-    node, and who may not describe something is not told what else may be done with it."""
+    node, and a user who may not describe a resource does not learn which operations it allows."""
     if question.way == "operations":
         needed = Operation.ALTER if question.api == "DescribeCluster" else Operation.DESCRIBE
         return question.operation in (Operation.DESCRIBE, needed)
@@ -196,7 +196,7 @@ def makes_no_difference(question: Question) -> bool:
 
 
 def changes(question: Question, names: set[str]) -> list[Change]:
-    """It is allowed; another operation is asked for; one resource decides for all."""
+    """The answer is always yes; another operation is asked about; one resource decides for all."""
     there = SUPPORTED.get(question.resource, (Operation.DESCRIBE, Operation.WRITE))
     if question.way == "operations":
         return [Change()]
@@ -209,7 +209,7 @@ def changes(question: Question, names: set[str]) -> list[Change]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_wrong_rule_is_noticed(tmp_path: Path) -> None:
-    """Each question of each API, answered wrongly in each of several ways."""
+    """Each question of each API is answered wrongly, in several ways."""
 
     async def whole() -> None:
         async with stage(tmp_path) as on:

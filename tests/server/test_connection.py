@@ -243,7 +243,7 @@ def test_fetchers_on_one_socket_do_not_make_each_other_return(with_broker: WithB
             began = loop.time()
             for number in range(4):
                 assert (await one.answer("Fetch", 12))[0] == number
-            assert loop.time() - began >= 4 * 0.05 - 0.01  # a lower bound: each waited its whole time
+            assert loop.time() - began >= 4 * 0.05 - 0.01  # only a lower bound: each waited its whole time
             assert (await one.answer("Produce", 9))[0] == 4
 
     with_broker(scenario)
@@ -305,7 +305,7 @@ def test_a_frame_at_the_limit_is_served_and_one_byte_more_is_refused(with_broker
 
 
 def test_large_frames_wait_for_memory_and_all_are_served(with_broker: WithBroker) -> None:
-    """queued.max.request.bytes far below what ten connections send at once."""
+    """queued.max.request.bytes is far below what ten connections send at once."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")

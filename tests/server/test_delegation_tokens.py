@@ -104,7 +104,7 @@ def test_a_connection_that_is_lost_during_a_derivation(tmp_path: Path) -> None:
 
 
 def test_a_token_survives_a_restart(tmp_path: Path) -> None:
-    """In the log, and in a snapshot, without its HMAC."""
+    """The token is kept in the log and in a snapshot, without its HMAC."""
     made: list[create_delegation_token.Response] = []
 
     async def first(node: Node) -> None:
@@ -147,7 +147,7 @@ def test_without_a_key_a_stored_token_is_not_valid(tmp_path: Path) -> None:
 
 
 def test_a_token_is_valid_on_every_node(tmp_path: Path) -> None:
-    """Whichever node created it, while others forwarded the request; and no node forwards requests of a login with a
+    """It does not matter which node got the request and forwarded it. No node forwards requests of a login with a
     token."""
     cluster = SaslCluster(
         tmp_path,

@@ -197,7 +197,7 @@ def test_acls_are_changed_through_every_node_and_apply_on_every_node(tmp_path: P
 
 
 def test_the_controller_authorizes_the_principal_of_the_client(tmp_path: Path) -> None:
-    """And not that of the forwarding broker."""
+    """It does not authorize that of the forwarding broker."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)

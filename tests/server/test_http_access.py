@@ -1,4 +1,5 @@
-"""TLS and the token of the HTTP port: who may read its pages, who is told what, and what stalled handshakes cost."""
+"""TLS and the token of the HTTP port: who may read its pages, what refused clients get, and what stalled handshakes
+cost."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def trusting() -> ssl.SSLContext:
 async def get(
     node: Node, path: str, *headers: str, context: ssl.SSLContext | None = None, method: str = "GET"
 ) -> tuple[int, bytes]:
-    """Status, and the whole response; (0, what came) without one."""
+    """The status and the whole response; (0, the bytes that came) if there is no response."""
     assert node.http is not None
     host, _, port = node.http.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
@@ -274,7 +275,7 @@ def test_a_start_that_would_protect_less_than_was_asked_is_refused(tmp_path: Pat
 
 
 async def idle(node: Node) -> None:
-    """Nothing to play."""
+    """A scene in which nothing happens."""
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o640])

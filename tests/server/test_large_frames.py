@@ -61,7 +61,7 @@ def test_a_large_buffer_is_not_zeroed_before_bytes_arrive() -> None:
 
 
 def test_a_response_that_is_built_in_turns_is_joined_in_turns() -> None:
-    """It has millions of pieces: each step joins those that it has built."""
+    """A response has millions of pieces: each step joins the pieces that it has built."""
     topics = [metadata.MetadataResponseTopic(name=f"t{number}") for number in range(10_000)]
     response = metadata.Response(brokers=[], topics=topics)
     work, steps, chunks = build_chunks_in_turns(response, 12), 0, []
@@ -78,7 +78,7 @@ def test_a_response_that_is_built_in_turns_is_joined_in_turns() -> None:
 
 
 def test_a_produce_of_many_bytes_is_written_in_turns(with_broker: WithBroker) -> None:
-    """However few partitions it has; it gets one response."""
+    """This holds however few partitions the Produce has; it gets one response."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", PARTITIONS)
@@ -106,7 +106,7 @@ def test_a_produce_of_many_bytes_is_written_in_turns(with_broker: WithBroker) ->
 
 
 def test_the_next_request_does_not_wait_for_the_acknowledgement_of_a_large_one(with_broker: WithBroker) -> None:
-    """Only until its last slice is written: with acks=all, its followers take more time."""
+    """It waits only until the last slice is written: with acks=all, the followers take more time."""
     count = AT_ONCE_BYTES // VALUE_BYTES + 2
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -137,7 +137,7 @@ def test_the_next_request_does_not_wait_for_the_acknowledgement_of_a_large_one(w
             peer.close()
             await asyncio.gather(*asked, return_exceptions=True)
 
-    with_broker(scenario, {"broker.session.timeout.ms": "60000"})  # it is up, however busy the machine is
+    with_broker(scenario, {"broker.session.timeout.ms": "60000"})  # the node is up, however busy the machine is
 
 
 def read(log: Log) -> bytes:

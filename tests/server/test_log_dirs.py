@@ -37,7 +37,7 @@ def places(node: Node) -> dict[str, str]:
 
 
 def said(node: Node, topic: str) -> dict[str, str]:
-    """The same according to the metadata."""
+    """The directory that each partition is in, according to the metadata."""
     names = {directory.id: Path(directory.path).name for directory in node.broker.storage.log_dirs.online}
     image = node.broker.metadata.image.topics[topic]
     return {
@@ -107,7 +107,7 @@ def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
             await make(peer, "t")
             await put(peer, "t", b"x")
         shutil.copytree(tmp_path / "a" / "t-0", tmp_path / "b" / "t-0")
-        for _ in range(2):  # nothing was touched: the second time finds what the first one found
+        for _ in range(2):  # the first attempt changed nothing, so the second one finds the same
             with pytest.raises(ConfigError, match=r"t-0 is in both .*/a and .*/b"):
                 async with serving(tmp_path, dirs(tmp_path, "a", "b")):
                     pass
@@ -287,7 +287,7 @@ def test_a_move_is_throttled_cancelled_and_continued_after_a_restart(tmp_path: P
 
 
 async def throttle(peer: Peer, rate: int) -> None:
-    """Bytes a second of moves between directories."""
+    """Set the rate of moves between directories, in bytes per second."""
     rpc = incremental_alter_configs
     change = rpc.AlterableConfig(
         name="replica.alter.log.dirs.io.max.bytes.per.second", config_operation=AlterOp.SET, value=str(rate)

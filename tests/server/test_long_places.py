@@ -180,7 +180,7 @@ def lacks_a_replica(node: Node, topic: str, index: int) -> None:
 
 
 def test_a_long_fetch_keeps_its_place_until_it_is_answered(with_broker: WithBroker) -> None:
-    """Its objects and its response are counted with its elements."""
+    """The limit on elements also covers its objects and its response."""
 
     async def scenario(_: Peer, node: Node) -> None:
         work, told = node.broker.long_work, []

@@ -40,7 +40,7 @@ CALLS_A_TURN = 25_000
 ARRAYS = {api: list(arrays_of(layout(api.request, api.max))) for api in API}
 LONG = [api for api in API if api.elements > FEW and api.listens is not Listens.CONTROLLER]
 QUICK = ("Produce", "Fetch", "Metadata", "OffsetCommit", "OffsetFetch", "DeleteTopics", "DeleteRecords", "LeaveGroup")
-"""APIs that the fast tests measure; the others together take as long as all these tests may."""
+"""APIs that the fast tests measure; the other APIs together would take too long for them."""
 SHORT = [api for api in API if api.elements <= FEW and ARRAYS[api] and api.listens is not Listens.CONTROLLER]
 """Requests of nodes to a controller's listener are measured by other tests."""
 
@@ -147,7 +147,7 @@ def test_a_replicas_fetch_has_a_limit_on_named_partitions(
 
 
 def test_the_logs_of_a_large_topic_are_opened_in_turns(with_broker: WithBroker) -> None:
-    """And the topic is usable when its creator gets the response."""
+    """Still, the topic is usable when its creator gets the response."""
     count = 10 * HOSTED_AT_ONCE
 
     async def scenario(peer: Peer, node: Node) -> None:

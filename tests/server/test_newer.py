@@ -25,7 +25,7 @@ UNKNOWN = b"\x01\xfa\x01\x00\x00"
 
 
 def start(path: Path) -> None:
-    """Start a node and stop it."""
+    """Start a node, and stop it."""
 
     async def scenario() -> None:
         world = RealWorld(1)

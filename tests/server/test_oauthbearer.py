@@ -1,4 +1,4 @@
-"""Logins with tokens on a real node: starts with and without keys, log lines, and that nothing waits for keys."""
+"""Logins with tokens on a real node: starts with and without keys, log lines; and nothing waits for keys."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_warning_about_unsecured_tokens(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_keys_from_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log contains which settings are set or missing, but no part of any token."""
+    """The log says which settings are set or missing, but contains no part of any token."""
     caplog.set_level(logging.DEBUG)
     file = tmp_path / "keys.json"
     file.write_text(PROVIDER.key_set({"kty": "XX"}))

@@ -39,7 +39,7 @@ class Pipe(asyncio.Transport):
         self.paused = False
         self.is_in_get_buffer = False
         self.pieces: list[Any] = []
-        """The data that was given to be sent, uncopied."""
+        """The data that was passed to it for sending, not copied."""
         self.unsent_bytes = 0
         self.connection = connection
         connection.connection_made(self)
@@ -139,7 +139,7 @@ def test_many_requests_at_once_are_answered_in_slices(with_broker: WithBroker) -
             slices.append(done - sum(slices))
         assert max(slices) <= 4 * REPLIES_LIMIT
         await delivery
-        pipe.connection.connection_lost(None)  # otherwise the stop would wait for it
+        pipe.connection.connection_lost(None)  # otherwise the node's stop would wait for this connection
 
     with_broker(scenario)
 
@@ -171,7 +171,7 @@ def test_memory_that_is_being_sent_is_not_read_into(is_sent: bool, with_broker: 
 
 
 def test_nothing_of_a_large_response_stays_after_it_was_sent(with_broker: WithBroker) -> None:
-    """Encoded responses are freed at once; records are in read buffers, which are given back at the next look."""
+    """Encoded responses are freed at once; records are in read buffers, which are given back at the next check."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "a")

@@ -50,7 +50,7 @@ def announcement(size: int) -> bytes:
 
 
 async def half_frames(node: Node, count: int, announced: int, sent: int) -> list[Line]:
-    """Connections that have sent this much of a frame, all of which has been read."""
+    """Connections that have sent this much of a frame; the node has read all of it."""
     lines = [await line(node) for _ in range(count)]
     for one in lines:
         one.send(announcement(announced) + bytes(sent - 14))

@@ -316,7 +316,7 @@ def test_a_node_renews_its_login_between_requests(tmp_path: Path) -> None:
 
 
 def test_passwords_appear_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Not in DescribeConfigs, in logs, or in the text of objects."""
+    """They are neither in DescribeConfigs, nor in logs, nor in the text of objects."""
     caplog.set_level("DEBUG")
     shown: list[str] = []
 
@@ -342,7 +342,7 @@ def test_passwords_appear_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_requests_before_a_failed_renewal_are_stored_and_answered_first(tmp_path: Path) -> None:
-    """All of them in one segment, followed by more bytes."""
+    """All of them arrive in one TCP segment, followed by more bytes."""
 
     async def scenario(node: Node) -> None:
         admin = await dial(node, ADMIN)

@@ -54,7 +54,7 @@ from tests.cli.shell import Shell, kpybroker_process, ready
 from tests.secrets_planted import Planted
 
 NAMES = sorted({key.name for key in (*CHANGEABLE_KEYS.values(), *SECURITY_KEYS) if key.kind is PASSWORD})
-"""All settings that are secret, by the tables."""
+"""All settings that are secret according to the tables."""
 PER_BROKER = [name for name in NAMES if CHANGEABLE_KEYS[name].mode is Mode.PER_BROKER and name.startswith("ssl.")]
 ITERATIONS = 4096
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -95,7 +95,7 @@ def write(path: Path, found: Mapping[str, str]) -> Path:
 
 
 class Play:
-    """Everything that a client may do with secrets, rightly and wrongly; and all that it is told."""
+    """Does everything that a client may do with secrets, rightly and wrongly, and collects all the answers."""
 
     def __init__(self, planted: Planted, bootstrap: str, users: Mapping[str, str]) -> None:
         self.planted, self.users = planted, users
@@ -199,7 +199,8 @@ class Play:
             await self._bare("SCRAM-SHA-256", text.format(self.planted.secret("a broken first message")).encode())
 
     async def _send(self, mechanism: str, *frames: bytes) -> None:
-        """A handshake and these frames, from another address each time: the log has few lines about one."""
+        """Send a handshake and these frames, each time from another address, as the log limits the lines about one
+        address."""
         self.addresses.append(f"127.0.0.{len(self.addresses) + 10}")
         reader, writer = await asyncio.open_connection(*self._address, local_addr=(self.addresses[-1], 0))
         with contextlib.suppress(OSError):  # it may be closed before everything is sent
@@ -209,12 +210,12 @@ class Play:
         writer.close()
 
     async def _bare(self, mechanism: str, token: bytes) -> None:
-        """A token as it stands, and what a client sends when it was refused."""
+        """The token unchanged, and then what a client sends after a refusal."""
         parts = (sasl_authenticate.Request(auth_bytes=part) for part in (token, b"\x01"))
         await self._send(mechanism, *(_frame("SaslAuthenticate", part) for part in parts))
 
     async def _damaged(self, admin: Peer) -> None:
-        """Requests with secrets that cannot be read: cut off, and with bytes that belong to nothing."""
+        """Send unreadable requests with secrets: truncated ones, and ones with surplus bytes."""
         secret = self.planted.secret("a damaged request")
         row = incremental_alter_configs.AlterableConfig(name="ssl.key.password", config_operation=9, value=secret)
         resource = incremental_alter_configs.AlterConfigsResource(
@@ -244,7 +245,8 @@ def _frame(name: str, request: Any) -> bytes:
 
 
 def test_a_node_shows_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At DEBUG: its log, its responses, its metrics, its commands, and what `storage` says of its directory."""
+    """At DEBUG, no secret is in its log, its responses, its metrics, the output of commands, or what `storage` says
+    about its directory."""
     planted = Planted()
     given, users = settings(planted, tmp_path)
     credential = f"SCRAM-SHA-256=[name=max,password={planted.secret('--add-scram')}]"
@@ -338,7 +340,8 @@ LINES = (
 
 
 def raised(work: Callable[[], object]) -> str:
-    """The error of something that is refused, with its traceback; what it made if it is not: no mapping of settings."""
+    """The error of something that is refused, with its traceback; if it is accepted, its result, but not a mapping of
+    settings."""
     try:
         made = work()
         return "" if isinstance(made, dict | tuple) else repr(made)

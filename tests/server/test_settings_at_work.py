@@ -1,4 +1,4 @@
-"""A node under every accepted value: it appends, rolls, cleans, retains, checkpoints, and restarts."""
+"""A node under every accepted value: it appends, rolls, cleans, applies retention, checkpoints, and restarts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHOSEN = [
 ]
 """The settings that the test without a mark tries; the slow one tries all."""
 DOORS = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
-"""Settings for which the test itself needs more connections than their minimum."""
+"""Settings whose minimum would leave the test itself too few connections."""
 ALL = [
     (kind, key.name)
     for kind in (TOPIC, BROKER)
@@ -88,7 +88,8 @@ async def tried(node: Node, kind: int, name: str, value: str) -> int | None:
 
 
 async def try_all(directory: Path, settings: list[tuple[int, str]]) -> dict[str, int]:
-    """How often logs were cleaned under the values of each setting. Each value is also in force at a start once."""
+    """Try all values of each setting; returns how often logs were cleaned under them. The node also starts once under
+    each value."""
     cleaned = dict.fromkeys((name for _, name in settings), 0)
     async with serving(directory, OFF) as node, dialled(node) as peer:
         await make(peer, "compacted", configs=OWN)
@@ -124,7 +125,7 @@ def test_a_node_works_under_every_accepted_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["producer_byte_rate", "consumer_byte_rate", "request_percentage"])
 @pytest.mark.parametrize("value", [5e-324, 1.0, 1e308])
 def test_clients_are_answered_under_every_accepted_quota(tmp_path: Path, key: str, value: float) -> None:
-    """At the smallest quotas they are answered once, and then wait."""
+    """Under the smallest quotas, clients get one response and then wait."""
 
     async def play() -> None:
         async with serving(tmp_path / "data", OFF) as node:

@@ -42,7 +42,7 @@ async def limit(peer: Peer, key: str, value: float | None, entity: Entity = EVER
 
 
 async def lasted(work: Awaitable[Any]) -> tuple[Any, float]:
-    """The result, and the seconds that it took."""
+    """The result of the work, and the seconds that it took."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     return await work, loop.time() - began
@@ -207,7 +207,7 @@ def test_a_session_continues_after_a_withheld_response() -> None:
 
 
 def _incremental(session: int, epoch: int) -> fetch.Request:
-    """Asks for partitions that the session already knows."""
+    """A Fetch for the partitions that the session already knows."""
     return fetch.Request(max_bytes=1 << 20, min_bytes=1, session_id=session, session_epoch=epoch, topics=[])
 
 

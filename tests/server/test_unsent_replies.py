@@ -31,7 +31,7 @@ class Sender:
 
 
 def unsent_at(now: float) -> tuple[UnsentReplies, list[int | None]]:
-    """With the limits that it reported for Fetches."""
+    """A meter of unsent replies, with the limits that it reported for Fetches."""
     told: list[int | None] = []
     return UnsentReplies(lambda: now, told.append), told
 

@@ -68,7 +68,7 @@ def test_an_impossible_voter_changes_nothing(tmp_path: Path) -> None:
         lone = quorum.nodes[1].broker.quorum
         for facts, code in (
             ({"voter_id": 1}, ErrorCode.DUPLICATE_VOTER),
-            ({"voter_id": 3}, ErrorCode.REQUEST_TIMED_OUT),  # it answers at that address, but has never fetched
+            ({"voter_id": 3}, ErrorCode.REQUEST_TIMED_OUT),  # the node answers at that address, but has never fetched
             ({"voter_directory_id": bytes(range(16))}, ErrorCode.REQUEST_TIMED_OUT),
             ({"cluster_id": "x" * 22}, ErrorCode.INCONSISTENT_CLUSTER_ID),
         ):
@@ -230,7 +230,7 @@ def test_a_node_that_does_not_belong_to_the_cluster_is_told_so(tmp_path: Path, o
 def test_a_minority_of_voters_names_the_missing_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While it waits, and when it gives up."""
+    """It names them while it waits, and when it gives up."""
 
     async def play(cluster: Cluster) -> None:
         monkeypatch.setattr(readiness, "WARN_AFTER_MS", 1000)
@@ -253,7 +253,7 @@ def test_a_minority_of_voters_names_the_missing_ones(
 def test_a_broker_names_the_controllers_that_are_out_of_reach(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
-    """In every response that needs a controller, and soon; once a majority is back, requests are served."""
+    """It names them soon, in every response that needs a controller; once a majority is back, requests are served."""
     monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 0)
 
     async def play(cluster: Cluster) -> None:
@@ -293,7 +293,7 @@ def test_a_new_broker_reports_that_no_controller_answers(tmp_path: Path) -> None
 def test_a_second_node_with_a_static_voters_id_is_told_so(
     tmp_path: Path, twin_of_the_leader: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Soon, and when it gives up; the cluster is served."""
+    """It is told soon, and again when it gives up; meanwhile the cluster serves requests."""
 
     async def play(cluster: Cluster) -> None:
         monkeypatch.setattr(readiness, "WARN_AFTER_MS", 2000)
@@ -307,7 +307,7 @@ def test_a_second_node_with_a_static_voters_id_is_told_so(
         with pytest.raises(ConfigError, match=r"is another node running with this node\.id\?"):
             await twin.start(twin_id)
         assert any("another node running" in line for line in caplog.messages)
-        assert await cluster.leader() in cluster.nodes  # on a busy machine they may have elected another one by now
+        assert await cluster.leader() in cluster.nodes  # on a busy machine they may have elected another leader by now
 
     run_cluster(tmp_path, play)
 

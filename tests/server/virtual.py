@@ -16,7 +16,7 @@ from kpybroker.sim.world.network import Fabric, SimNetwork, Weather
 
 ADDRESS, PORT = "10.0.0.1", 9092
 Dial = Callable[[str], Awaitable[Peer]]
-"""By client id."""
+"""Connects a peer with a client id."""
 
 
 def run_virtually(

@@ -1,4 +1,4 @@
-"""A share machine on a stage: a log in memory, a clock that the play moves, and topics that come and go."""
+"""A share machine for tests: a log in memory, a clock that the test moves, and topics that are created and deleted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def image_of(topics: list[bytes]) -> Image:
 
 
 class Stage:
-    """Decides, keeps what was written, applies it: what a Runner does, without waiting."""
+    """Decides, stores the records and applies them, as a Runner does, but without waiting."""
 
     def __init__(self, settings: ShareSettings | None = None) -> None:
         self.settings = settings or ShareSettings()
@@ -47,7 +47,7 @@ class Stage:
         return self.start + len(self.log)
 
     def ask(self, command: Any) -> Any:
-        """One step; the answer, or the refusal."""
+        """Run one step; returns the answer, or the refusal."""
         ticket: Any = object()
         try:
             outcome = self.machine.decide(ticket, command, Moment(self.now_ms, self.now_ms + 7))
@@ -81,14 +81,14 @@ class Stage:
         self.start = to
 
     def replayed(self) -> ShareMachine:
-        """Another machine with the same log, as bytes alone tell it."""
+        """Another machine with the same log, built from its bytes alone."""
         machine = self.empty()
         for record in self.log:
             machine.apply(Stored(record.key, record.value, record.timestamp_ms, record.offset))
         return machine
 
     def restart(self) -> None:
-        """The coordinator is gone; another one replays the log."""
+        """Drop the coordinator; another one replays the log."""
         self.machine = self.replayed()
         self.ask(Tick())
 

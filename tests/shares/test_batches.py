@@ -1,4 +1,4 @@
-"""Merging batches of delivery states: what each offset says, whatever the order of the deltas."""
+"""Merging batches of delivery states gives the same state for each offset, whatever the order of the deltas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STARTS = st.integers(-1, 45)
 
 
 def by_offset(*told: StateBatch, start: int = -1) -> dict[int, tuple[int, int]]:
-    """(deliveries, state) of each offset: the highest that any batch says."""
+    """(deliveries, state) of each offset: the highest in any batch."""
     found: dict[int, tuple[int, int]] = {}
     for each in told:
         for offset in range(max(each.first, start), each.last + 1):

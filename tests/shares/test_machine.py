@@ -1,4 +1,4 @@
-"""The share coordinator's machine: whom it refuses, and what a replay of its log finds, pruned or not."""
+"""The share coordinator's machine: which requests it refuses, and what a replay of its log gives, pruned or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The records in flight of a share partition: who holds them, how often they were delivered, and what is written."""
+"""The records in flight of a share partition: which members hold them, how often they were delivered, and what is
+written."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def fetched(
 
 
 def write(share: SharePartition, now_ms: int = 0, *, done: bool = True) -> Any:
-    """Write all that is queued."""
+    """Write all queued changes."""
     told = share.take_write()
     assert told is not None
     share.written(told, LIMITS, now_ms, done=done)
@@ -182,7 +183,7 @@ STEPS = st.lists(
 
 
 class Game:
-    """A share partition, its log, and what its coordinator has been told."""
+    """A share partition, its log, and the state that its coordinator has stored."""
 
     def __init__(self) -> None:
         self.share = SharePartition(0)

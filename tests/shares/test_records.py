@@ -1,4 +1,4 @@
-"""Records of `__share_group_state`: what is written is read again, and what cannot be read is damage."""
+"""Records of `__share_group_state`: written records are read back, and unreadable ones are damage."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STATES = st.builds(ShareState, EPOCH, EPOCH, EPOCH, EPOCH, EPOCH, BATCHES, EPOCH
 
 
 def stored(record: Stored) -> Stored:
-    """As it comes back from the log: bytes alone."""
+    """A record as it comes from the log: only bytes."""
     return Stored(record.key, record.value, record.timestamp_ms, 0)
 
 

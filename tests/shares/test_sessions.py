@@ -1,4 +1,4 @@
-"""Share sessions: which partitions a fetch looks at."""
+"""Share sessions: which partitions a fetch reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each actor takes part in some seeds, with a probability of its own, and then does its work."""
+"""Each actor takes part in some seeds, with its own probability, and then does its work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The laws of logins and rights: each way to break one is a sentence, and what a stale broker answers is none."""
+"""The invariants of logins and rights: each violation is reported as one sentence; the answers of a stale broker are no
+violation."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def test_what_no_broker_may_do(history: History) -> None:
 
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_nobody_gets_what_they_may_not_have(brokers: int) -> None:
-    """And each law is put to the test."""
+    """Attempts to break each law happened during the run."""
     outcome = Simulation(with_actors(setup_of(3, brokers=brokers), ("principals",), only=True)).run()
     assert outcome.breaches == []
     for what in ("logins", "refusals", "rights", "ended sessions", "changes of principal", "metadata", "new logins"):

@@ -45,7 +45,7 @@ class Collector(asyncio.Protocol):
 
 
 class Buffered(asyncio.BufferedProtocol):
-    """The same with a small buffer of its own."""
+    """The same, with its own small buffer."""
 
     def __init__(self) -> None:
         self.received = bytearray()

@@ -90,7 +90,7 @@ def test_others_go_on_when_a_disk_hangs() -> None:
 @pytest.mark.parametrize("brokers", [1, 3])
 @pytest.mark.parametrize("seed", range(2))
 def test_replicas_move_between_log_directories(seed: int, brokers: int) -> None:
-    """And the second directory fails, while all other faults occur."""
+    """Meanwhile the second directory fails, and all other faults occur."""
     faults = ("disk_error", "crash", "partition", "power_loss")
     assert Simulation(setup_of(seed, brokers=brokers, faults=faults, moves=True)).run().breaches == []
 
@@ -168,7 +168,7 @@ def test_a_failing_seed_is_reported_with_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["callbacks without number", "one callback", "the loop"])
 def test_a_run_that_computes_for_ever_is_stopped(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a signal, wherever it is; code that ignores the signal is reported after giving up."""
+    """A signal stops it, wherever it is; if code ignores the signal, the run is given up and reported."""
     given_up_at_s = process_time() + 3
     outlived: list[str] = []
 

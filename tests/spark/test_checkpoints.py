@@ -58,7 +58,7 @@ def test_an_unreadable_mark(kpybroker: BrokerProcess, admin: AdminClient, tmp_pa
 
 
 def test_with_a_running_event_loop(kpybroker: BrokerProcess, admin: AdminClient, tmp_path: Path) -> None:
-    """As in a notebook."""
+    """A notebook's thread runs such a loop."""
     make(admin, "noted")
 
     async def cell() -> str:

@@ -31,7 +31,7 @@ def secured(kpybroker_secure: BrokerProcess) -> Cluster:
 
 
 def changed(cluster: Cluster, path: Path, **changes: str) -> Cluster:
-    """With some of its properties changed."""
+    """The cluster with some of its properties changed."""
     new = {name.replace("_", "."): text for name, text in changes.items()}
     return cluster._replace(command_config=written(path / "changed.properties", cluster.properties() | new))
 

@@ -25,7 +25,7 @@ TAKE_A_PATH = (
 
 
 def found(path: str) -> str:
-    """The path with the existing names, each as it was first created."""
+    """The path, with each existing name spelled as it was when it was created."""
     folder, name = os.path.split(path)
     if not name or os.path.lexists(path):
         return path

@@ -93,7 +93,7 @@ def test_sizes_have_limits(tmp_path: Path) -> None:
 
 
 def test_old_records_are_refused_if_the_topic_demands_it(tmp_path: Path) -> None:
-    """Also next to newer records in their batch, whose header has only the newest time."""
+    """This holds even next to newer records in the same batch, whose header has only the newest time."""
     for codec in Codec:
         log = make(tmp_path / codec.name, message_timestamp_before_max_ms=1000)
         records = [Record(0, at, b"k", b"v") for at in (NOW - 1001, NOW - 1000, NOW)]

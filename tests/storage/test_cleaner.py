@@ -138,7 +138,8 @@ def test_after_a_crash_a_recreated_topic_does_not_count_as_clean() -> None:
 
 
 def test_a_truncation_during_the_checkpoint_is_not_clean_on_disk() -> None:
-    """At each moment of the write: the checkpoint has one writer, and its last version is the newest."""
+    """The truncation comes at each moment of the write: the checkpoint has one writer, and its last version is the
+    newest."""
     for number in range(100):
         storage = Storage()
         chore = Chore(storage)

@@ -39,8 +39,8 @@ def opened(storage: Storage, segment_bytes: int) -> tuple[VirtualWorld, LogDirec
 
 
 def with_two_histories(segment_bytes: int, *, synced: bool) -> tuple[Storage, VirtualWorld]:
-    """Synced and checkpointed, then truncated, then written (and synced) so far that a power loss may hit any part of
-    it."""
+    """A log that was synced and checkpointed, truncated, and then written (and synced) so far that a power loss may hit
+    any part of it."""
     storage = Storage()
     VirtualWorld(storage).disk.mkdir("/data")
     VirtualWorld(storage).disk.sync_directory_blocking("")

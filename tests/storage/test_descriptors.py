@@ -38,12 +38,12 @@ def filled(log: Log, batches: int) -> None:
 
 
 def short(world: VirtualWorld) -> None:
-    """Nothing more can be opened."""
+    """From now on, no file can be opened."""
     world.disk.handles_max = world.disk.handles
 
 
 def test_a_file_can_be_closed_without_another_descriptor() -> None:
-    """Its index has entries that are only in memory."""
+    """The file's index has entries that are only in memory."""
     world, pool = VirtualWorld(Storage()), FilePool(10)
     one, other = log_in(world, "one", pool), log_in(world, "other", pool)
     filled(one, 20)
@@ -123,7 +123,7 @@ def test_a_sync_waits_for_a_descriptor() -> None:
 
 
 def test_all_log_dirs_have_one_limit() -> None:
-    """And a partition that cannot be opened for lack of descriptors does not take its directory offline."""
+    """A partition that cannot be opened for lack of descriptors does not take its directory offline."""
     world = VirtualWorld(Storage())
     for path in NODES_FILES.log_dirs:
         world.disk.mkdir(path)

@@ -66,8 +66,8 @@ def append(log: Log, *offsets: int) -> None:
 
 
 def move(world: VirtualWorld, log_dirs: LogDirectories, log: Log, synced: list[int]) -> None:
-    """Copy and switch over, as `replication.node.replica_moves` does, and continue to write. `synced`: what is on
-    disk."""
+    """Copy and switch over, as `replication.node.replica_moves` does, and continue to write. `synced`: gets the number
+    of records on disk."""
     source, target = log_dirs.online
     future = open_future(world, target, log, SETTINGS)
     copy(log, future)

@@ -30,7 +30,7 @@ WAYS = (PATHS, pytest.param(PATHS[::-1], marks=pytest.mark.slow))
 
 
 def log_dirs_of(world: VirtualWorld, topic_id: bytes = ID) -> LogDirectories:
-    """Opened as by a start, up to the metadata, which places the partition here. Raises ConfigError."""
+    """Open the directories as a start does, up to the metadata, which places the partition here. Raises ConfigError."""
     directories = [Directory(path, path[-1].encode() * 16, "c", 1, 0) for path in PATHS]
     found = LogDirectories(world, CONFIG, directories, {})
     found.keep_only({KEY: topic_id})
@@ -67,7 +67,7 @@ def move(world: VirtualWorld, log_dirs: LogDirectories, log: Log, path: str) -> 
 
 
 def collect(world: VirtualWorld, log_dirs: LogDirectories) -> None:
-    """`file.delete.delay.ms` has passed."""
+    """Let `file.delete.delay.ms` pass."""
     for directory in log_dirs.online:
         unlink(world.disk, directory.garbage.take(world.steady_ms() + SETTINGS.file_delete_delay_ms))
 

@@ -33,7 +33,7 @@ HALF = f"t-0.{7:032x}"
 
 
 def in_b(storage: Storage) -> list[str]:
-    """The suffixes of the partition's directories there."""
+    """The suffixes of the partition's directories in /d/b."""
     return ["-" + name.rpartition("-")[2] for name in VirtualWorld(storage).disk.list("/d/b") if name[:2] == "t-"]
 
 
@@ -135,7 +135,7 @@ def test_both_halves_stay_while_there_are_two() -> None:
 
 @pytest.mark.parametrize("target", ["/d/a", "/d/b"])
 def test_a_move_that_cannot_be_completed_takes_its_directory_offline(target: str) -> None:
-    """Or refuses the start, if the metadata log is there."""
+    """If the metadata log is there, the node refuses to start instead."""
     source = next(path for path in PATHS if path != target)
     storage = interrupted(source, target)
     storage.bad_files = f"{target}/t-0", "", 5

@@ -1,4 +1,4 @@
-"""Long work on the loop: everything else gets its turns, and the number of running and of waiting works is bounded."""
+"""Long work on the loop: everything else gets its turns, and the amount of running and of waiting work is bounded."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_short_work_waits_for_a_bounded_number_of_slices_of_long_ones(slices: 
 
 @pytest.mark.parametrize("slices", [SHORT_SLICES, MIDDLING_SLICES - 1])
 def test_a_middling_work_does_not_wait_for_endless_ones(slices: int) -> None:
-    """Batches of some megabytes: works that take longer give up their places."""
+    """Batches of some megabytes: work that takes longer gives up its place."""
 
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
@@ -199,7 +199,7 @@ def test_a_long_work_gives_up_its_place_between_two_batches() -> None:
 
 
 def test_waiting_works_hold_nothing_open() -> None:
-    """Places limit the number of decompressors: a work that has begun but finds no place is closed and starts again."""
+    """Places limit the number of decompressors: work that has begun but finds no place is closed and starts again."""
 
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
@@ -248,7 +248,7 @@ def test_no_work_waits_longer_than_its_timeout() -> None:
 
 
 def test_a_work_that_is_cancelled_in_the_turn_of_its_refusal_frees_no_place() -> None:
-    """It had none: otherwise each such work would add one."""
+    """The cancelled work had no place to free; otherwise each such cancellation would add a place."""
 
     async def scenario() -> None:
         places, loop = Places(2), asyncio.get_running_loop()

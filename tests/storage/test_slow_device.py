@@ -86,7 +86,7 @@ def test_operations_that_need_the_file_wait_for_the_thread() -> None:
                 slow.flush()
             assert slow.behind is None
             assert slow.written_end == slow.end == (2 if change == "truncate" else 5)
-            await asyncio.sleep(2 * STALL_S)  # nothing arrives late
+            await asyncio.sleep(2 * STALL_S)  # no report arrives late
             assert slow.written_end == slow.end
             assert slow.files.device.queued_bytes == 0
 
@@ -235,7 +235,7 @@ def test_threads_of_a_slow_device_are_not_those_of_another(tmp_path: Path) -> No
 
 
 class TimedDisk(RealDisk):
-    """A real disk with a clock of its own: each write takes `write_s`."""
+    """A real disk with its own clock: each write takes `write_s`."""
 
     write_s = 0.0
 

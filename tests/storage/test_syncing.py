@@ -1,4 +1,4 @@
-"""Group commit: callers share a sync, and no caller is told too much."""
+"""Group commit: callers share a sync, and no caller gets an end offset that is not yet on disk."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Stage:
         return answer
 
     def settle(self) -> list[Transaction]:
-        """Do the work of the sender of markers, as if every partition accepted its marker at once."""
+        """Do the work of the marker sender, as if every partition accepted its marker at once."""
         endings = self.answer(AwaitEndings()) or []
         for ending in endings:
             self.ask(Complete(ending))
@@ -90,11 +90,11 @@ class Stage:
         return machine
 
     def restart(self) -> None:
-        """The coordinator is gone; another one replays the log."""
+        """Drop the coordinator; another one replays the log."""
         self.machine = self.replayed()
         self.ask(Tick())
 
 
 def hard(machine: TransactionMachine) -> dict[str, Transaction]:
-    """The content of the records, without state that they do not contain."""
+    """The part of the state that is in the records."""
     return {name: replace(each, last_epoch=-1) for name, each in machine.transactions.items()}

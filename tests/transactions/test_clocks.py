@@ -50,7 +50,7 @@ def test_adding_partitions_does_not_extend_the_timeout() -> None:
 
 @jumps
 def test_a_new_coordinator_waits_no_longer_than_the_timeout(jump_ms: int) -> None:
-    """It knows wall time only, by which a transaction may have begun in the future, or long ago."""
+    """A new coordinator has only wall time, by which a transaction may seem to begin in the future, or long ago."""
     stage = Stage(SETTINGS)
     abandoned(stage)
     stage.wait(2_000)

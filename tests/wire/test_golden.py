@@ -1,4 +1,4 @@
-"""What Apache Kafka said on the wire, parsed and built again, is the same bytes (recorded by oracle/record.py)."""
+"""The bytes that Apache Kafka sent, parsed and built again, stay the same (recorded by oracle/record.py)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ WITH_RECORDS = {"ProduceRequest", "FetchResponse"}
 
 
 def outcome(of: Any, cls: Any, version: int, data: Any) -> Any:
-    """The result of a parser: the value, or the fact that it refuses."""
+    """The result of a parser: the value, or the fact that the parser refuses the bytes."""
     try:
         return of(cls, version, data)
     except MalformedFrame:

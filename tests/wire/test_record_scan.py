@@ -1,4 +1,4 @@
-"""The scan of records finds the same as reading them, and refuses the same."""
+"""The scan of records finds the same facts as a reader, and refuses the same batches."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_offsets_must_be_consecutive() -> None:
 @given(records, st.integers(1, 40))
 @some
 def test_a_scan_in_pieces_finds_the_same(of: list[Record], size: int) -> None:
-    """Also if a record is larger than any piece."""
+    """This holds even if a record is larger than any piece."""
     batch = batch_of(of)
     body = bytes(batch.view[HEADER_BYTES:])
     found = Walk(-EVER, EVER)

@@ -1,4 +1,4 @@
-"""A request that repeats an earlier one is parsed correctly, and so is one that only seems to."""
+"""A request that repeats an earlier one is parsed correctly, and so is one that only seems to repeat it."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""TLS over real sockets: bytes arrive as they were sent, and what a peer can make the server do or hold has a limit."""
+"""TLS over real sockets: bytes arrive as they were sent, and a peer can make the server do and hold only a limited
+amount."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class Echo(asyncio.BufferedProtocol):
 
 
 class Listening:
-    """A listener, its protocols, and what it says of the connections that it ends."""
+    """A listener, its protocols, and the reasons that it gives for ending connections."""
 
     def __init__(self, reply: bytes | None, room: int, closes_s: float | None) -> None:
         self.protocols: list[Echo] = []
@@ -180,7 +181,7 @@ def test_a_handshake_may_come_byte_by_byte() -> None:
 
 
 def test_a_reply_that_is_not_read_is_told_and_stops_the_writer() -> None:
-    """It is encrypted as it is read. `UnsentReplies` relies on the size."""
+    """A reply is encrypted only as fast as it is read. `UnsentReplies` relies on the reported size."""
 
     async def play(here: Listening) -> None:
         reader, writer = await dialled(here, trusting())

@@ -1,7 +1,7 @@
 """The follower's side of replication (KIP-595): fetch from the leader, append, sync, fetch again. Snapshots: KIP-630.
 
 A Fetch from an offset means that every record before it is on this node's disk, so none is sent before that is true.
-There is one request at a time, on a connection of its own; a change of leader closes it.
+There is one request at a time, on a separate connection; a change of leader closes it.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ SMALL_FRAME_BYTES = 2 * 1024 * 1024
 LARGE, SMALL, NODES = range(3)
 """Large frames of clients, small frames of clients, frames of other nodes."""
 EIGHTHS = (5, 7, 8)
-"""For each kind of frame, how many eighths of the limit may be in use for it to take more; the rest is reserved for the
-kinds after it."""
+"""A frame of each kind may take more memory while at most this many eighths of the limit are in use; the rest is
+reserved for the kinds after it."""
 MAPPED_BYTES = 4 * 1024 * 1024
 """Buffers of this size or more get their pages as bytes arrive: zeroing 100 MB takes some 40 ms."""
 ASKED_A_TURN = 50

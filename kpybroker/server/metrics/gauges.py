@@ -30,12 +30,12 @@ NETWORK = "kafka_server_socket_server_metrics_"
 GAUGES = {
     f"{LOGS}partitioncount": "Partitions that this broker has",
     f"{LOGS}leadercount": "Partitions that this broker leads",
-    f"{LOGS}underreplicatedpartitions": "Partitions led here of which some replica is not in sync",
-    f"{LOGS}underminisrpartitioncount": "Partitions led here that refuse acks=all: fewer in sync than they demand",
+    f"{LOGS}underreplicatedpartitions": "Partitions led here with a replica that is not in sync",
+    f"{LOGS}underminisrpartitioncount": "Partitions led here that refuse acks=all, as too few replicas are in sync",
     f"{LOGS}atminisrpartitioncount": "Partitions led here that would refuse acks=all with one replica fewer in sync",
-    f"{LOGS}offlinereplicacount": "Partitions of this broker that a damaged disk or log took away",
-    "kafka_log_size_bytes": "All logs of this broker together",
-    "kafka_log_free_bytes": "Bytes left on the file system of log.dirs, where the fewest are left",
+    f"{LOGS}offlinereplicacount": "Replicas on this broker that are offline because of their disk or log",
+    "kafka_log_size_bytes": "The size of all logs of this broker together",
+    "kafka_log_free_bytes": "Free bytes on the file systems of log.dirs; the smallest figure if there are several",
     f"{CONTROLLER}activecontrollercount": "1 on the node that is the active controller; all nodes together have one",
     f"{CONTROLLER}offlinepartitionscount": "Partitions that nobody serves; on the active controller, else 0",
     f"{CONTROLLER}globalpartitioncount": "Partitions of the cluster; on the active controller, else 0",
@@ -46,7 +46,7 @@ GAUGES = {
     f"{RAFT}current_leader": "Node id of the metadata quorum's leader, -1 for none",
     f"{RAFT}current_epoch": "Epoch of the metadata quorum",
     f"{RAFT}log_end_offset": "End of the metadata log of this node",
-    f"{RAFT}high_watermark": "Up to where the metadata has committed, as far as this node knows",
+    f"{RAFT}high_watermark": "The offset up to which the metadata has committed, as far as this node knows",
     "kafka_server_broker_metadata_metrics_last_applied_record_offset": "The last metadata record applied here",
     f"{NETWORK}connection_count": "Open connections of clients and other nodes",
     "kpybroker_unusable_settings": "Settings and quotas in the metadata that cannot be applied; the log names them",
@@ -63,8 +63,8 @@ COUNTERS = {
     "kpybroker_connections_dropped": "Connections closed at once: over a limit, or their replies are not read",
     "kpybroker_connections_throttled": "Connections held and then closed: connection_creation_rate of their address",
     "kpybroker_requests_throttled": "Requests after which a client had to wait: a quota was exceeded",
-    "kpybroker_authorizer_refusals": "Operations that the authorizer refused clients and nodes; the log names some",
-    "kpybroker_frames_refused": "Frames that could not be read; each cost its connection",
+    "kpybroker_authorizer_refusals": "Operations that the authorizer refused to clients and nodes; the log names some",
+    "kpybroker_frames_refused": "Frames that could not be read; their connections were closed",
     "kpybroker_logins_failed": "SASL logins that were refused",
 }
 REQUESTS = "kafka_network_requestmetrics_requests"
@@ -85,7 +85,7 @@ class Gauges:
         ProcessCollector(registry=self.registry)
         times = Histogram(
             TOTAL_TIME,
-            f"From a request's frame to its answer, waiting included; of one request in {EVERY}",
+            f"Time from a request's frame to its response, including waits; measured for one request in {EVERY}",
             ["request"],
             buckets=SECONDS,
             registry=self.registry,

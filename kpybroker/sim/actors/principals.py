@@ -1,6 +1,7 @@
 """Logins on all listeners, and ACLs: sessions are renewed amid faults, and nobody gets what they may not have.
 
-All other clients log in too, as users with the rights that they need. A seed with this actor has a cluster of its own.
+All other clients log in too, as users with the rights that they need. `cluster/secured.py` sets up the
+cluster of a seed with this actor.
 """
 
 from __future__ import annotations
