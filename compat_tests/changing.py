@@ -1,4 +1,4 @@
-"""Requests that change something, repeated while the broker is busy, and the records and producer ids that they use."""
+"""Requests that change something, repeated while the broker is busy; and the records and producer ids for them."""
 
 from __future__ import annotations
 
@@ -58,8 +58,7 @@ class Source:
         return made
 
     def check_new(self, producer_id: int, owner: str | None) -> None:
-        """Check that a producer id belongs to one transactional id for ever, or to one producer without a transactional
-        id."""
+        """Check that a producer id never changes its owner: a transactional id, or a producer without one."""
         assert producer_id not in self._owners or self._owners[producer_id] == owner is not None, "given twice"
         self._owners[producer_id] = owner
 
@@ -88,7 +87,7 @@ def send(eyes: Eyes, place: Place, batch: bytes | bytearray, transactional_id: s
 def commit(
     eyes: Eyes, group: str, place: Place, offset: int, note: str = "", generation: int = -1, member: str = ""
 ) -> None:
-    """Commit one offset, as a member of the group or as a simple consumer."""
+    """Commit one offset, as a member of the group or without membership."""
     row = offset_commit.OffsetCommitRequestPartition(
         partition_index=place[1], committed_offset=offset, committed_leader_epoch=0, committed_metadata=note
     )

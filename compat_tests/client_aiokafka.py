@@ -1,4 +1,4 @@
-"""aiokafka. It needs an event loop, which runs in a thread of its own; the adapters block until it has finished."""
+"""aiokafka. It needs an event loop, which runs in a separate thread; the adapters block until a call has finished."""
 
 import asyncio
 import contextlib
@@ -135,7 +135,7 @@ class AiokafkaConsumer:
         self.assignments = 0
 
     async def _now(self, name: str, *args: Any) -> Any:
-        """Synchronous methods of aiokafka must be called in its loop too."""
+        """Call a synchronous method of aiokafka; these must be called in its loop, too."""
         return getattr(self._consumer, name)(*args)
 
     def subscribe(self, topics: Sequence[str]) -> None:

@@ -165,7 +165,7 @@ class ConfluentConsumer:
 
 
 class ConfluentTransactional:
-    """librdkafka's transactional producer. Retriable errors are retried, as its manual demands."""
+    """librdkafka's transactional producer. Retriable errors are retried, as its manual requires."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._producer = confluent_kafka.Producer(settings)
@@ -214,7 +214,7 @@ class ConfluentTransactional:
 
 
 class Confluent:
-    """The client with the full product of scenarios."""
+    """The client for which all combinations of choices are tested."""
 
     name = "confluent-kafka"
     version = (

@@ -19,7 +19,7 @@ from oracle.jars import KAFKA_VERSION, MissingPrerequisite, jars, java
 from oracle.kafka import Kafka
 
 os.environ.setdefault("PYTEST_TIMEOUT", "300")
-"""The time limit of a test in seconds, for pytest-timeout. Not in pyproject.toml, as other users may not have that
+"""The time limit of a test in seconds, for pytest-timeout. Not in pyproject.toml, because other users may not have that
 plugin."""
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def spark_session(target: Running, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def spark(spark_session: "SparkSession") -> Iterator["SparkSession"]:
-    """The session; no query survives its test."""
+    """The session. Queries are stopped at the end of their test."""
     yield spark_session
     for query in spark_session.streams.active:
         query.stop()

@@ -17,8 +17,8 @@ COMPLAINTS = re.compile(
     r"Indexed offset|is corrupt|Exception|Failed to|does not match|Could not|unparseable|isn't|Ignoring|Non-zero"
 )
 OF_NOTHING = re.compile(r"Found timestamp mismatch in :.*\n(?:  Index timestamp: \d+, log timestamp: -1\n)+")
-"""A cleaned batch that stays because of its producer: it has a timestamp, which may be in the time index, but no record
-with it. The tool reports such batches in Apache Kafka's own files too."""
+"""The tool's report of a cleaned batch that stays because of its producer: its timestamp may be in the time index, but
+it has no record with that timestamp. The tool reports such batches in Apache Kafka's own files, too."""
 READABLE = {".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint"}
 
 
@@ -34,7 +34,7 @@ def dump(files: list[Path], *options: str) -> str:
 
 
 def dump_in_turn(files: list[Path], *options: str) -> None:
-    """Dump many files, some at a time, since the output of each is held in memory."""
+    """Dump many files, a few at a time, because their output is held in memory."""
     for start in range(0, len(files), AT_ONCE):
         dump(files[start : start + AT_ONCE], *options)
 

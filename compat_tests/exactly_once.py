@@ -36,11 +36,11 @@ WANDERER = "a member that joins and leaves"
 
 
 class Broken(AssertionError):
-    """A record is missing, is there twice, or is in the wrong place."""
+    """A record is missing, duplicated, or in the wrong place."""
 
 
 class Feed:
-    """Sends numbers to each partition of the source, until it is told to end."""
+    """Sends numbers to each partition of the source, until `finish`."""
 
     def __init__(self, bootstrap: str, partitions: int) -> None:
         self.sent = 0

@@ -1,5 +1,5 @@
-"""Runs the scripts of the group machine on a running broker: the same requests over sockets, each on a connection of
-its own, with the responses in the words of the scripts.
+"""Runs the scripts of the group machine on a running broker: the same requests over sockets, each on a separate
+connection, with the responses translated to the language of the scripts.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ SESSION_MS = 1_800_000
 
 
 class Exchange:
-    """One script on one broker. Its groups get `suffix`; `topics` are the broker's for those of the script."""
+    """One script on one broker. Its groups get `suffix`; `topics` maps the script's topics to the broker's."""
 
     def __init__(self, network: Network, host: str, port: int, suffix: str, topics: dict[str, str]) -> None:
         self._network, self._host, self._port = network, host, port
@@ -45,7 +45,7 @@ class Exchange:
         self._open: dict[asyncio.Task[Any], tuple[str, Peer]] = {}
 
     async def play(self, script: str) -> list[tuple[str, list[str], list[str]]]:
-        """Yields every step as (line, expected answers, received answers), up to the first that waits for time to
+        """Yields every step as (line, expected answers, received answers), up to the first step that needs time to
         pass."""
         await self._find_coordinator()
         steps = []

@@ -39,8 +39,7 @@ class Broken(AssertionError):
 
 
 def tear(data: Path, chance: random.Random) -> list[str]:
-    """Append the kind of bytes that an interrupted write leaves to active segments; acknowledged data is not
-    changed."""
+    """Append bytes to active segments, as an interrupted write leaves them. Acknowledged data is not changed."""
     torn = []
     for directory in sorted(
         path for path in data.iterdir() if path.is_dir() and (path / "partition.metadata").exists()
@@ -132,7 +131,7 @@ class Rounds:
         dump_everything(self.broker.data)
 
     def _await_progress(self) -> None:
-        """Until records, commits and topics are acknowledged in this round too."""
+        """Wait until records, commits and topics have been acknowledged in this round, too."""
         start = (self.ledger.records, sum(self.ledger.committed.values()))
         deadline = time.monotonic() + PROGRESS_TIMEOUT_S
         while self.ledger.records <= start[0] or sum(self.ledger.committed.values()) <= start[1]:

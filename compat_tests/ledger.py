@@ -18,7 +18,7 @@ BATCH_BYTES = 16_384
 
 @dataclass
 class Ledger:
-    """Written by the load's threads, read between two rounds; every entry was acknowledged."""
+    """The threads of the load write to it, and it is read between two rounds. Every entry was acknowledged."""
 
     placed: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     """(partition, offset) -> (producer, number)"""
@@ -36,7 +36,7 @@ class Ledger:
 
 
 class Worker:
-    """A thread that repeats a step until it is told to stop."""
+    """A thread that repeats a step until it is stopped."""
 
     def __init__(self, ledger: Ledger, step: Callable[[], None], pause_s: float) -> None:
         self._stop = threading.Event()

@@ -11,7 +11,7 @@ JOIN_TIMEOUT_S = 60.0
 
 @dataclass
 class Member:
-    """Consumes and commits until it is told to leave, or to vanish: to end without notifying the group."""
+    """Consumes and commits until `leave`."""
 
     client: Client
     bootstrap: str

@@ -1,4 +1,4 @@
-"""Software on top of Kafka, in JVMs of its own: a Streams application, Connect, MirrorMaker 2."""
+"""Software on top of Kafka, in separate JVMs: a Streams application, Connect, MirrorMaker 2."""
 
 import signal
 import subprocess
@@ -41,7 +41,8 @@ class Program:
         return self._process.poll() is None
 
     def await_end(self) -> int:
-        """Its exit code, once it has ended by itself. AssertionError, with the end of the log, where it goes on."""
+        """The exit code, once the program has ended by itself. Raises AssertionError, with the end of the log, if it
+        goes on."""
         try:
             return self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:

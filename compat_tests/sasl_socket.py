@@ -21,7 +21,7 @@ NO_TAGS_IN_HEADER = "ApiVersions"
 
 
 class SaslSocket:
-    """One connection. A missing response is a ConnectionError."""
+    """One connection. Raises ConnectionError if a response is missing."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
         """`context`: for a listener with TLS."""
@@ -72,7 +72,7 @@ class SaslSocket:
         return told
 
     def log_in(self, mechanism: str, user: str, password: str, *, extensions: str = "") -> sasl_authenticate.Response:
-        """The handshake and the tokens; returns the last response. `extensions` are those of SCRAM's first message."""
+        """The handshake and the tokens; returns the last response. `extensions` are for the first message of SCRAM."""
         assert self.handshake(mechanism).error_code == 0
         return exchange_tokens(self.token, Login(mechanism, user, password), extensions)
 

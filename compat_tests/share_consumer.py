@@ -1,4 +1,4 @@
-"""A Java share consumer as a child process that does what it is told, and says what came of it."""
+"""A Java share consumer in a child process, which executes commands and returns their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_MS = 500
 
 
 class Shared(NamedTuple):
-    """One record, and for the how manieth time it is delivered."""
+    """One record. `deliveries` counts its deliveries, including this one."""
 
     partition: int
     offset: int
@@ -25,7 +25,7 @@ class Shared(NamedTuple):
 
 
 class Failed(Exception):
-    """The consumer raised; the name of its exception."""
+    """The consumer raised an exception, which has this name."""
 
 
 class ShareConsumer:
@@ -44,7 +44,7 @@ class ShareConsumer:
         )
 
     def _do(self, command: str) -> list[list[str]]:
-        """What it says, in words. Raises Failed."""
+        """Send a command. Returns the lines of the answer, split into words. Raises Failed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{command}\n")
@@ -67,7 +67,7 @@ class ShareConsumer:
         ]
 
     def poll_until(self, count: int, polls: int = 60) -> list[Shared]:
-        """Poll until there are so many records, or until nothing has come for a long time."""
+        """Poll until there are `count` records, at most `polls` times."""
         found: list[Shared] = []
         for _ in range(polls):
             found += self.poll()
@@ -80,15 +80,15 @@ class ShareConsumer:
         self._do(f"acknowledge {record.partition} {record.offset} {kind}")
 
     def commit(self) -> dict[int, str]:
-        """What became of the acknowledgements, by partition: NONE, or the name of an exception."""
+        """Commit the acknowledgements. Returns the result for each partition: NONE, or the name of an exception."""
         return {int(partition): code for _, partition, code in self._do("commit")}
 
     def close(self) -> None:
-        """Let it leave its group, and end."""
+        """Let the consumer leave its group, and end the process."""
         self._do("close")
         assert self._process.wait(STOP_S) == 0
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Kill the process, so that the consumer does not leave its group."""
         self._process.kill()
         self._process.wait(STOP_S)

@@ -39,13 +39,13 @@ SETTINGS = {
 }
 TOPIC, GROUP, TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 Right = tuple[ResourceType, str, AclOperation]
-"""A resource, the prefix of its name or `*`, and what may be done."""
+"""A resource type, the prefix of a name or `*`, and the allowed operation."""
 PATTERNS = (ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL)
 PATIENCE_S = 30
 
 
 class SecuredBroker:
-    """Clients of its other listener are super users; `bootstrap` of the broker names that one."""
+    """A broker with a secured listener. On its other listener, which `bootstrap` names, clients are super users."""
 
     def __init__(self, broker: Running, port: int, directory: Path) -> None:
         self.broker = broker
@@ -72,7 +72,7 @@ class SecuredBroker:
             made.result(PATIENCE_S)
 
     def seen_by(self, name: str, **changes: str | None) -> Cluster:
-        """The cluster with the properties of a user, some of them changed, or left out if None."""
+        """The cluster with the properties of a user; `changes` replaces some of them, or removes them if None."""
         settings = {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": MECHANISM,

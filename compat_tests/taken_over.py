@@ -1,8 +1,7 @@
 """The clients of topics, groups and producers, which continue while the broker below them is replaced by another kind.
 
-A `Life` creates everything under a name of its own (`begin`), and then does, on either broker, what its clients would
-do next (`go_on`). It sends single requests, so that it controls exactly which ones are repeated, and which must be
-refused.
+A `Life` creates everything under its own name (`begin`). Then, on either broker, it does what its clients would do next
+(`go_on`). It sends single requests, so that it controls exactly which ones are repeated, and which must be refused.
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ class Life:
     # ---- the continuation
 
     def go_on(self, eyes: Eyes) -> None:
-        """Everything continues on this broker, as if nothing had happened."""
+        """Continue everything on this broker, as if nothing had happened."""
         self.times += 1
         for at in (0, 1):
             self.send(eyes, "plain", encode_batch(self.source.records(10, b"time %d" % self.times)), at)

@@ -62,7 +62,7 @@ class Reader:
         return time.monotonic() > self._had_address_s + NO_ADDRESS_S
 
     def read_all(self, sent: list[bytes], *, may_forget: bool) -> None:
-        """Read until it has all sent records, each once; then commit.
+        """Read until all sent records have arrived, each once; then commit.
 
         A client that has dropped all brokers is restarted, as its user would have to; this is a failure unless it may
         have received an empty Metadata response.
@@ -91,7 +91,7 @@ class Reader:
 class Company:
     """librdkafka: an idempotent producer and a group member of each protocol; and transactional producers of `kinds`.
 
-    What they hold is excluded from other looks by `names`.
+    `names` are their topics, groups and ids, which other comparisons must leave out.
     """
 
     def __init__(self, bootstrap: str, kinds: tuple[str, ...], replicas: int) -> None:
@@ -120,7 +120,7 @@ class Company:
     def go_on(self, *, may_forget: bool) -> None:
         """Transactions from the previous broker are committed; all records are read, once; new transactions begin.
 
-        may_forget: as of `Reader.read_all`.
+        may_forget: as in `Reader.read_all`.
         """
         for number in range(10):
             self._sent.append(b"%d %d" % (len(self._sent), number))

@@ -11,7 +11,7 @@ INVALID_PRODUCER_EPOCH, PRODUCER_FENCED = 47, 90
 
 
 class Fenced:
-    """Two producers of one id. The second transacts."""
+    """Two producers with one id. The second one runs the transactions."""
 
     def __init__(self, source: Source, transactional_id: str, place: Place) -> None:
         self.id = transactional_id

@@ -1,5 +1,5 @@
-"""ACLs: Kafka's tool and librdkafka set, list and remove them, and they take effect. Every client is User:ANONYMOUS
-here."""
+"""ACLs: Kafka's tool and librdkafka set, list and remove them, and they take effect. Here, every client is
+User:ANONYMOUS."""
 
 import contextlib
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ ANY = AclBindingFilter(
 
 @pytest.fixture(scope="module")
 def broker(target_name: str) -> Iterator[Running]:
-    """A broker of its own, on which clients are super users."""
+    """A separate broker, on which clients are super users."""
     with start_target(target_name, SUPER_USER) as broker:
         yield broker
 
@@ -243,7 +243,7 @@ def test_acls_move_to_kpybroker_and_back() -> None:
 
 @pytest.mark.full
 def test_the_page_works(tmp_path: Path) -> None:
-    """Its commands, with Kafka's own tools; the log shows the grants."""
+    """The commands of the page, run with Kafka's own tools; the log shows the grants."""
     said = pages.run("security-acls.md", tmp_path, {"PORT": str(steady_port())})
     assert "(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)" in said
     assert "Principal = User:ANONYMOUS is Allowed operation = DESCRIBE from host = 127.0.0.1 on resource = " in said

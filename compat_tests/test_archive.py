@@ -68,7 +68,7 @@ class Workshop:
         self._await_the_end()
 
     def _await_the_end(self) -> None:
-        """A transaction has ended for its producer before every partition knows it."""
+        """Wait until every partition knows that the transaction has ended: its producer may know it earlier."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         asked = {TopicPartition(self.topic, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
         deadline = time.monotonic() + PATIENCE_S
@@ -214,7 +214,7 @@ def test_every_kind_of_damage_is_detected(shop: Workshop, tmp_path: Path) -> Non
         shutil.copy(other, path)
 
     def swapped() -> None:
-        """Changes the order of its lines: the sum of their hashes does not reveal that."""
+        """Changes the order of the lines in a file, which the sum of their hashes does not reveal."""
         path.write_bytes(b"\n".join(reversed(path.read_bytes().split(b"\n"))))
 
     damages: list[tuple[Callable[[], None], str]] = [

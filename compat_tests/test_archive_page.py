@@ -1,4 +1,4 @@
-"""docs/archive.md: its blocks in order, with a folder of the test instead of the page's."""
+"""docs/archive.md: the blocks of the page in order, with the test's folder instead of the page's."""
 
 from datetime import UTC, datetime
 from pathlib import Path

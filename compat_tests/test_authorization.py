@@ -1,4 +1,4 @@
-"""What a user is told who lacks one operation, for each API: as recorded on Apache Kafka
+"""How each API answers a user who lacks one operation, compared with the answers that were recorded on Apache Kafka
 (`oracle.authorization_matrix`)."""
 
 import json
@@ -20,7 +20,7 @@ FORWARDED = [case for case in MATRIX if by_name[case.api].is_forwarded and not c
 
 
 def different(answered: dict[str, Any]) -> dict[str, Any]:
-    """By case, what is not told as by Apache Kafka, and what that tells."""
+    """By case: the answers that differ from those of Apache Kafka, and Apache Kafka's answers."""
     recorded = json.loads(RECORDED.read_text())
     return {title: (told, recorded[title]) for title, told in answered.items() if told != recorded[title]}
 
@@ -45,7 +45,7 @@ def test_each_refusal_is_apache_kafkas(target_name: str) -> None:
 
 @pytest.mark.timeout(600)
 def test_another_node_decides_in_the_same_way(target_name: str) -> None:
-    """What a broker forwards is decided by the controller, for the principal in the Envelope."""
+    """The controller authorizes requests that a broker forwards, for the principal in the Envelope."""
     cluster = Cluster(
         target_name, brokers=1, controllers=1, properties={**SETTINGS, **SMALL}, jvm=("-XX:TieredStopAtLevel=1",)
     )
@@ -59,7 +59,7 @@ def test_another_node_decides_in_the_same_way(target_name: str) -> None:
 
 
 def test_patterns_hosts_and_principals_decide_in_the_same_way(target_name: str) -> None:
-    """Random sets of ACLs: DENY against ALLOW, literal, prefixed and wildcard, of the user, of everybody, of others."""
+    """Random sets of ACLs: DENY and ALLOW; literal, prefixed and wildcard; for the user, for everybody, for others."""
     ports = some_ports()
     with started(target_name, ports):
         found = patterns.play(ports)

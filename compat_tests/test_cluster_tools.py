@@ -99,7 +99,7 @@ def remove(cluster: Cluster, node_id: int, directory: str) -> Ran:
 
 
 def grow(cluster: Cluster, node_id: int) -> None:
-    """Add it, as soon as it has caught up."""
+    """Add a voter, as soon as it has caught up."""
     until(lambda: add(cluster, node_id).code == 0, f"{node_id} is added")
 
 

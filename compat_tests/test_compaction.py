@@ -124,7 +124,7 @@ def test_the_newest_record_of_each_key_is_left(cleaning: Running, target_name: s
 
 
 def test_no_history_leaves_files_that_kafkas_tool_rejects(tmp_path: Path) -> None:
-    """The histories are those for which tests/storage/test_cleaning.py proves that a reader gets the same table."""
+    """The histories are those of tests/storage/test_cleaning.py, which tests that a reader gets the same table."""
     files: list[Path] = []
     for seed in range(30):
         history = KeyedHistory.of(tmp_path / str(seed), seed)

@@ -42,7 +42,7 @@ def worker(broker: Running, folder: Path, topic: str) -> list[str]:
 
 
 def test_connect_copies_a_file_through_a_topic(broker: Running, make_topic: MakeTopic, tmp_path: Path) -> None:
-    """Stopped and restarted, it continues where it stopped; killed, it may repeat lines and loses none."""
+    """After a stop, Connect continues where it stopped. After a kill, it may repeat lines, but loses none."""
     topic, out = make_topic(), tmp_path / "out"
     written: list[str] = []
 
@@ -120,7 +120,7 @@ def mirror(folder: Path, one: Running, two: Running, topic: str, back: str, grou
     settings |= {f"{what}.interval.seconds": 1 for what in often}
     for what in ("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic"):
         settings[f"{what}.replication.factor"] = 1
-    for cluster in ("one", "two"):  # the workers' own settings; copied offsets are told with each flush
+    for cluster in ("one", "two"):  # the workers' own settings; copied offsets are reported with each flush
         settings[f"{cluster}.offset.flush.interval.ms"] = 500
         settings[f"{cluster}.plugin.discovery"] = "service_load"
     for what in ("offset", "status", "config"):

@@ -1,5 +1,5 @@
 """The consumer group protocol (KIP-848) with the clients that support it: librdkafka and Java, together and in turn
-with members of the classic protocol. Heartbeats are frequent here, since everything waits for them."""
+with members of the classic protocol. Heartbeats are frequent here, because everything waits for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROUNDS = 60
 
 @pytest.fixture(scope="module")
 def quick(target_name: str) -> Iterator[Running]:
-    """A broker of its own, which asks for a heartbeat every 300 ms."""
+    """A separate broker, which requests a heartbeat every 300 ms."""
     broker = start_target(target_name, QUICK)
     yield broker
     broker.stop()
@@ -202,8 +202,8 @@ def test_a_live_group_migrates_and_back(quick: Running, unique: Callable[[], str
 
 
 def test_fifty_members_join_and_leave(quick: Running, unique: Callable[[], str]) -> None:
-    """At random; no partition has two owners, at rest each has one, everything is read, and no partition moves any
-    more."""
+    """They do so at random. No partition ever has two owners. At the end each has one, everything is read, and no
+    partition moves any more."""
     chance = random.Random(848)
     topic = make(quick, unique(), 60)
     values = [b"%d" % number for number in range(10 * ROUNDS)]

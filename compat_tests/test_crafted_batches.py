@@ -17,8 +17,8 @@ OFFSETS = ("the same offset twice", "offsets with a gap")
 TAKEN_BY_KAFKA = {(what, codec) for what in LENGTHS for codec in Codec if codec} | {
     (what, Codec.NONE) for what in OFFSETS
 }
-"""Apache Kafka does not check the lengths of records when it decompresses, and does not check offsets when it does
-not."""
+"""Batches that Apache Kafka accepts: in compressed batches it does not check the lengths of records, and in
+uncompressed ones it does not check offsets."""
 MAX_TIMESTAMP = -3
 
 

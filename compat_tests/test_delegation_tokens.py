@@ -94,7 +94,7 @@ def started(target_name: str, settings: dict[str, str]) -> Iterator[Doors]:
 
 @pytest.fixture(scope="module")
 def doors(target_name: str) -> Iterator[Doors]:
-    """ann may describe one topic, and other users have no rights."""
+    """A broker on which ann may describe one topic, and other users have no rights."""
     with started(target_name, ENABLED) as doors:
         admin = AdminClient({"bootstrap.servers": doors.broker.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(TIMEOUT_S)
@@ -123,7 +123,7 @@ def user(doors: Doors, name: str) -> Iterator[SaslSocket]:
 
 
 def allow(doors: Doors, principal: str, operation: Operation, kind: AclResource, name: str) -> None:
-    """librdkafka does not support ACLs on tokens and users."""
+    """Add an ACL with a raw request: librdkafka does not support ACLs on tokens and users."""
     acl = create_acls.AclCreation(
         resource_type=kind,
         resource_name=name,
@@ -144,7 +144,7 @@ def topics_of(doors: Doors, name: str) -> list[str]:
 
 
 def visible(raw: SaslSocket) -> list[str]:
-    """The topics that a user may describe: they show who the user is, as far as ACLs know."""
+    """The topics that a user may describe: they show for which user the broker evaluates the ACLs."""
     return [topic.name for topic in raw.ask("Metadata", metadata.Request(topics=None), 1).topics]
 
 
@@ -183,7 +183,7 @@ def described(raw: SaslSocket, *owners: str, every: bool = False) -> dict[str, A
 
 
 def known(raw: SaslSocket, token: create_delegation_token.Response) -> create_delegation_token.Response:
-    """The same token, once the broker knows it too: the controller answers first."""
+    """The same token, once the broker knows it too, which may be after the controller's answer."""
     assert token.error_code == 0, token
     until(lambda: token.token_id in described(raw, every=True), "the broker knows the token")
     return token
@@ -306,7 +306,7 @@ def test_renewers_are_users(ann: SaslSocket) -> None:
 
 
 def test_a_token_for_another_user_requires_a_right(doors: Doors, ann: SaslSocket, bob: SaslSocket) -> None:
-    """The requester may see it, but may neither renew it nor log in as the owner's renewers do."""
+    """The requester may see the token, but may not renew it."""
     told = created(bob, owner="ann")
     refused = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
     assert (told.error_code, told.principal_name, told.token_requester_principal_name) == (refused, "ann", "bob")
@@ -361,7 +361,7 @@ def test_the_period_of_a_renewal(ann: SaslSocket) -> None:
 
 
 def test_an_expired_token(doors: Doors, ann: SaslSocket, bob: SaslSocket) -> None:
-    """It cannot be renewed; for strangers the errors are checked in another order; and it can still be removed."""
+    """An expired token cannot be renewed, but still be removed. For strangers, errors are checked in another order."""
     token = known(ann, created(ann))
     code, expires_ms = expired(ann, token.hmac, 0)
     assert code == 0
@@ -410,7 +410,7 @@ def test_which_users_see_a_token(doors: Doors, ann: SaslSocket, bob: SaslSocket)
 
 
 def test_the_lifetime_of_a_login(doors: Doors, ann: SaslSocket) -> None:
-    """As long as the token was valid at that time, and it can be renewed with the same token."""
+    """A login lasts as long as its token was valid at that time, and can be renewed with the same token."""
     token = known(ann, created(ann))
     with sasl_socket(doors.port) as raw:
         for _ in range(2):
@@ -458,7 +458,7 @@ def test_invalid_logins(doors: Doors, ann: SaslSocket, mechanism: str) -> None:
     ],
 )
 def test_the_extension(doors: Doors, ann: SaslSocket, extension: str, code: int) -> None:
-    """The name must be exact, the value is ignored; and no extension may occur twice.
+    """The name must match exactly, the value is ignored, and no extension may occur twice.
 
     Apache Kafka signs several extensions in the order of a hash table, and refuses `x=y,tokenauth=true`.
     """

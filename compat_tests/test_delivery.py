@@ -117,7 +117,7 @@ def test_a_broker_killed_under_load_keeps_acknowledged_records(
 
 @each_client()
 def test_at_most_once(client: Client, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
-    """acks=0 and commit before processing: records in processing when the consumer vanished are not read again."""
+    """acks=0, commit before processing: records that a consumer was processing when it vanished are not read again."""
     topic, group = make_topic(PARTITIONS), unique()
     processed: list[Received] = []
     dropped: list[Received] = []
@@ -144,7 +144,7 @@ def test_at_most_once(client: Client, broker: Running, make_topic: MakeTopic, un
             send(200)
             found = poll_until(consumer, lambda found: len(found) > 0)
             consumer.commit()
-            dropped += found  # and the consumer vanishes before it did anything with them
+            dropped += found  # and the consumer vanishes before it has processed them
     assert processed
     assert dropped
     assert max(Counter(one.value for one in processed).values()) == 1
@@ -153,7 +153,7 @@ def test_at_most_once(client: Client, broker: Running, make_topic: MakeTopic, un
 
 @each_client()
 def test_at_least_once(client: Client, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
-    """acks=all and commit after processing: records processed when the consumer vanished are processed again."""
+    """acks=all, commit after processing: records that were not committed when the consumer vanished are read again."""
     topic, group = make_topic(PARTITIONS), unique()
     producer = client.producer(broker.bootstrap)
     messages = [Message(f"{n}".encode(), partition=n % PARTITIONS) for n in range(3000)]

@@ -76,7 +76,7 @@ def written_in(folder: Path) -> str:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_over_tls_with_a_login(secured: SecuredBroker, tmp_path: Path, example: str) -> None:
-    """By a user who has the rights that docs/spark.md names, and no others."""
+    """The examples run as a user who has the rights that docs/spark.md names, and no others."""
     command = [sys.executable, f"spark_examples/{example}.py", *cluster_options(secured.seen_by("ann"))]
     ran = run(command, "--workdir", str(tmp_path))
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -90,7 +90,7 @@ def test_the_demo_over_tls_with_a_login(secured: SecuredBroker) -> None:
 
 
 def test_no_secret_is_in_the_event_log(secured: SecuredBroker, tmp_path: Path) -> None:
-    """Which has what Spark's UI shows. Spark alone would show the key."""
+    """The event log has everything that Spark's UI shows. Without our precautions, Spark would show the key."""
     me = sign("me")
     key, chain = (text.strip().replace("\n", "\\n") for text in (me.key_pem(), me.chain_pem))
     own = {"ssl_keystore_type": "PEM", "ssl_keystore_key": key, "ssl_keystore_certificate_chain": chain}
@@ -129,7 +129,7 @@ def test_a_broker_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_holds_another_run(target: Target, tmp_path: Path) -> None:
-    """Its checkpoint is not changed, and one line says why."""
+    """The folder's checkpoint is not changed, and one line says why."""
     command = [sys.executable, "-m", "spark_examples.orders_dlq", "--bootstrap", target.bootstrap]
     assert run(command, "--workdir", str(tmp_path)).returncode == 0
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}

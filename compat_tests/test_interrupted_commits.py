@@ -120,7 +120,7 @@ def test_another_coordinator_ends_prepared_transactions(cluster: Cluster, fault:
 
 
 def test_a_broker_killed_while_a_transaction_ends(target_name: str) -> None:
-    """At any moment: the transaction is complete or absent, and complete if the client got the acknowledgement."""
+    """The kill may come at any moment. The transaction is complete or absent; complete if it was acknowledged."""
     chance = random.Random(SEED)
     broker = start_target(target_name)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})

@@ -40,7 +40,7 @@ def described(broker: Running) -> dict[str, dict[str, Any]]:
 
 
 def places(broker: Running, topic: str) -> dict[str, str]:
-    """Where each partition is, future replicas left out."""
+    """The directory of each partition, without future replicas."""
     return {
         row["partition"]: name
         for name, each in described(broker).items()

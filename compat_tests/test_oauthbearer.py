@@ -54,12 +54,12 @@ HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCall
 ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 """Apache Kafka requests only URLs that this Java property allows."""
 DOORS = ("open", "scoped", "renewed", "signed", "loose", "remote")
-"""Three listeners with unsecured tokens, and three with signed ones, the last of which fetches its keys by https."""
+"""Three listeners with unsecured tokens, and three with signed ones. The last one fetches its keys by https."""
 SIGNING = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
 def settings_of(keys: str, remote: str, trust: str = "") -> dict[str, str]:
-    """`trust` are the TLS options for the URL of the keys."""
+    """The settings of the broker. `trust` has the TLS options for the URL of the keys."""
 
     def of(door: str, **settings: str) -> dict[str, str]:
         return {f"listener.name.{door}.oauthbearer.{name.replace('_', '.')}": text for name, text in settings.items()}
@@ -165,7 +165,7 @@ def log_in(raw: SaslSocket, message: bytes) -> sasl_authenticate.Response:
 
 
 def said_of(doors: Doors, door: str, token: str) -> str:
-    """The error for a token, which is sent to the client twice; nothing if it logs in."""
+    """The error for a token, which the client gets twice; empty if the token is accepted."""
     with doors.open(door) as raw:
         told = log_in(raw, first_message(token))
         if told.error_code == 0 and not told.auth_bytes:
@@ -257,7 +257,7 @@ def test_kafka_python_logs_in(doors: Doors) -> None:
 
 
 def test_aiokafka_logs_in(doors: Doors) -> None:
-    """It does not read the response to a wrong token, and finds out later."""
+    """aiokafka does not read the response to a wrong token, so the refusal shows only later."""
 
     class Tokens(AbstractTokenProvider):
         def __init__(self, token: str) -> None:
@@ -353,7 +353,7 @@ def test_an_invalid_first_message(doors: Doors, message: bytes) -> None:
 
 
 def test_the_scheme_is_bearer(doors: Doors) -> None:
-    """In upper or lower case. For another scheme Apache Kafka closes the connection without a response."""
+    """It may be in upper or lower case. For another scheme, Apache Kafka closes the connection without a response."""
     message = first_message(unsecured(claims_of()))
     with doors.open("open") as raw:
         assert log_in(raw, message.replace(b"Bearer ", b"bEARER   ")).error_code == 0
@@ -408,7 +408,7 @@ def test_bare_tokens(doors: Doors) -> None:
 
 
 def test_a_login_lasts_as_long_as_its_token(doors: Doors) -> None:
-    """Or for connections.max.reauth.ms, if that is shorter; both can be renewed, under the same name."""
+    """connections.max.reauth.ms may shorten the login. Either way it can be renewed, under the same name."""
     for lives_s, lasts_s in ((10, 10), (500, MAX_REAUTH_MS // 1000)):
         with doors.open("renewed") as raw:
             for _ in range(2):
@@ -514,7 +514,7 @@ def test_unsecured_tokens(doors: Doors, door: str, token: Callable[[int], str], 
     ],
 )
 def test_tokens_that_make_apache_kafka_fail_are_refused(doors: Doors, token: Callable[[int], str]) -> None:
-    """It closes the connection."""
+    """Apache Kafka closes the connection."""
     with doors.open("open") as raw, contextlib.suppress(ConnectionError):
         assert log_in(raw, first_message(token(int(time.time())))).auth_bytes == INVALID.encode()
         assert raw.token(SEEN).error_message == INVALID
@@ -595,7 +595,7 @@ def test_other_claims(doors: Doors, changed: dict[str, object], is_in: bool) -> 
     ],
 )
 def test_times(doors: Doors, times: dict[str, float], is_in: bool) -> None:
-    """By seconds from now; the clock skew is ten of them."""
+    """`times` are in seconds from now. The clock skew is 10 s."""
     now_s = int(time.time())
     claims = claims_of(who="ann", **{name: now_s + offset for name, offset in times.items()})
     assert logs_in(doors, "loose", doors.provider.token(claims)) == is_in
@@ -645,7 +645,7 @@ def test_an_invalid_token(doors: Doors, token: str) -> None:
 
 
 def test_a_file_of_keys_is_read_again(doors: Doors) -> None:
-    """At the next login; while the file cannot be read, no client can log in."""
+    """The file is read again at the next login. While it cannot be read, no client can log in."""
     before = doors.keys.read_text()
     token, renewed = signed(doors), doors.provider.token(of_signed(doors), "unknown")
     assert logs_in(doors, "signed", token)
@@ -675,7 +675,7 @@ LATER = iter(range(1000))
 
 
 def test_keys_at_a_url_are_requested_again(doors: Doors) -> None:
-    """When a token names a missing one, but not each time."""
+    """The keys are requested when a token names a missing key, but not each time."""
     provider, server = doors.remote, doors.server
     for kid in ("RS256", "ES256"):
         assert logs_in(doors, "remote", provider.token(claims_of(), kid))

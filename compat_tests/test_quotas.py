@@ -29,7 +29,7 @@ RAW = "oracle"
 
 @pytest.fixture(scope="module")
 def broker(target_name: str) -> Iterator[Running]:
-    """A broker of its own, so that other tests are not throttled."""
+    """A separate broker, so that other tests are not throttled."""
     with start_target(target_name) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)

@@ -89,7 +89,7 @@ def doors(target_name: str) -> Iterator[Doors]:
 
 
 def password(mechanism: str) -> str:
-    """kafka-configs cannot parse a comma in a password."""
+    """The password for a mechanism. For SCRAM it has no comma, which kafka-configs cannot parse."""
     return PASSWORD if mechanism == "PLAIN" else PASSWORD.split(",", maxsplit=1)[0]
 
 
@@ -189,7 +189,7 @@ def test_aiokafka_logs_in(doors: Doors, mechanism: str) -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_kafkas_tools_log_in(doors: Doors, mechanism: str, tmp_path: Path) -> None:
-    """And they list the users, whose credentials are never shown."""
+    """They also list the users, but never show their credentials."""
     module = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE
     file = tmp_path / "client.properties"
     file.write_text(
@@ -364,8 +364,8 @@ def test_extensions_and_authorization_ids_of_scram(raw: SaslSocket, mechanism: s
 
 
 def test_an_unknown_user_of_scram_is_refused(raw: SaslSocket) -> None:
-    """Apache Kafka refuses it at the first message; kpybroker refuses the proof, so that no client learns who has a
-    credential."""
+    """Apache Kafka refuses the first message. kpybroker refuses the proof, so that no client can find out which users
+    have credentials."""
     assert raw.log_in("SCRAM-SHA-256", "nobody", "x").error_code == FAILED
     assert raw.is_closed()
 
@@ -438,7 +438,7 @@ def test_an_ended_session_is_closed_at_the_next_request(renewed: SaslSocket) -> 
 
 
 def test_clients_renew_their_sessions(doors: Doors) -> None:
-    """librdkafka renews before the end, and nothing fails in between."""
+    """librdkafka renews the session before it ends, and no request fails in between."""
     told: list[KafkaError] = []
     settings = librdkafka(doors, "SCRAM-SHA-256", password("SCRAM"))
     settings |= {"bootstrap.servers": f"127.0.0.1:{doors.renewed}", "error_cb": told.append}

@@ -1,4 +1,4 @@
-"""Share groups (KIP-932) with the Java client, librdkafka and Kafka's tools: what is acknowledged, and what returns."""
+"""Share groups (KIP-932) with the Java client, librdkafka and Kafka's tools: which records are delivered again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def target(request: pytest.FixtureRequest, target_name: str) -> Iterator[Running]:
-    """A broker whose locks may be short."""
+    """A broker on which groups may have short locks."""
     broker = start_target(target_name, SETTINGS)
     yield broker
     broker.stop()
@@ -38,7 +38,9 @@ Group = Callable[..., str]
 
 @pytest.fixture
 def group(broker: Running, unique: Callable[[], str]) -> Group:
-    """group(**settings with _ for .) -> the name of a new share group that begins at the earliest record."""
+    """Returns a function: group(**settings) is the name of a new share group that begins at the earliest record. The
+    names of the settings have _ in place of dots.
+    """
 
     def make(**settings: object) -> str:
         name = unique()
@@ -54,7 +56,7 @@ def group(broker: Running, unique: Callable[[], str]) -> Group:
 
 
 def produced(broker: Running, topic: str, count: int, first: int = 0) -> list[str]:
-    """The values of so many records, each in a batch of its own."""
+    """Send `count` records, each in its own batch. Returns their values."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.num.messages": 1})
     values = [f"v{number}" for number in range(first, first + count)]
     for value in values:

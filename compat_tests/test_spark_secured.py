@@ -1,4 +1,4 @@
-"""Spark, the examples and the archive over SASL_SSL with ACLs, and the one line that each refusal is told in."""
+"""Spark, the examples and the archive over SASL_SSL with ACLs, and the one line that explains each refusal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def secured(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 class Pair:
-    """A topic with records of two partitions, an empty one, and the user who may read the one and write the other."""
+    """A topic with records in two partitions, an empty topic, and a user who may read the one and write the other."""
 
     def __init__(self, secured: SecuredBroker) -> None:
         name = uuid.uuid4().hex[:6]
@@ -87,7 +87,7 @@ def write(spark: SparkSession, cluster: Cluster, topic: str) -> None:
 
 
 def copy(spark: SparkSession, reader: Cluster, source: str, writer: Cluster, sink: str, location: str) -> None:
-    """A stream that copies what is there."""
+    """Run a stream that copies the available records."""
     start = {"startingOffsets": "earliest", "subscribe": source}
     records = spark.readStream.format("kafka").options(**reader.spark_options(), **IMPATIENT, **start).load()
     query = (
@@ -101,7 +101,7 @@ def copy(spark: SparkSession, reader: Cluster, source: str, writer: Cluster, sin
 
 
 def refusal(action: Callable[[], object]) -> str:
-    """How the error is told. No secret is in Spark's own text either."""
+    """The explained error. Asserts that Spark's own text contains no secret either."""
     with pytest.raises((PySparkException, Py4JJavaError)) as caught:
         action()
     assert "guessed" not in str(caught.value)
@@ -127,7 +127,7 @@ def test_batches_and_a_stream(spark: SparkSession, secured: SecuredBroker, tmp_p
 
 
 class TestAMissingRight:
-    """Spark names the topic, but not what it wanted to do; `explained` does."""
+    """Spark names the topic, but not the operation; `explained` names both."""
 
     def test_to_read(self, spark: SparkSession, secured: SecuredBroker, pair: Pair, tmp_path: Path) -> None:
         seer = secured.user("seer", (TOPIC, pair.source, DESCRIBE))
@@ -151,7 +151,7 @@ class TestAMissingRight:
         assert "it needs the ACL WRITE on the topic to write to" in refusal(lambda: write(spark, seer, pair.sink))
 
     def test_to_use_a_group(self, spark: SparkSession, pair: Pair) -> None:
-        """Spark needs one only with this setting."""
+        """Spark needs a group only with this setting."""
         setting = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
         spark.conf.set(setting, "true")
         try:
@@ -188,12 +188,12 @@ def test_tls_at_a_listener_without(spark: SparkSession, secured: SecuredBroker, 
 
 @pytest.fixture(scope="module")
 def user(secured: SecuredBroker) -> Cluster:
-    """Of the examples."""
+    """The user of the examples."""
     return secured.user("examples", *ALL_THEIR_OWN)
 
 
 class TestExamples:
-    """Each by a user who has rights on topics, groups and transactional ids, and none on the cluster."""
+    """Each example runs as a user with rights on topics, groups and transactional ids, but none on the cluster."""
 
     def test_a_stream(self, spark: SparkSession, secured: SecuredBroker, user: Cluster, tmp_path: Path) -> None:
         orders.check(secured.broker.bootstrap, orders_dlq.main(user, tmp_path))
@@ -209,7 +209,7 @@ class TestExamples:
 
 
 class TestArchive:
-    """With the rights that docs/archive.md names, and no others."""
+    """The archive with the rights that docs/archive.md names, and no others."""
 
     def test_there_and_back(self, spark: SparkSession, secured: SecuredBroker, tmp_path: Path) -> None:
         pair, where = Pair(secured), str(tmp_path / "archive")

@@ -125,7 +125,7 @@ def test_both_read_the_same_credentials(credential: str, is_right: bool, tmp_pat
 
 
 def told(config: Path) -> tuple[int, str]:
-    """The output of both."""
+    """The exit code and the output of both tools, which must be equal."""
     mine, kafkas = ours("info", "-c", str(config)), theirs("info", "-c", str(config))
     assert (mine.code, mine.out) == (kafkas.code, kafkas.out)
     return mine.code, mine.out

@@ -1,4 +1,4 @@
-"""Kafka Streams as a user with the rights that Apache Kafka's documentation demands, and with one of them missing."""
+"""Kafka Streams as a user with the rights that Apache Kafka's documentation requires, and with one of them missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENDED = (0, 3)
 
 
 def rights(application: str) -> dict[str, Acl]:
-    """What the documentation demands (Streams, Security; transactional ids: exactly once), each by a name."""
+    """The rights that the documentation requires (Streams, Security; for exactly once, transactional ids), by name."""
     return {
         "input": Acl(application, Operation.READ, AclResource.TOPIC, source(application)),
         "output": Acl(application, Operation.WRITE, AclResource.TOPIC, sink(application)),
@@ -56,7 +56,7 @@ FAILURES = {
     "write internal": "TopicAuthorizationException: Not authorized to access topics: [without-write-internal-",
     "create internal": "Could not create topic without-create-internal-",
 }
-"""The right that is missing, and what the application then says before it ends."""
+"""By missing right: the application's error before it ends."""
 
 
 def source(application: str) -> str:
@@ -73,7 +73,7 @@ def name_of(missing: str) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One node. Each application is a user of its own."""
+    """One node. Each application has a separate user."""
     directory = tmp_path_factory.mktemp("secured")
     names = [name_of(missing) for missing in ("", "delete internal", *FAILURES)]
     users = {name: Login("SCRAM-SHA-512", name, f"of-{name}") for name in names}
@@ -86,7 +86,7 @@ def cluster(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def begin(cluster: Cluster, missing: str, tmp_path: Path) -> Program:
-    """An application without one of its rights; its input is there."""
+    """Start an application that lacks one right. Its input exists."""
     assert cluster.secured is not None
     application = name_of(missing)
     common = {"bootstrap.servers": cluster.bootstrap, **cluster.secured.librdkafka()}

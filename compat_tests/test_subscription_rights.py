@@ -1,4 +1,4 @@
-"""A regular expression of a consumer group is narrowed to topics that may be described: what ACLs change, and when."""
+"""A consumer group's regular expression matches only topics that a member may describe: when changed ACLs apply."""
 
 import asyncio
 from collections.abc import Collection
@@ -19,15 +19,15 @@ from oracle.broker import KPyBroker
 from oracle.kafka import Kafka
 
 REFRESHED = {"group.consumer.regex.refresh.interval.ms": "10000"}
-"""The least that Apache Kafka allows."""
+"""The lowest value that Apache Kafka allows."""
 PAUSE_S = 0.1
-"""Between two heartbeats."""
+"""The pause between two heartbeats."""
 STARTING = {14, 15, 16}
 """Errors of a coordinator that is not ready."""
 
 
 class Cluster:
-    """Topics and ACLs, by a super user."""
+    """Creates topics and ACLs as a super user."""
 
     def __init__(self, admin: Peer, named_port: int) -> None:
         self.admin = admin
@@ -79,7 +79,7 @@ class Cluster:
 
 
 class Member:
-    """A consumer that subscribes by expression, and does at once what it is told."""
+    """A consumer that subscribes by expression, and adopts each assignment at once."""
 
     def __init__(self, cluster: Cluster, peer: Peer, group: str, regex: str) -> None:
         self._cluster, self._peer, self._group, self._regex = cluster, peer, group, regex
@@ -87,7 +87,7 @@ class Member:
         self._owned: list[consumer_group_heartbeat.TopicPartitions] = []
 
     async def beat(self) -> set[str]:
-        """Send a heartbeat; the topics of which it has partitions."""
+        """Send a heartbeat. Returns the topics of which the member has partitions."""
         request = consumer_group_heartbeat.Request(
             group_id=self._group, member_id=self._id, member_epoch=self._epoch, topic_partitions=self._owned
         )
@@ -102,8 +102,8 @@ class Member:
         return {self._cluster.names[bytes(each.topic_id)] for each in self._owned}
 
     async def until(self, *wanted: str, never: Collection[str], perhaps: Collection[str] = ()) -> None:
-        """Send heartbeats until it has these topics, some of which it may have to leave to others; meanwhile it gets
-        none of the topics that it shall never have."""
+        """Send heartbeats until the member has exactly the `wanted` topics, not counting those in `perhaps`. Asserts
+        that it does not get a topic in `never` before."""
         while (has := await self.beat()) - set(perhaps) != set(wanted):
             assert not has & set(never), f"it has {has}"
             await asyncio.sleep(PAUSE_S)
@@ -121,17 +121,17 @@ async def play(port: int, named_port: int) -> None:
     await cluster.allow(USER, Operation.DESCRIBE, AclResource.TOPIC, "aa1", "ab1")
     bob = await cluster.member(USER, "g", "aa.*")
     await bob.until("aa1", never=["aa2", "aa3", "ab1"])
-    # ACLs that change count when the interval is over
+    # changed ACLs take effect when the interval is over
     await cluster.allow(USER, Operation.DESCRIBE, AclResource.TOPIC, "aa2")
     await bob.until("aa1", "aa2", never=["aa3", "ab1"])
     await cluster.take(USER, "aa1")
     await bob.until("aa2", never=["aa3", "ab1"])
-    # ... and when there is a new topic
+    # ... or when there is a new topic
     await cluster.allow(USER, Operation.DESCRIBE, AclResource.TOPIC, "aa4")
     await cluster.make("aa4", "aa5")
     await bob.until("aa2", "aa4", never=["aa1", "aa3", "aa5", "ab1"])
     bob.close()
-    # the rights of the member whose heartbeat has the expressions evaluated decide for all members
+    # the rights of the member whose heartbeat causes the evaluation decide for all members
     await cluster.allow(OWNER, Operation.DESCRIBE, AclResource.TOPIC, "aa5", "ab1")
     first, second = await cluster.member(USER, "h", "aa.*"), await cluster.member(OWNER, "h", "a[a-z].*")
     await first.until("aa2", "aa4", never=["aa1", "aa3", "aa5", "ab1"])

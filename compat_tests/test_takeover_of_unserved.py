@@ -33,8 +33,8 @@ BY_TOKEN = ' tokenauth="true"'
 def stay_with_kpybroker(
     home: Home, meanwhile: Callable[[], None] = lambda: None, settings: Mapping[str, str] | None = None
 ) -> None:
-    """Run long enough for a snapshot of the metadata, which must contain the unserved records; with a quota of its
-    own."""
+    """Run kpybroker long enough for a snapshot of the metadata, which must contain the unserved records. Sets a quota,
+    too."""
 
     def snapshots() -> set[str]:
         return {path.name for path in (home.data[0] / METADATA).glob("*.checkpoint")}

@@ -1,5 +1,5 @@
-"""One directory with TLS, logins, ACLs, tokens and quotas, served by kpybroker and Apache Kafka in turn: who logs in,
-and who may do what, stays the same."""
+"""One directory with TLS, logins, ACLs, tokens and quotas, served by kpybroker and Apache Kafka in turn. Logins and
+permissions stay the same."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from oracle.tools import tool
 EXIT_CODES = {KPYBROKER: 0, KAFKA: 143}
 OPEN, CLOSED = "open-topic", "closed-topic"
 RATE, LARGE_BYTES = 1000.0, 12_000
-"""The quota of slow users, and what it delays by about a second."""
+"""The quota of slow users, and a request size that it delays by about a second."""
 MECHANISM = "SCRAM-SHA-256"
 SETTINGS = {
     **ALIKE,
@@ -57,7 +57,7 @@ NOT_ALLOWED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class Person(NamedTuple):
-    """A user with a token. `is_slow`: with a quota."""
+    """A user with a token. `is_slow`: the user has a quota."""
 
     name: str
     password: str
@@ -67,7 +67,7 @@ class Person(NamedTuple):
 
 
 class House:
-    """The node, of one kind at a time, and everybody who was made on either kind."""
+    """The node, of one kind at a time, and all users, which were created on nodes of both kinds."""
 
     def __init__(self, directory: Path) -> None:
         self.secured = Secured(directory / "certificates", {})
@@ -77,7 +77,7 @@ class House:
         self.people: list[Person] = []
         self.removed: list[Person] = []
         self.measured: set[str] = set()
-        """Those whose rate was measured since the node started: another time would delay them for long."""
+        """Users whose rate was measured since the node started: another measurement would delay them for long."""
         self.root_file = self.secured.java("root")
 
     def start(self, kind: str) -> None:
@@ -90,7 +90,7 @@ class House:
 
     @contextlib.contextmanager
     def talk(self, login: Login | None = None) -> Iterator[Conversation]:
-        """As this user, or as one who may do everything. Raises LoginFailed."""
+        """A conversation as this user, or as a super user. Raises LoginFailed."""
         door = self.secured.door() if login is None else Door(self.secured.context, login)
         with contextlib.closing(Conversation(self.cluster.brokers[0].address, TIMEOUT_S, door)) as node:
             yield node
@@ -100,7 +100,7 @@ class House:
         return tool(name, *args, *config, bootstrap=self.cluster.bootstrap).ok()
 
     def lower_features(self) -> None:
-        """Downgrade what kpybroker does not support."""
+        """Downgrade features that kpybroker does not support."""
         config = ("--command-config", str(self.root_file))
         tool("kafka-features", *config, "downgrade", *UNSERVED, bootstrap=self.cluster.bootstrap).ok()
 
@@ -112,7 +112,7 @@ class House:
             made.result(TIMEOUT_S)
 
     def welcome(self, name: str, *, is_slow: bool) -> None:
-        """A new user with a password, rights and a token; perhaps with a quota."""
+        """Create a user with a password, rights and a token; if `is_slow`, also with a quota."""
         acls = [
             Acl(name, Operation.WRITE, AclResource.TOPIC, "o", PREFIXED),
             Acl(name, Operation.ALL, AclResource.TOPIC, "*"),
@@ -149,7 +149,7 @@ class House:
     # ---- what can be seen
 
     def lists(self) -> dict[str, Any]:
-        """ACLs, credentials, tokens and quotas, as the node tells them."""
+        """The node's descriptions of ACLs, credentials, tokens and quotas."""
         acls = describe_acls.Request(
             resource_type_filter=ANY,
             resource_name_filter=None,
@@ -181,7 +181,7 @@ class House:
             return False
 
     def check(self, tmp_path: Path) -> None:
-        """Everybody logs in with a password and with a token, and is allowed and refused as ever."""
+        """Every user logs in with a password and with a token; permissions and refusals are as before."""
         for person in self.people:
             by_password = Login(MECHANISM, person.name, person.password)
             by_token = Login(MECHANISM, person.token_id, person.secret, by_token=True)
@@ -204,7 +204,7 @@ class House:
             assert self._is_in(Login(MECHANISM, person.token_id, person.secret, by_token=True))
 
     def _write(self, node: Conversation, topic: str, size: int = 1) -> tuple[int, bool]:
-        """The error, and whether the user is throttled."""
+        """Write as the user. Returns the error code, and whether the user is throttled."""
         batch = bytes(encode_batch([Record(0, 0, None, b"x" * size, ())]))
         data = produce.TopicProduceData(
             name=topic, partition_data=[produce.PartitionProduceData(index=0, records=batch)]
@@ -232,7 +232,7 @@ class House:
 
 
 def _flat(row: Any) -> str:
-    """As text; lists in any order."""
+    """A row as text, independent of the order of lists."""
     if isinstance(row, list | tuple):
         return str(sorted(map(_flat, row)))
     if hasattr(row, "__slots__") and not isinstance(row, str | bytes | int | float):

@@ -1,4 +1,4 @@
-"""TLS on both brokers: stock clients with certificates of their own, and with logins (SASL_SSL)."""
+"""TLS on both brokers: stock clients with client certificates, and with logins (SASL_SSL)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.certificates import Signed, sign
 
 AUTHORITY = sign("authority")
 LARGE = b"x" * 900_000
-"""More than one read of TLS, and more than a client's socket accepts at once."""
+"""More than one TLS read returns, and more than a client's socket accepts at once."""
 USER, PASSWORD = "ann", "of ann"
 CERTIFIED, OLDER, NAMED = "certified", "older", "named"
 """The listeners: with client certificates; the same with TLS 1.2 only; with logins."""

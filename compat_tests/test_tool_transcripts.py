@@ -14,7 +14,7 @@ KAFKAS_PATIENCE_S = 15.0
 
 @pytest.fixture
 def fresh(target_name: str) -> Iterator[Running]:
-    """A broker of its own, since tools list everything that exists."""
+    """A separate broker, because tools list everything that exists."""
     broker = start_target(target_name, SETTINGS)
     yield broker
     broker.kill9()

@@ -163,7 +163,7 @@ def test_a_zombie_that_sends_is_fenced(
 def test_a_transaction_that_takes_too_long_is_aborted(
     kind: str, start: Start, make_topic: MakeTopic, unique: Callable[[], str]
 ) -> None:
-    """The coordinator aborts it, and its producer gets an error when it continues."""
+    """The coordinator aborts the transaction, and the producer gets an error when it continues."""
     topic, name = make_topic(), unique()
     slow, other = start(kind, name, 1000), start(kind, unique())
     slow.do("begin")
@@ -223,7 +223,7 @@ def test_a_client_killed_between_the_phases_leaves_nothing(
 def test_a_broker_killed_in_the_middle_keeps_the_transaction_open(
     broker: Running, start: Start, make_topic: MakeTopic, unique: Callable[[], str]
 ) -> None:
-    """After its restart it knows the records from before, and the transaction can still be committed or aborted."""
+    """After its restart, the broker knows the earlier records, and the transaction can be committed or aborted."""
     topic = make_topic(2)
     for end in ("commit", "abort"):
         one = start("java", unique())

@@ -1,7 +1,7 @@
 """Compressed streams that no client writes: those that Java's consumer does not read to the end are refused.
 
-A file of its own, and late in the alphabet: Kafka's DumpLogSegments reads some of these logs only as far as Kafka's
-consumer needs, and `test_dump_log` checks all logs of the tests before it.
+These tests have a separate file, late in the alphabet: Kafka's DumpLogSegments reads some of these logs only as far as
+Kafka's consumer needs, and `test_dump_log` checks the logs of all earlier tests.
 """
 
 import pytest

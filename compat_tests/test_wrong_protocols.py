@@ -1,5 +1,5 @@
-"""docs/troubleshooting.md, "Another protocol, or a certificate that is not trusted": what it says that a client prints,
-that client prints, and what it says that the broker logs, kpybroker logs."""
+"""docs/troubleshooting.md, "Another protocol, or a certificate that is not trusted": clients print what the page says,
+and kpybroker logs what it says."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ QUOTED = re.compile(r"(`+)(.+?)\1")
 
 
 def quotes(table: str) -> dict[str, list[str]]:
-    """By who says it, what is in code on the page."""
+    """The code on the page, by the program that prints it."""
     rows = re.findall(r"^\| ([\w' -]+) \| (.*) \|$", table, re.MULTILINE)
     return {
         who: [found[2].strip().replace(r"\|", "|") for found in QUOTED.finditer(cell)]
@@ -37,7 +37,7 @@ def test_it_is_said(name: str, target_name: str, tmp_path: Path) -> None:
     said = wrong_protocols.played(target_name, name, tmp_path)
     for who, quoted in quotes(TABLES[name]).items():
         if who == wrong_protocols.BROKER and target_name != "kpybroker":
-            continue  # Apache Kafka has other words
+            continue  # Apache Kafka logs another text
         if (name, who, target_name) == ("plain_to_tls", "Java", "kafka"):
             continue  # Apache Kafka answers with an alert, which its own client takes for the size of 352 MB
         for quote in quoted:

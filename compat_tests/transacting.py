@@ -1,4 +1,4 @@
-"""A client in a process of its own that executes transactional commands and can be killed; `transactors.py` starts it.
+"""A client in a separate process, which executes transactional commands and can be killed; `transactors.py` starts it.
 
     python -m compat_tests.transacting CLIENT BOOTSTRAP
 

@@ -1,4 +1,4 @@
-"""Clients in processes of their own that run transactions: Python's in `transacting.py`, Kafka's own in
+"""Clients in separate processes that run transactions: Python's in `transacting.py`, Kafka's own in
 `Transacting.java`."""
 
 import contextlib

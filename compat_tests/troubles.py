@@ -1,5 +1,5 @@
-"""The errors of stock clients when something is wrong: the programs of docs/troubleshooting.md, each a process of its
-own.
+"""The errors of stock clients when something is wrong: the programs of docs/troubleshooting.md, each in a separate
+process.
 
 `python -m compat_tests.troubles` prints their output, in Markdown.
 """
@@ -21,7 +21,7 @@ from kpybroker.testing.process import BrokerProcess
 from oracle.target import steady_port
 
 PATIENCE_S = 45.0
-"""After this time a program that has not ended is killed, and counts as silent."""
+"""A program that has not ended after this time is killed, and counts as silent."""
 
 PRODUCE = {
     "confluent-kafka": """
@@ -129,7 +129,7 @@ def said_by(
 ) -> str:
     """The output of a program on stdout and stderr.
 
-    values: what it produces, one after the other; None kills the process `pid` in between. `more` are client settings.
+    values: the values to produce, in order; None kills the process `pid` in between. `more`: client settings.
     """
     with tempfile.NamedTemporaryFile() as file:
         file.write(b"".join(value or b"" for value in values))

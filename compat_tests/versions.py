@@ -1,4 +1,4 @@
-"""`python -m compat_tests.versions` prints README.md's table of what the compatibility tests run, in Markdown."""
+"""`python -m compat_tests.versions` prints README.md's table of the tested software, in Markdown."""
 
 import importlib.metadata
 import re

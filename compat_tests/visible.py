@@ -5,7 +5,7 @@ be compared.
     ...
     assert look(address) == before
 
-Facts of the moment are left out: who leads, in which epoch, when something was looked at.
+Transient facts are left out: leaders, their epochs, and times of requests.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _features(eyes: Eyes) -> dict[str, int]:
 
 
 def _settings(eyes: Eyes) -> dict[tuple[int, str], dict[str, Any]]:
-    """For everything that has settings: the changed ones with their sources; for topics all settings in force."""
+    """For everything that has settings: the changed ones with their sources; for topics all effective settings."""
     kinds = list_config_resources.Request(resource_types=[TOPIC, BROKER, CLIENT_GROUP])
     told = eyes.ask("ListConfigResources", kinds, list_config_resources.Response)
     resources = {(one.resource_type, one.resource_name) for one in told.config_resources}

@@ -18,7 +18,7 @@ Place = tuple[str, int]
 CODECS: tuple[Codec, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS: tuple[Acks, ...] = ("0", "1", "all", "idempotent")
 LARGEST_BYTES = 16 << 20
-"""Every client's own limits are set to this value, so that those of the broker and the topic count."""
+"""Every client's own limits are set to this value, so that only the limits of broker and topic matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Consumer(Protocol):
     """Used from one thread only. Offsets are committed only by `commit`."""
 
     assignments: int
-    """How often the group gave this member partitions (or took them)."""
+    """How often the group assigned partitions to this member, or revoked them."""
 
     def subscribe(self, topics: Sequence[str]) -> None: ...
     def assign(self, starts: Mapping[Place, int | Literal["earliest", "latest"]]) -> None: ...
@@ -158,7 +158,7 @@ class Receipts:
         return done
 
     def all_placed(self) -> list[Placed]:
-        """Every outcome, all of which must be successes; Refused otherwise."""
+        """Every outcome. Raises Refused if one is not a success."""
         placed: list[Placed] = []
         for at, outcome in enumerate(self.outcomes):
             if isinstance(outcome, Placed):
@@ -185,7 +185,7 @@ class closing:  # noqa: N801 - reads as contextlib's
 
 
 def send_all(producer: Producer, topic: str, messages: Iterable[Message], timeout_s: float = 60) -> list[Placed]:
-    """Send, wait for every outcome, and return the offsets; Refused if a record was refused."""
+    """Send, wait for every outcome, and return the offsets. Raises Refused if a record was refused."""
     receipts = Receipts()
     for message in messages:
         producer.send(topic, message, receipts.expect())

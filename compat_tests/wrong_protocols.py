@@ -1,5 +1,5 @@
-"""What stock clients say when they speak another protocol than the listener, or do not trust it: the programs of
-docs/troubleshooting.md, each a process of its own.
+"""The errors of stock clients that use another protocol than the listener, or do not trust it: the programs of
+docs/troubleshooting.md, each in a separate process.
 
 `python -m compat_tests.wrong_protocols` prints what each client and the broker said, in Markdown.
 """
@@ -34,13 +34,13 @@ LISTENERS = {
     "ELSEWHERE": "SSL",
     "LOGIN": "SASL_PLAINTEXT",
 }
-"""Of the broker. The certificate of EXPIRED has expired, and that of ELSEWHERE is for another host."""
+"""The broker's listeners. The certificate of EXPIRED has expired, and that of ELSEWHERE is for another host."""
 PATIENCE_S = 60.0
 
 
 class Situation(NamedTuple):
-    """A listener, and a client that does not go with it: its protocol, mechanism, and whether it trusts strangers
-    alone."""
+    """A listener, and a client that does not match it: the client's protocol, its mechanism, and whether it trusts only
+    a foreign authority."""
 
     listener: str
     protocol: str
@@ -165,7 +165,7 @@ BROKER = "the broker's log"
 
 
 def distinct(said: str) -> list[str]:
-    """Lines without what changes from run to run (times, ports, source lines of tracebacks), each once."""
+    """Lines without parts that change from run to run (times, ports, source lines of tracebacks), each once."""
     lines = (line for line in said.splitlines() if not line.startswith((" ", "\t", "Traceback", "...")))
     plain = (re.sub(r"%(\d)\|[\d.]+\|", r"%\1|…|", line) for line in lines)
     plain = (re.sub(r"(127\.0\.0\.1|::1|localhost|\]|', )([/:])\d{4,5}\b", r"\1\g<2>9092", line) for line in plain)
@@ -175,8 +175,8 @@ def distinct(said: str) -> list[str]:
 
 
 def played(target_name: str, name: str, directory: Path) -> dict[str, str]:
-    """What each client and the broker say in a situation. The broker is a new one: it has few lines about an address in
-    a minute."""
+    """The output of each client and of the broker in a situation. The broker is a new one, because it logs only a few
+    lines a minute about one address."""
     situation = SITUATIONS[name]
     with broker(target_name, directory) as (running, ports), ThreadPoolExecutor(len(CLIENTS)) as threads:
         found = {

@@ -1,4 +1,4 @@
-"""What a handler gets besides the request (`Call`), and what it may return (`Result`)."""
+"""The arguments of a handler besides the request (`Call`), and the types that it may return (`Result`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROKER, CONTROLLER = "broker", "controller"
 
 @dataclass(slots=True, frozen=True)
 class Call:
-    """The caller and the version of a request. Requests of a connection that agree in this share one object."""
+    """The caller and the version of a request. Requests of a connection with equal values share one object."""
 
     api_key: int
     version: int
@@ -31,17 +31,17 @@ class Call:
     side: str = BROKER
     """The kind of listener that received the request: the broker's or the controller's."""
     forwarded: bool = False
-    """Another broker forwarded the request, after it took out what a broker decides itself."""
+    """Whether another broker forwarded the request, after it removed the parts that a broker decides itself."""
     is_long: bool = False
-    """The request has more elements than are handled in one go."""
+    """Whether the request has more elements than are handled in one go."""
     principal: Principal = ANONYMOUS
-    """Who sent it; of a forwarded request, who sent it to the other broker."""
+    """Who sent the request; for a forwarded one, who sent it to the other broker."""
     granted: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
     """By topic, the value of the authorizer's `grants` when it last allowed this call's API on the topic."""
 
 
 class Encoded(bytes):
-    """A response body that is already encoded for the call's version; sent as it is."""
+    """A response body that is already encoded for the call's version. It is sent unchanged."""
 
     __slots__ = ()
 
@@ -67,7 +67,7 @@ class Answers:
         return len(self._found)
 
     def get(self, key: Any) -> Encoded | asyncio.Future[Encoded] | None:
-        """A response, or one that is being made."""
+        """A response, or the future of one that is being built."""
         return self._found.get(key)
 
     def keep(self, key: Any, answer: Encoded | asyncio.Future[Encoded], key_bytes: int) -> None:
@@ -97,7 +97,7 @@ class Answers:
         self.size_bytes += size_bytes
 
     def clear(self) -> None:
-        """There is another Image."""
+        """Another Image was published: forget all responses."""
         self._found.clear()
         self.size_bytes = 0
 
@@ -120,7 +120,7 @@ class Reply:
         self.response: Any = None
         self.done = False
         self.holds_frame = holds_frame
-        """The bytes of this request must stay in the receive buffer while it is processed."""
+        """Whether the bytes of this request must stay in the receive buffer while it is processed."""
         self._ready: Callable[[], None] | None = None
 
     def address_to(self, api: Any, version: int, correlation_id: int) -> None:
@@ -140,7 +140,7 @@ class Reply:
         self._ready = ready
 
     def complete(self, response: Any) -> None:
-        """Give the answer; only the first call counts. None: no response is sent (acks=0)."""
+        """Give the answer. Only the first call has an effect. None: no response is sent (acks=0)."""
         if self.done:
             return
         self.done = True
@@ -153,7 +153,7 @@ class Reply:
         self.done = True
 
     def give_way(self) -> None:
-        """Another request waits behind this one: answer at once if the protocol allows it. By default it does not."""
+        """Another request waits behind this one: answer at once if the protocol allows that. By default it does not."""
 
     def abandon(self) -> None:
         """The connection is closed: release everything that waits for the answer."""
@@ -169,7 +169,7 @@ class Reply:
 Message: TypeAlias = Any
 """A message of the API, as `wire/rpc` declares it; to a type checker these classes have no base in common."""
 Answer: TypeAlias = "Message | Encoded | Acknowledged | Fetched | FetchedMany | None"
-"""What can be sent at once: a response, encoded or not, or a filled template; None if no response is wanted."""
+"""An answer that can be sent at once: a response, encoded or not, or a filled template; None if none is wanted."""
 Result: TypeAlias = "Answer | Reply | Coroutine[Any, Any, Answer | Reply]"
 """What a handler may return: an answer, a reply that is completed later, or a coroutine that ends with either."""
 
@@ -184,7 +184,7 @@ class TaskReply(Reply):
         self.parallel = False
         self.followed: Reply | None = None
         self.task: asyncio.Task[Any] | None = None
-        """The task to cancel when the connection is closed; None if the work has to be finished anyway."""
+        """The task to cancel when the connection is closed; None if the work must be finished anyway."""
 
     def cancel_if_abandoned(self, task: asyncio.Task[Any]) -> None:
         """The work need not be finished once the connection is closed."""

@@ -178,7 +178,7 @@ class Damage(Exception):
 
 
 class MalformedFrame(Exception):
-    """A frame that does not follow its schema. It closes the connection that it came from, and affects no other."""
+    """A frame that does not follow its schema. It closes the connection from which it came, and affects no other."""
 
 
 class ConfigError(Exception):

@@ -21,10 +21,10 @@ T = TypeVar("T")
 REQUESTS_MAX = 8
 """The most long requests that are parsed and answered at a time."""
 ELEMENTS_MAX = 300_000
-"""The most elements that these have together: a Fetch of 250,000 partitions takes some 100 MB."""
+"""The most elements of these requests together: a Fetch of 250,000 partitions takes about 100 MB."""
 PARKED_MAX = 500_000
-"""The most elements of requests that wait without holding a place: Fetches of many partitions wait for records (some
-200 MB), others for the controller."""
+"""The most elements of requests that wait without holding a place: Fetches of many partitions wait for records (about
+200 MB), other requests for the controller."""
 QUEUE_MAX = 1000
 """The most long requests that wait for a place."""
 QUEUE_MAX_BYTES = 64 * 1024 * 1024
@@ -74,7 +74,7 @@ class LongWork:
         return True
 
     def unpark(self, elements: int) -> None:
-        """These elements do not wait any more."""
+        """Stop counting these elements as waiting."""
         self.parked -= elements
 
     def limit_queue(self, max_bytes: int) -> None:
@@ -86,11 +86,11 @@ class LongWork:
         self._on_busy = tell
 
     async def turn(self) -> None:
-        """Wait for the next turn: everything else is served before."""
+        """Wait for the next turn: everything else is served first."""
         await self._turns.take()
 
     async def through(self, work: Generator[None, None, T]) -> T:
-        """Run a generator to its end, each piece in a turn of its own; returns its result."""
+        """Run a generator to its end, each piece in a separate turn; returns its result."""
         while True:
             try:
                 next(work)
@@ -105,7 +105,7 @@ class LongWork:
         arrival.
 
         `frame_bytes`: the receive memory that the request holds while it waits. Raises MalformedFrame if too many wait:
-        the largest of the waiting requests is refused, of several the newest.
+        the largest of the waiting requests is refused, or the newest of several equally large ones.
         """
         asked = Asked(min(elements, ELEMENTS_MAX), frame_bytes)
         task = asyncio.current_task()

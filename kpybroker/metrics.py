@@ -22,7 +22,7 @@ class Metrics:
     def __init__(self) -> None:
         self.bytes_received = 0
         self.bytes_sent = 0
-        """Including open connections, as of the server's last sweep."""
+        """Bytes of replies, including those of open connections up to the server's last sweep."""
         self.connections_accepted = 0
         self.connections_refused = 0
         self.connections_dropped = 0
@@ -67,5 +67,5 @@ class Metrics:
         self.bytes_sent += sent
 
     def loop_late(self, late_ms: float) -> None:
-        """The loop was late for its own timer."""
+        """Note how late the loop was for its own timer."""
         self.worst_stall_ms = max(self.worst_stall_ms, late_ms)

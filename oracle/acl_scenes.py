@@ -1,5 +1,5 @@
-"""Scenes of a broker with Kafka's StandardAuthorizer: which ACLs can be set, listed and removed, and what is
-authorized."""
+"""Scenes of a broker with Kafka's StandardAuthorizer: which ACLs can be set, listed and removed, and which operations
+they authorize."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ DENY, ALLOW = 2, 3
 
 
 def _acl(name: str = "orders", resource: int = TOPIC, **fields: Any) -> Any:
-    """A creation, by default: ann may read the topic from everywhere."""
+    """The creation of an ACL; by default, ann may read the topic from every host."""
     acl = {"pattern": LITERAL, "principal": "User:ann", "host": "*", "operation": READ, "permission": ALLOW, **fields}
     return create_acls.AclCreation(
         resource_type=resource,
@@ -39,7 +39,7 @@ def _acl(name: str = "orders", resource: int = TOPIC, **fields: Any) -> Any:
 
 
 def _filter(kind: Any, **fields: Any) -> Any:
-    """A DescribeAcls request or a filter of DeleteAcls, by default one that selects all."""
+    """A DescribeAcls request or a filter for DeleteAcls; by default, it selects all ACLs."""
     wanted = {
         "resource": ANY,
         "name": None,
@@ -206,7 +206,7 @@ class AclScenes:
 
 
 class AuthorizedScenes(AclScenes):
-    """Sends requests as a user who may do what no ACL forbids."""
+    """Sends requests as a user who may do everything that no ACL denies."""
 
     def all(self) -> None:
         self.topics()
@@ -244,7 +244,7 @@ class AuthorizedScenes(AclScenes):
             pass
 
     def operations(self, note: str) -> None:
-        """What the caller may do with topics and with the cluster."""
+        """The operations that the caller may do on topics and on the cluster."""
         rpc, pages = metadata, describe_topic_partitions
         for version in (8, 13):
             request = rpc.Request(

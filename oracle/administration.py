@@ -1,4 +1,4 @@
-"""ACLs and SCRAM credentials, changed by single requests of a user who may."""
+"""Changes ACLs and SCRAM credentials with single requests, sent by a user who may do so."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def delete(node: Conversation, acls: Iterable[Acl]) -> None:
 
 
 def set_password(node: Conversation, user: str, password: str, iterations: int = ITERATIONS_MIN) -> None:
-    """With SCRAM-SHA-256. Raises OSError, Refused."""
+    """Set a user's password for SCRAM-SHA-256. Raises OSError, Refused."""
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), SALT, iterations)
     row = alter_users.ScramCredentialUpsertion(
         name=user,

@@ -46,6 +46,6 @@ def paths_in(folder: Path) -> int:
 
 
 def moment(folder: Path, chance: random.Random, steps: int) -> Callable[[], bool]:
-    """A random moment of a run: when the folder has some more paths than now, at most `steps`."""
+    """A random moment in a run: when the folder has a random number of paths more than now, up to `steps`."""
     wanted = paths_in(folder) + chance.randint(1, steps)
     return lambda: paths_in(folder) >= wanted

@@ -1,8 +1,8 @@
-"""What each API tells a user who lacks one operation: the requests, and how they are sent.
+"""How each API answers a user who lacks one operation: the requests, and how they are sent.
 
-`oracle/authorization_matrix.py` has all of them, and records the answers of Apache Kafka. The user `bob` logs in with
-SASL/PLAIN and may do everything, but for one operation on one resource, which a DENY takes from him; everybody on the
-PLAINTEXT listener is a super user, and sets the ACLs.
+`oracle/authorization_matrix.py` has all requests, and records the answers of Apache Kafka. The user `bob` logs in with
+SASL/PLAIN. He may do everything except one operation on one resource, which a DENY forbids. Clients on the PLAINTEXT
+listener are super users; one of them sets the ACLs.
 """
 
 import asyncio
@@ -82,9 +82,9 @@ from kpybroker.world.real import real_world
 
 USER, PASSWORD = "bob", "bobs"
 OWNER = "carl"
-"""Has a delegation token, and no rights."""
+"""A user who owns a delegation token, and has no permissions."""
 LISTENER, OF_CONTROLLERS = "NAMED", "STEERING"
-"""Listeners with logins: for clients, and of controllers."""
+"""The listeners with logins: for clients, and for controllers."""
 _LOGINS = (
     f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}" '
     f'user_{OWNER}="{PASSWORD}";'
@@ -104,7 +104,7 @@ SETTINGS = {
     "connection.failed.authentication.delay.ms": "0",
     "log.retention.ms": "-1",
 }
-"""Of the broker, besides its listeners."""
+"""The settings of the broker, besides those of its listeners."""
 DENY, ALLOW, LITERAL = 2, 3, 3
 T, G, C, X = AclResource.TOPIC, AclResource.GROUP, AclResource.CLUSTER, AclResource.TRANSACTIONAL_ID
 D, U = AclResource.DELEGATION_TOKEN, AclResource.USER
@@ -120,14 +120,14 @@ KEPT = frozenset(
         *("partition_index", "partition", "partition_id", "index", "is_internal", "member_id", "group"),
     }
 )
-"""The fields that are compared: what is revealed, and which errors."""
+"""The fields that are compared: errors, and information that a user might not be allowed to see."""
 
 WHERE_NODES_ARE = frozenset({"node_endpoints", "current_leader", "nodes", "observers", "brokers"})
 """Fields that are not compared."""
 
 
 class State(NamedTuple):
-    """The state when a request is sent."""
+    """The state of the broker when a request is sent."""
 
     ids: dict[str, bytes]
     producer: tuple[int, int]
@@ -136,14 +136,14 @@ class State(NamedTuple):
 
 Make = Callable[[State], Any]
 Denial = tuple[Operation, AclResource] | tuple[Operation, AclResource, str]
-"""An operation on a resource: that of NAMES, or another one."""
+"""An operation on a resource: on the one in NAMES, or on another one of this name."""
 EVERY: tuple[Denial, ...] = (
     *((operation, kind) for kind, operations in SUPPORTED.items() for operation in operations),
     *((operation, X) for operation in (Operation.DESCRIBE, Operation.WRITE, Operation.TWO_PHASE_COMMIT)),
     (Operation.DESCRIBE, D),
     *((operation, U) for operation in (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS)),
 )
-"""All that can be taken away."""
+"""All operations that can be denied."""
 NOTHING, ALL_OTHERS = "nothing", "all others"
 
 
@@ -154,18 +154,18 @@ class Case(NamedTuple):
     make: Make
     denied: tuple[Denial, ...]
     version: int | None = None
-    """The highest version if None."""
+    """The version of the request; the highest one if None."""
     what: str = ""
     besides: tuple[Denial, ...] = ()
-    """Taken away together with each of these, and alone: operations that would be enough."""
+    """Operations that would suffice instead. They are denied together with each of the `denied` ones, and alone."""
     at_controller: bool = False
-    """Sent to a controller's listener."""
+    """Whether the request is sent to a controller's listener."""
     before: tuple[tuple[str, int, Make], ...] = ()
-    """Requests that a super user sends before."""
+    """Requests that a super user sends first."""
     has_response: bool = True
-    """If not, the answer is whether the connection stays open."""
+    """If false, the answer is whether the connection stays open."""
     has_member: bool = False
-    """The consumer group `m` has a member with partitions of both topics."""
+    """Whether the consumer group `m` has a member with partitions of both topics."""
 
     @property
     def title(self) -> str:
@@ -175,7 +175,7 @@ class Case(NamedTuple):
 
     @property
     def denials(self) -> Mapping[str, tuple[Denial, ...]]:
-        """What is taken away, by title: nothing, each operation, and at last all those that should not matter."""
+        """What is denied, by title: nothing, each operation, and finally all operations that should not matter."""
         taken: dict[str, tuple[Denial, ...]] = {NOTHING: ()}
         for each in self.denied:
             taken[_in_words(each, *self.besides)] = (each, *self.besides)
@@ -858,7 +858,7 @@ CASES = (
 
 
 def told(message: Any) -> Any:
-    """The compared fields of a response; rows are sorted by their text, as their order has no meaning."""
+    """The compared fields of a response. Rows are sorted by their text, because their order has no meaning."""
     if isinstance(message, list):
         return sorted((told(each) for each in message), key=json.dumps)
     found = {}
@@ -878,7 +878,7 @@ def told(message: Any) -> Any:
 
 
 class Ports(NamedTuple):
-    """Where a broker and its controller listen: `broker` and `controller` for super users, the others for those who
+    """The ports of a broker and its controller: `broker` and `controller` are for super users, the others for users who
     log in."""
 
     broker: int
@@ -897,13 +897,13 @@ class Play:
         """The broker and the controller."""
 
     async def answers(self) -> dict[str, dict[str, Any]]:
-        """By case and by what is denied, what the user is told."""
+        """The answers to the user, by case and by title of what is denied."""
         async with self.admin() as admin:
             return {case.title: await self.told(admin, case) for case in self._cases}
 
     @contextlib.asynccontextmanager
     async def admin(self) -> AsyncIterator[Peer]:
-        """A super user, who has created what there is and has let the user do everything."""
+        """A super user, who has created all resources and has allowed the user to do everything."""
         dial = Dialer(self._network).meet
         for port in (self._ports.broker, self._ports.controller):
             self._nodes.append(await dial("127.0.0.1", port, client_id="admin"))
@@ -920,7 +920,7 @@ class Play:
         await self._change(admin, everything)
 
     async def told(self, admin: Peer, case: Case) -> dict[str, Any]:
-        """By what is denied, what the user is told."""
+        """The answers to the user, by title of what is denied."""
         answered = {}
         for title, taken in case.denials.items():
             state = await self._prepare(admin)
@@ -931,7 +931,7 @@ class Play:
         return answered
 
     async def told_once(self, case: Case, state: State) -> Any:
-        """What the user is told now."""
+        """The answer that the user gets now."""
         port = self._ports.steering if case.at_controller else self._ports.named
         bob = await Dialer(self._network, Login("PLAIN", USER, PASSWORD)).meet("127.0.0.1", port, client_id="bob")
         request = case.make(state)
@@ -1007,7 +1007,7 @@ class Play:
         await self._until(acls, there=True)
 
     async def _until(self, acls: list[create_acls.AclCreation], *, there: bool) -> None:
-        """Wait until both nodes go by it."""
+        """Wait until both nodes apply these ACLs, or no longer apply them."""
         wanted = {(acl.resource_type, acl.resource_name, acl.operation, acl.permission_type) for acl in acls}
         every = describe_acls.Request(
             resource_type_filter=1,
@@ -1031,7 +1031,7 @@ class Play:
                 await asyncio.sleep(0.01)
 
     async def _prepare(self, admin: Peer) -> State:
-        """Two topics, a group with commits in both, and a transactional id."""
+        """Create two topics, a group with commits in both, and a transactional id."""
         topics = [
             create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("t", OTHER)
         ]

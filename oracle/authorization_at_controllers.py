@@ -1,5 +1,5 @@
-"""Requests for `oracle.authorization` that are sent to a controller's listener: those of nodes, and those that clients
-may send there, too."""
+"""Requests for `oracle.authorization` that are sent to a controller's listener: nodes' requests, and requests that
+clients may send there, too."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ from kpybroker.wire.rpc import (
 from oracle.authorization import C, Case, G, Make, State, T
 
 ELSEWHERE = "another cluster's id"
-"""Requests that would change the quorum name another cluster, so that nothing comes of them."""
+"""Requests that would change the quorum name another cluster, so that they have no effect."""
 METADATA = "__cluster_metadata"
 
 
@@ -37,7 +37,7 @@ def _plain(request: Any) -> Make:
 
 
 def _enveloped(api: str) -> Make:
-    """A request in an Envelope, sent for a super user."""
+    """A request in an Envelope, forwarded for a super user."""
     row = by_name[api]
     frame = request_head(7, row, row.max, "inside") + bytes(build(row.request(), row.max))
     return _plain(
@@ -106,11 +106,11 @@ LOGGERS = Case(
     what="of all types",
     at_controller=True,
 )
-"""Unlike a broker, a controller asks for CLUSTER_ACTION for its loggers."""
+"""Unlike a broker, a controller requires CLUSTER_ACTION for its loggers."""
 
 
 def at_controllers(cases: tuple[Case, ...]) -> tuple[Case, ...]:
-    """Those of the cases that a controller's listener serves, too, sent there; and those of nodes."""
+    """The cases that a controller's listener serves, too, sent there; and the cases of nodes' requests."""
     both = [
         case._replace(at_controller=True)
         for case in cases
@@ -135,4 +135,5 @@ OTHERWISE_THERE = frozenset(
         *("DescribeUserScramCredentials", "DescribeDelegationToken"),
     }
 )
-"""A controller serves other requests of the first two; Apache Kafka 4.3.1 fails at the others (docs/roadmap.md)."""
+"""A controller serves other requests of the first two APIs; Apache Kafka 4.3.1 fails at those of the others
+(docs/roadmap.md)."""

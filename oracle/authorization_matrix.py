@@ -1,7 +1,7 @@
-"""What each API tells a user who lacks one operation: recorded on Apache Kafka, and compared with kpybroker.
+"""How each API answers a user who lacks one operation: recorded on Apache Kafka, and compared with kpybroker.
 
-`python -m oracle.authorization_matrix` records tests/security/authorization-4.3.1.json, with the answers that differ
-from that to a user who lacks nothing.
+`python -m oracle.authorization_matrix` records tests/security/authorization-4.3.1.json. The file has only the answers
+that differ from the answer to a user who lacks nothing.
 """
 
 import asyncio
@@ -18,28 +18,28 @@ from oracle.target import steady_port
 
 RECORDED = Path(__file__).resolve().parent.parent / "tests/security/authorization-4.3.1.json"
 MATRIX = (*CASES, *VERSIONS, *at_controllers((*CASES, *VERSIONS)), *SHARES)
-"""Every request that is recorded; those that create a topic or a group that others would see are the last."""
+"""All recorded requests. Requests that create a topic or group that the other requests would see come last."""
 
 
 def some_ports() -> Ports:
-    """Free ones."""
+    """Free ports."""
     return Ports(*(steady_port() for _ in Ports._fields))
 
 
 def properties(ports: Ports) -> dict[str, str]:
-    """Of a node that is broker and controller, for either kind of broker."""
+    """The properties of a combined broker and controller, for kpybroker or Apache Kafka."""
     shown = f"PLAINTEXT://127.0.0.1:{ports.broker},{LISTENER}://127.0.0.1:{ports.named}"
     steering = f"CONTROLLER://127.0.0.1:{ports.controller},{OF_CONTROLLERS}://127.0.0.1:{ports.steering}"
     return {**SETTINGS, "listeners": f"{shown},{steering}", "advertised.listeners": shown}
 
 
 def play(ports: Ports, cases: Iterable[Case] = MATRIX) -> dict[str, dict[str, Any]]:
-    """Send the requests; by case and by what is denied, what the user is told, if it is not that of NOTHING."""
+    """Send the requests. Returns the answers by case and by title of what is denied, if they differ from NOTHING's."""
     return compact(asyncio.run(Play(ports, cases).answers()))
 
 
 def compact(answered: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Without what is told as if nothing was denied, and as JSON has it."""
+    """Leave out answers that are as if nothing was denied, and convert the others as JSON does."""
     plain: dict[str, dict[str, Any]] = json.loads(json.dumps(answered))
     return {
         title: {denied: told for denied, told in by.items() if denied == NOTHING or told != by[NOTHING]}

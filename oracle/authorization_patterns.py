@@ -1,8 +1,8 @@
-"""What random sets of ACLs let a user do with some topics: recorded on Apache Kafka, and compared with kpybroker.
+"""What random sets of ACLs let a user do on some topics: recorded on Apache Kafka, and compared with kpybroker.
 
-`python -m oracle.authorization_patterns` records tests/security/patterns-4.3.1.json: by set, the authorized operations
-of each topic. The sets come from a seed: literal, prefixed and wildcard patterns, hosts, DENY and ALLOW, the user's own
-ACLs, everybody's and others'.
+`python -m oracle.authorization_patterns` records tests/security/patterns-4.3.1.json: for each set, the authorized
+operations on each topic. The sets come from a seed. They mix literal, prefixed and wildcard patterns, hosts, DENY and
+ALLOW, and ACLs for the user, for everybody and for others.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 def some_acls(random: Random) -> list[create_acls.AclCreation]:
-    """A few; at most one in three denies."""
+    """A few random ACLs. At most every third one is a DENY."""
     return [
         create_acls.AclCreation(
             resource_type=AclResource.TOPIC,
@@ -90,7 +90,7 @@ async def _ask(ports: Ports) -> list[dict[str, int]]:
 
 
 def play(ports: Ports) -> list[dict[str, int]]:
-    """By set of ACLs, the operations that the user is authorized for, by topic."""
+    """For each set of ACLs, the operations that the user is authorized for, by topic."""
     return asyncio.run(_ask(ports))
 
 

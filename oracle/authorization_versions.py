@@ -1,4 +1,4 @@
-"""More requests for `oracle.authorization`: older versions, and what only some requests of an API ask for."""
+"""More requests for `oracle.authorization`: in older versions, and with contents that need further operations."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def _unwatched(state: State) -> produce.Request:
 
 
 def _of_an_unknown_id(request: Any) -> Any:
-    """The same, and rows of an id that no topic has."""
+    """The same request, with additional rows for an id that no topic has."""
     topics = request.topic_data if hasattr(request, "topic_data") else request.topics
     topics[1].topic_id = UNKNOWN_ID
     return request
@@ -59,7 +59,7 @@ def _named(*names: str, **facts: Any) -> metadata.Request:
 
 
 def _opened(state: State) -> Any:
-    """Add both topics to the transaction."""
+    """The request that adds both topics to the transaction."""
     topics = [add_partitions_to_txn.AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in ("t", OTHER)]
     return add_partitions_to_txn.Request(
         v3_and_below_transactional_id="x",
@@ -90,7 +90,7 @@ def _epoch(name: str) -> offset_for_leader_epoch.OffsetForLeaderTopic:
 
 
 def _broken(*names: str) -> Any:
-    """Names that no topic may have, so that none is created."""
+    """A creation of topics with invalid names, so that none is created."""
     return lambda _: _named(*names, allow_auto_topic_creation=True)
 
 
@@ -106,10 +106,10 @@ OLDEST = frozenset(
         *("AlterPartitionReassignments", "LeaveGroup", "FindCoordinator", "InitProducerId", "CreateTopics"),
     }
 )
-"""APIs whose requests are sent in their oldest version, too. The others have cases of their own, or one version."""
+"""APIs whose requests are sent in their oldest version, too. The others have separate cases, or only one version."""
 
 NOT_THEN = {"Fetch v4 of a follower", "FindCoordinator v0 of transactions", "AddPartitionsToTxn v0"}
-"""What the fields of the newest version ask for is not in the oldest."""
+"""Cases that are not repeated in the oldest version, because it lacks the fields that they use."""
 
 OWN_CASES = (
     Case("Produce", _unwatched, ((Operation.WRITE, T),), what="with acks=0", has_response=False),
@@ -320,7 +320,7 @@ OWN_CASES = (
 
 
 def _in_the_oldest_version() -> list[Case]:
-    """Once for each API and what it asks for, unless the version is there already."""
+    """The cases of the APIs in OLDEST, in their oldest version, unless another case covers that version already."""
     titles = {case.title for case in (*CASES, *OWN_CASES)}
     found = {}
     for case in CASES:

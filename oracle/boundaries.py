@@ -1,6 +1,6 @@
-"""Records the answers to changes of settings and quotas at their bounds, one line of a table for each.
+"""Records the answers to changes of settings and quotas at their bounds, as a table with one line for each.
 
-`python -m oracle.boundaries > tests/config/boundaries-4.3.1.tsv` asks Apache Kafka. Requests only validate.
+`python -m oracle.boundaries > tests/config/boundaries-4.3.1.tsv` asks Apache Kafka. The requests only validate.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ NOT_ASKED = ("listeners", "advertised.listeners")
 
 
 def lines(conversation: Conversation) -> Iterator[str]:
-    """Lines with resource type, setting, value as JSON and error code; then the same for quotas, by entity type."""
+    """Lines with resource type, setting, value as JSON and error code; then, for quotas, the same with entity types."""
     topic = create_topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     made = create_topics.Request(topics=[topic], timeout_ms=5000)
     conversation.ask("CreateTopics", 7, made, create_topics.Response)

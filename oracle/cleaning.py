@@ -1,8 +1,9 @@
 """Records what Apache Kafka's cleaner leaves of a log: `python -m oracle.cleaning` writes to tests/storage.
 
-A script writes keys, tombstones, codecs, producers and transactions to one partition while the cleaner is off. Its
-files are recorded, the broker is restarted with the cleaner on, and the files are recorded again. This is done twice;
-the second cleaning is after every delete horizon. Files are in hexadecimal, by name, without preallocated ends.
+While the cleaner is off, a script writes to one partition: various keys, tombstones, codecs, producers and
+transactions. The partition's files are recorded, the broker is restarted with the cleaner on, and the files are
+recorded again. This is done twice; the second cleaning is after every delete horizon. Files are in hexadecimal, by
+name, without preallocated ends.
 """
 
 import json
@@ -109,7 +110,7 @@ def active_base(data: Path) -> int:
 
 
 def await_cleaned(data: Path, offset: int) -> None:
-    """Wait until the checkpoint has the offset: it is written after the last segment is replaced."""
+    """Wait until the checkpoint has the offset. The checkpoint is written after the last segment is replaced."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         if (data / CHECKPOINT).exists() and f"{TOPIC} 0 {offset}\n" in (data / CHECKPOINT).read_text():

@@ -4,7 +4,7 @@ as the only voter and others can be added. Each node can be killed, stopped, pau
     with Cluster("kafka") as cluster:
         cluster.nodes[cluster.leader_of("topic", 0)].kill9()
 
-`told` decides the port under which others reach a listener: a proxy may stand there (`chaos/links.py`).
+`told` decides the advertised port of a listener, which may be that of a proxy (`chaos/links.py`).
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def as_it_is(listening: Listening) -> int:
 
 
 class Seat(NamedTuple):
-    """The role and ports of a node: a broker has a port for clients, a controller one for controllers."""
+    """The role and ports of a node. A broker has a port for clients, and a controller has a port for controllers."""
 
     node_id: int
     is_broker: bool
@@ -97,7 +97,7 @@ class ClusterNode(ServerProcess):
 
     @property
     def credentials(self) -> list[str]:
-        """Options for formatting its directory."""
+        """Options for formatting the node's directory."""
         return [] if self.secured is None else [f"--add-scram={one}" for one in self.secured.credentials]
 
     def prepare(self) -> None:
@@ -186,8 +186,8 @@ class Cluster:
     """A cluster of `brokers` nodes 1, 2, ... that are also voters or, with `controllers`, separate voters 101, 102, ...
 
     kind: "kpybroker" or "kafka". grows: the first controller is the only voter, and others can be added (KIP-853); if
-    not, all of them are static voters. properties: for all nodes, over LARGE. heap, jvm: for Kafka's nodes. secured:
-    makes TLS, logins and ACLs; without it, listeners have none.
+    not, all of them are static voters. properties: for all nodes; they override LARGE. heap, jvm: for Kafka's nodes.
+    secured: sets up TLS, logins and ACLs; without it, listeners have none.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Scenes of the cluster APIs: some for any client, some at the controller's listener."""
+"""Scenes of the cluster APIs: some for any client, some for the controller's listener."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Scenes of log directories: replicas move between a broker's directories, which are reported to the controller."""
+"""Scenes of log directories: replicas move between a broker's directories, and the broker reports to the controller."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """The second half of the golden vectors: unusual requests in the last version, whose answers are not documented.
 
-Every scene creates its own topics. Responses have their names; ids are looked up when needed.
+Every scene creates its own topics. Responses contain the names of the topics; ids are looked up when needed.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ UNKNOWN_ID = bytes(range(16))
 
 
 class Edges:
-    """Run after the scenes, with the same broker."""
+    """Runs after the scenes, on the same broker."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask

@@ -1,6 +1,6 @@
 """An identity provider for tests: keys, tokens signed with them, and an HTTP server that publishes the public keys.
 
-Tokens are built by hand here, since they may be invalid in any way.
+Tokens are built by hand here, because tests need tokens that are invalid in any way.
 """
 
 import base64
@@ -85,7 +85,7 @@ class IdentityProvider:
     def token(
         self, claims: object, kid: str | None = None, header: Mapping[str, object] | None = None, *, alg: str = ""
     ) -> str:
-        """A signed token. `header` replaces the usual one, whatever key signs; `alg` is another algorithm."""
+        """A signed token. `header` replaces the usual one, independently of the key; `alg` is another algorithm."""
         name = kid or self.shown[0]
         algorithm, key = self.keys[name]
         head = {"alg": alg or algorithm, "kid": name} if header is None else header
@@ -96,8 +96,8 @@ class IdentityProvider:
 
 
 class KeyServer:
-    """Serves pages on 127.0.0.1 while its context is entered, by https if it has a TLS context; `pages` are status,
-    headers and body by path."""
+    """Serves pages on 127.0.0.1 within its `with` block, by https if it has a TLS context. `pages` has the status,
+    headers and body of each path."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}

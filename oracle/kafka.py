@@ -22,8 +22,8 @@ SMALL = {
 
 
 class Kafka(ServerProcess):
-    """A Kafka node, formatted at its first start. `properties` override defaults for a laptop; `heap` is like
-    "512m"."""
+    """A Kafka node, formatted at its first start. `properties` override the defaults for a laptop. `heap` is, for
+    example, "512m"."""
 
     name = "kafka"
     format_options: tuple[str, ...] = ("--standalone",)

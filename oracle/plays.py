@@ -1,4 +1,4 @@
-"""The sources of the golden vectors: plays of scenes, each on a node of its own."""
+"""The sources of the golden vectors: plays of scenes, each on a separate node."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Play(NamedTuple):
 
     @property
     def asks_controller(self) -> bool:
-        """Whether some of its scenes also send requests to the controller's listener."""
+        """Whether any of the scenes also sends requests to the controller's listener."""
         return any(map(_asks_controller, self.scenes))
 
     def perform(self, ask: Ask, ask_controller: Ask | None = None) -> None:
@@ -70,7 +70,7 @@ PLAYS = (
     Play("acls", (AclScenes,), SUPER_USER),
     Play("authorized operations", (AuthorizedScenes,), EVERYBODY),
 )
-"""The vectors of an API are those of all plays, in this order."""
+"""All plays. The vectors of an API are the concatenated vectors of the plays, in this order."""
 
 
 def plays_of(apis: Iterable[Api]) -> tuple[Play, ...]:
@@ -80,9 +80,9 @@ def plays_of(apis: Iterable[Api]) -> tuple[Play, ...]:
 
 
 def apis_named(names: Iterable[str]) -> list[Api]:
-    """The APIs of these names, each as in the Api table or as its file: DescribeProducers or describe_producers.
+    """The APIs of these names, each spelled as in the Api table or as its file: DescribeProducers, describe_producers.
 
-    Raises ValueError with the list of names where one is unknown.
+    Raises ValueError, with the list of all names, if a name is unknown.
     """
     known = {name: api for api in API for name in (api.name, api.module)}
     unknown = [name for name in names if name not in known]
@@ -102,7 +102,7 @@ def _asks_controller(scenes: type[Any]) -> bool:
 
 
 def _with_imports(modules: Iterable[ModuleType]) -> list[ModuleType]:
-    """Modules of this package, and those of it that they import."""
+    """These modules, and all modules of this package that they import."""
     found: list[ModuleType] = []
     left = list(modules)
     while left:

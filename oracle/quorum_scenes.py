@@ -1,4 +1,4 @@
-"""Scenes of the quorum APIs, sent to its only voter. All are refused or read-only."""
+"""Scenes of the quorum APIs, sent to the quorum's only voter. All requests are refused or read-only."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Scenes of client quotas: which can be set for which entities, the results of filters, and refusals."""
+"""Scenes of client quotas: which quotas can be set for which entities, the results of filters, and refusals."""
 
 from typing import Any
 

@@ -2,8 +2,8 @@
 
 `python -m oracle.record` writes tests/golden/<api>.json, each a list of {version, request, response, note}; request and
 response are the messages without their headers, in hexadecimal. Topic ids, member ids and ports differ from one
-recording to the next, so this rewrites every file: `--only DescribeProducers` plays what that API needs and writes its
-file alone.
+recording to the next, so this rewrites every file. `--only DescribeProducers` performs only the plays that record this
+API, and writes only its file.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Exchange = dict[str, object]
 
 
 class Recorder:
-    """One connection, to a broker or to a controller's listener; exchanges with a note go to `said`, by file."""
+    """One connection, to a broker or to a controller's listener; exchanges with a note are kept in `said`, by file."""
 
     def __init__(self, host: str, port: int, said: dict[str, list[Exchange]], *, at_controller: bool = False) -> None:
         self._connection = socket.create_connection((host, port), timeout=30)
@@ -37,7 +37,7 @@ class Recorder:
         self._at_controller = at_controller
 
     def ask(self, name: str, version: int, request: Any, note: str = "") -> Any:
-        """Send a request and return the response as an object; with a note, the exchange is kept."""
+        """Send a request, and return the response as an object. With a note, the exchange is kept."""
         api = by_name[name]
         body = build(request, version)
         number = next(self._numbers)
@@ -70,7 +70,7 @@ class Recorder:
 
 
 def record(plays: Sequence[Play]) -> dict[str, list[Exchange]]:
-    """Play on Apache Kafka; returns the recorded exchanges, by file."""
+    """Perform the plays on Apache Kafka. Returns the recorded exchanges, by file."""
     said: dict[str, list[Exchange]] = defaultdict(list)
     for play in plays:
         with Kafka(properties=play.properties) as kafka:
@@ -118,7 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     said = record(plays_of(apis))
     print(f"recorded in {GOLDEN}: {', '.join(write(said, apis, GOLDEN))}")
     if missing := unrecorded(said, apis):
-        raise SystemExit(f"no scene asks with a note for {', '.join(missing)}: add one in oracle/*_scenes.py")
+        raise SystemExit(
+            f"no scene sends a request with a note for {', '.join(missing)}: add one in oracle/*_scenes.py"
+        )
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ TOPIC, BROKER, GROUP = 2, 4, 32
 
 
 class Scenes:
-    """The scenes, in an order in which each finds what it needs."""
+    """The scenes, in an order in which each scene finds what it needs."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask

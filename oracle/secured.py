@@ -1,7 +1,7 @@
-"""Clusters with TLS, logins and ACLs: the settings of their nodes, and how clients get in.
+"""Clusters with TLS, logins and ACLs: the settings of their nodes, and how clients connect.
 
-Every listener is SASL_SSL, and each node has a certificate of its own. Controllers log in with PLAIN, brokers at each
-other with SCRAM-SHA-512. The users NODE and ROOT may do everything, all others what ACLs allow.
+Every listener is SASL_SSL, and each node has its own certificate. Logins at controllers use PLAIN, those between
+brokers SCRAM-SHA-512. The users NODE and ROOT may do everything; all others may do what ACLs allow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Secured:
     """The name of the listener for clients and between brokers."""
 
     def __init__(self, directory: Path, users: Mapping[str, Login], lifetime_ms: int = 0) -> None:
-        """directory: for certificates. users: besides NODE and ROOT, by name. lifetime_ms: of a login; 0 for ever."""
+        """directory: for certificates. users: further users, by name. lifetime_ms: of a login; 0 means no limit."""
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._users = {**users, ROOT.user: ROOT}
@@ -51,12 +51,12 @@ class Secured:
 
     @property
     def credentials(self) -> list[str]:
-        """The SCRAM credentials that a cluster begins with, as `storage format --add-scram` takes them."""
+        """The SCRAM credentials with which a cluster begins, in the form of `storage format --add-scram`."""
         users = [one for one in (NODE, *self._users.values()) if one.mechanism != PLAIN]
         return [f"{one.mechanism}=[name={one.user},password={one.password}]" for one in users]
 
     def settings(self, node_id: int) -> dict[str, str]:
-        """Those of a node. Makes its certificate if there is none."""
+        """The settings of a node. Creates its certificate if there is none."""
         if node_id not in self.certificates:
             self.renew(node_id)
         mechanisms = f"listener.name.{LISTENER.lower()}"
@@ -86,7 +86,7 @@ class Secured:
         return self._directory / f"node-{node_id}.pem"
 
     def renew(self, node_id: int) -> None:
-        """Replace the node's key and certificate: a reader sees the old file or the new one."""
+        """Replace the node's key and certificate atomically: a reader sees the old file or the new one."""
         made = sign(f"node-{node_id}", self._authority)
         made.pem(self._directory / "new.pem").replace(self.store(node_id))
         self.certificates[node_id] = made.certificate.public_bytes(Encoding.DER)
@@ -132,10 +132,10 @@ def _jaas(mechanism: str, options: str) -> str:
 
 
 def _given(login: Login) -> str:
-    """What somebody who logs in gives."""
+    """The JAAS options of a client with this login."""
     return f' username="{login.user}" password="{login.password}"'
 
 
 def _accepted(login: Login) -> str:
-    """What PLAIN accepts."""
+    """The JAAS option with which a server accepts this login by PLAIN."""
     return f' user_{login.user}="{login.password}"'

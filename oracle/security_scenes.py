@@ -1,4 +1,4 @@
-"""Scenes of a broker without authorizer and authentication: ACLs, delegation tokens, SCRAM credentials, and logins."""
+"""Scenes of a broker without authorizer and logins: ACLs, delegation tokens, SCRAM credentials, and login attempts."""
 
 from typing import Any
 
@@ -160,7 +160,7 @@ class SecurityScenes:
         self.describe("none are left", None)
 
     def logins(self) -> None:
-        """On a listener that has none."""
+        """Login requests on a listener without logins."""
         for version in versions("SaslHandshake"):
             for mechanism in ("PLAIN", ""):
                 self.ask("SaslHandshake", version, sasl_handshake.Request(mechanism=mechanism), f"{mechanism!r}")

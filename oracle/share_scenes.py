@@ -1,6 +1,7 @@
 """Scenes of share groups (KIP-932), without an assignment interval, so that answers do not depend on the clock.
 
-Each version of ShareFetch has a group of its own. What is not noted waits for what Kafka does in the background.
+Each version of ShareFetch has a separate group. Requests without a note wait until Kafka has finished work in the
+background.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class ShareScenes:
                 return told
 
     def joined(self, group: str, member: str) -> int:
-        """The epoch of a member that has its partitions."""
+        """Join until the member has its partitions. Returns its epoch."""
         told = self.beat(group, member, 0, subscribed_topic_names=[TOPIC])
         while not told.assignment or not told.assignment.topic_partitions:
             told = self.beat(group, member, told.member_epoch, subscribed_topic_names=[TOPIC])
@@ -131,7 +132,7 @@ class ShareScenes:
         return self.ask("ShareFetch", version, request, note)
 
     def opened(self, version: int, group: str, **said: Any) -> None:
-        """A session in which the records have been acquired: the state may have to be loaded first."""
+        """Open a session with a fetch that waits until records are acquired: the state may have to be loaded first."""
         setting = incremental_alter_configs.AlterableConfig(
             name="share.auto.offset.reset", config_operation=0, value="earliest"
         )

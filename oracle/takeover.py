@@ -45,8 +45,8 @@ QUICK_JVM = ("-XX:TieredStopAtLevel=1",)
 
 
 class Home:
-    """Data directories of `nodes` nodes, used by one kind of broker at a time. `how`: end brokers with "stop" or
-    "kill9"."""
+    """The data directories of `nodes` nodes, used by one kind of broker at a time. `how`: how brokers are ended, "stop"
+    or "kill9"."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Home:
         (self.kill9 if self._how == "kill9" else self.stop)()
 
     def has_cleaned(self, topic: str, partition: int) -> bool:
-        """Whether some node has compacted this partition once."""
+        """Whether any node has compacted this partition at least once."""
         row = f"\n{topic} {partition} "
         files = (data / CLEANED for data in self.data)
         return any(row in file.read_text() for file in files if file.exists())

@@ -56,10 +56,10 @@ _claims: deque[contextlib.ExitStack] = deque()
 
 
 def steady_port(count: int = 1) -> int:
-    """The first of `count` consecutive free ports that no outgoing connection takes while their server is down.
+    """The first of `count` consecutive free ports. No outgoing connection takes them while their server is down.
 
-    They are not ephemeral ports, and no other caller gets them, in this process or another: a UDP socket on the same
-    port claims each, until this process ends or CLAIMS_MAX more are claimed.
+    They are not ephemeral ports, and no other caller gets them, in this process or another: each is claimed by a UDP
+    socket on the same port, until this process ends or CLAIMS_MAX more ports are claimed.
     """
     while True:
         first = random.SystemRandom().randrange(10_000, 32_000 - count)

@@ -59,7 +59,7 @@ class Ran:
     err: str
 
     def ok(self) -> str:
-        """Its stdout. Raises AssertionError with all output if it failed."""
+        """The tool's stdout. Raises AssertionError, with all output, if the tool failed."""
         assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
         return self.out
 

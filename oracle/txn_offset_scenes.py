@@ -13,7 +13,7 @@ FIRST_GENERATION = 3
 
 
 class TxnOffsetScenes:
-    """Needs the topic of TransactionScenes."""
+    """Uses the topic of TransactionScenes, which must run first."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask

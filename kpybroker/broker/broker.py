@@ -74,7 +74,7 @@ class Broker:
 
     @property
     def config(self) -> BrokerConfig:
-        """The settings in force."""
+        """The effective settings."""
         return self.metadata.dynamic.config
 
     @property
@@ -156,7 +156,7 @@ class Broker:
         self.replication.replicas.wake()
 
     async def leave(self, *, also_last: bool = False) -> None:
-        """Hand over what this broker leads, while it still serves. The last live broker does so only if `also_last`."""
+        """Hand over the leaderships while this broker still serves; as the last live broker only if `also_last`."""
         if also_last or self.metadata.others_live():
             await self.membership.leave()
 

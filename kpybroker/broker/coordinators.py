@@ -1,4 +1,4 @@
-"""The coordinators of one broker, of groups, transactions and share partitions, and their connections to other
+"""The coordinators of one broker (of groups, transactions and share partitions), and their connections to other
 brokers."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Coordinators:
             lambda: topic_creation.internal(SHARE_STATE_TOPIC),
             lambda: metadata.config.share_coordinator_write_timeout_ms,
         )
-        """Asks share coordinators, for the group coordinator and for the leaders of share partitions."""
+        """Calls share coordinators, for the group coordinator and for the leaders of share partitions."""
         self.groups = GroupCoordinator(
             world,
             GroupSettings.of(config),
@@ -94,7 +94,7 @@ class Coordinators:
             node_id, lambda: metadata.config, lambda: metadata.image, self.transactions, self.connections
         )
         self.share_leader = _share_leader(world, metadata, self.persister)
-        """What this broker does for share groups as the leader of partitions."""
+        """The part of share groups that this broker serves as the leader of partitions."""
         self.by_topic: dict[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
             OFFSETS_TOPIC: self.groups,
             SHARE_STATE_TOPIC: self.shares,
@@ -106,7 +106,7 @@ class Coordinators:
         self.groups.configure(GroupSettings.of(self._metadata.config))
 
     def on_topic_deleted(self, topic: TopicImage) -> None:
-        """Forget, in the background, what is kept of a deleted topic."""
+        """Forget, in the background, everything that is kept about a deleted topic."""
         self.groups.on_topics_deleted({topic.name: topic.id})
         self.shares.on_topics_deleted({topic.id})
         self.share_leader.forget(topic.id)

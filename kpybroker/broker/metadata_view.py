@@ -25,13 +25,13 @@ class MetadataView:
         self._node_id = config.node_id
         self.image = Image()
         self.dynamic = DynamicConfigs(config, config.node_id)
-        """The settings in force."""
+        """The effective settings."""
         self.answers = Answers()
         """Encoded responses that depend on the current Image only."""
         self.authorizer: Authorizer | None = None
         """None if everything is allowed."""
         self.standard_authorizer: StandardAuthorizer | None = None
-        """The same object, if it is the one that follows the ACLs of the Image."""
+        """The same object, if it is a StandardAuthorizer, which follows the ACLs of the Image."""
         if config.authorizer_class_name:
             self.authorizer = self.standard_authorizer = StandardAuthorizer(
                 config.super_users,
@@ -43,7 +43,7 @@ class MetadataView:
 
     @property
     def config(self) -> BrokerConfig:
-        """The broker's settings in force."""
+        """The broker's effective settings."""
         return self.dynamic.config
 
     def follow(self, old: Image, new: Image) -> None:

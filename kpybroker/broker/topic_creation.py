@@ -29,7 +29,7 @@ MADE_HERE = {OFFSETS_TOPIC: offsets_topic, SHARE_STATE_TOPIC: share_state_topic,
 class TopicCreation:
     """Has the controller create topics.
 
-    `ask` is `ControllerChannel.ask`. `voters` gives the ids of the latest voters of the quorum.
+    `ask` is `ControllerChannel.ask`. `voters` returns the ids of the latest voters of the quorum.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TopicCreation:
         return list(told.topics)
 
     async def wanted(self, names: list[str]) -> None:
-        """Create topics that a client asked for; invalid names are skipped."""
+        """Create topics that a client wants to use; invalid names are skipped."""
         if not self._config().auto_create_topics_enable:
             return
         missing = []
@@ -105,7 +105,7 @@ class TopicCreation:
             raise KafkaError(ErrorCode(made.error_code), text)
 
     def _most_replicas(self) -> int | None:
-        """A single node that is both controller and broker gets internal topics with one replica; see
+        """The limit on replicas of internal topics: one on a single node that is both controller and broker; see
         docs/decisions/0020."""
         brokers, voters = self._image().brokers, self._voters()
         return len(brokers) if len(voters) == 1 and all(voter in brokers for voter in voters) else None

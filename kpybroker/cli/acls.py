@@ -31,7 +31,7 @@ SHORTHANDS = {
         AclResource.GROUP: (Operation.READ,),
     },
 }
-"""By word, the operations on each type of resource."""
+"""The operations of each word, by type of resource."""
 OPERATIONS = {operation.name.lower().replace("_", "-"): operation for operation in Operation}
 COLUMNS = ("PRINCIPAL", "PERMISSION", "OPERATION", "RESOURCE", "NAME", "PATTERN", "HOST")
 
@@ -63,7 +63,7 @@ Host = Annotated[
 
 
 class Resource(NamedTuple):
-    """What an ACL is about."""
+    """The resource of an ACL."""
 
     type: AclResource
     name: str
@@ -247,7 +247,7 @@ def _acls(who: str, what: str, resources: Sequence[Resource], host: str | None, 
 
 
 def _operations(what: str | None, resource: Resource | None) -> Iterator[int]:
-    """The operations that words stand for on a resource. Raises ConfigError."""
+    """The operations on a resource that the words mean. Raises ConfigError."""
     if what is None:
         yield ANY
         return
@@ -273,14 +273,14 @@ def _words(what: str) -> list[str]:
 
 
 def _principal(name: str) -> str:
-    """A name without a type is a user's. Raises ConfigError."""
+    """The principal with this name; a name without a type is a user's. Raises ConfigError."""
     if not name or name.startswith(":"):
         raise ConfigError(f"{name!r} is no user; write a name such as ann, or User:ann")
     return name if ":" in name else f"User:{name}"
 
 
 def _address(text: str) -> str:
-    """As Java prints it, which is how hosts in ACLs are compared. Raises ConfigError."""
+    """An address as Java prints it, because hosts in ACLs are compared in this form. Raises ConfigError."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

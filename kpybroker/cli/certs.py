@@ -96,6 +96,6 @@ def _is_host(text: str) -> bool:
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    """For the owner alone. Raises FileExistsError."""
+    """Write a file that only the owner can read. Raises FileExistsError."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(content)

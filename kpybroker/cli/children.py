@@ -1,6 +1,6 @@
 """Several nodes as child processes of this one, which only starts, watches and stops them.
 
-The children are forked after the broker's modules are imported, as imports are most of the cost of a start. A child
+The children are forked after the broker's modules are imported, which takes most of the time of a start. A child
 cannot outlive its parent: its standard input closes when the parent ends, even by SIGKILL.
 """
 
@@ -21,7 +21,8 @@ from kpybroker.errors import ConfigError
 
 HAND_OVER_PATIENCE_S = 15.0
 STOP_PATIENCE_S = 30.0
-"""A child that has not stopped by then is killed: more than a stop takes on a slow disk (`storage/dirs/closing.py`)."""
+"""A child that has not stopped after this time is killed. A stop on a slow disk takes less (`storage/dirs/closing.py`).
+"""
 HAND_OVER = b"hand over\n"
 """Sent to each child before all of them stop."""
 TOLD_BYTES = 2000

@@ -73,7 +73,7 @@ class PartitionFacts:
     count: int = 0
     under_replicated: list[TopicPartition] = field(default_factory=list)
     offline: list[TopicPartition] = field(default_factory=list)
-    """Without a leader, or with a log that is offline at the leader (found by `add_offline_logs`)."""
+    """Partitions without a leader, or with a log that is offline at the leader (found by `add_offline_logs`)."""
     led: dict[int, list[TopicPartition]] = field(default_factory=dict)
     """Leader -> its partitions."""
 
@@ -152,7 +152,7 @@ def count_partitions(topics: Iterable[MetadataResponseTopic], found: list[NodeFa
 
 
 async def add_offline_logs(client: Client, node_id: int, facts: PartitionFacts) -> None:
-    """Ask a leader which of its logs are offline: metadata does not show a single failed log.
+    """Ask a leader which of its logs are offline, because metadata does not show a single failed log.
 
     Raises KafkaError, OSError.
     """

@@ -13,11 +13,11 @@ from kpybroker.wire.records.batch import PREFIX_BYTES, Batch, Record, header_at,
 from kpybroker.wire.rpc import fetch
 
 FETCH_BYTES = 1 << 20
-"""Per partition and request. A larger batch is still returned whole."""
+"""The most bytes per partition and request. A larger batch is still returned whole."""
 REPLY_BYTES = 16 << 20
 WAIT_MS = 500
 TAIL_MAX = 10_000
-"""The last records of a topic are held in memory before they are printed."""
+"""The most records for --tail, because they are all held in memory before they are printed."""
 TAIL_STEP = 4
 
 

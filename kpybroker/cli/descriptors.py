@@ -21,7 +21,7 @@ libraries."""
 CONTROLLERS = 48
 """Reserve for connections of nodes to a controller listener, to which max.connections does not apply."""
 HTTP_CONNECTIONS = 64
-"""Reserve for those of kpybroker.http.port; with TLS, as much again for handshakes."""
+"""Reserve for connections to kpybroker.http.port; with TLS, the same number again for handshakes."""
 DIRECTORY = 2
 """Reserve for each further log directory: its lock and its syncs."""
 FILES, FILES_MIN = "kpybroker.max.open.files", 16

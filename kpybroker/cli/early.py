@@ -16,7 +16,7 @@ _heard: list[int] = []
 
 
 def prepare(*, until_hangup: bool = False) -> None:
-    """From now on SIGINT and SIGTERM end the process with exit code 0, as nothing needs a clean stop yet.
+    """Let SIGINT and SIGTERM end the process with exit code 0 from now on, because nothing needs a clean stop yet.
 
     until_hangup: so does SIGHUP, which is sent when the terminal closes, unless it is ignored (`nohup`).
     """
@@ -38,7 +38,7 @@ def was_asked_to_stop() -> bool:
 
 
 def ignore_signals() -> None:
-    """Ignore further signals, as the process is ending and they must not change its exit code."""
+    """Ignore further signals, because the process is ending, and they must not change its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

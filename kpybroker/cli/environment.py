@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 PREFIX, OWN = "KAFKA_", "kpybroker."
 CLUSTER_ID = "CLUSTER_ID"
 MOUNTED = Path("/mnt/shared/config/server.properties")
-"""Where that image looks for a properties file; variables win over it."""
+"""Where that image looks for a properties file. Variables override it."""
 DATA = "/var/lib/kafka/data"
-"""The volume of that image, and the default data directory of ours."""
+"""The volume of that image, and the default data directory of our image."""
 NO_SETTINGS = frozenset(
     {
         "KAFKA_GC_LOG_OPTS",

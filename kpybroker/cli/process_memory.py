@@ -15,7 +15,7 @@ KEPT_BYTES = 64 << 20
 
 
 def freeze_startup_objects() -> None:
-    """Exempt the objects created at startup from collections, as they live until the process ends."""
+    """Exempt the objects that were created at startup from collections, because they live until the process ends."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -1,4 +1,4 @@
-"""`kpybroker dev --secure`: TLS, a SCRAM user, and ACLs that allow everything to that user alone."""
+"""`kpybroker dev --secure`: TLS, a SCRAM user, and ACLs that allow everything, but only to that user."""
 
 from __future__ import annotations
 

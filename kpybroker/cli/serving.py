@@ -48,7 +48,7 @@ ONE_WISH_S = 0.5
 
 
 class Lifetime(NamedTuple):
-    """The ready file, and what stops the node apart from a signal."""
+    """The ready file, and events other than signals that stop the node."""
 
     ready_file: Path | None = None
     until_stdin_closes: bool = False

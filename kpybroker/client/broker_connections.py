@@ -1,5 +1,5 @@
-"""Connections to the other brokers of the cluster: one for each broker, opened on demand, and opened again when it is
-lost."""
+"""Connections to the other brokers of the cluster: one for each broker, opened on demand, and opened again after a
+loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIAL_TIMEOUT_S = 1.0
 
 
 class BrokerConnections:
-    """Sends requests to other brokers. `address`: where other brokers reach a broker; None if unknown."""
+    """Sends requests to other brokers. `address`: where other brokers reach this broker id; None if unknown."""
 
     def __init__(self, dialer: Dialer, client_id: str, address: Callable[[int], tuple[str, int] | None]) -> None:
         self._dialer = dialer

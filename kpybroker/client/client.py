@@ -104,7 +104,7 @@ class Client:
         self._deadline: float | None = None
         self.brokers: dict[int, Address] = {}
         self.cluster_id: str | None = None
-        """From the last `metadata`."""
+        """The cluster id in the last Metadata response."""
 
     async def start(self) -> None:
         """Connect to the first address that answers. Raises CommandFailed."""
@@ -190,7 +190,7 @@ class Client:
     async def patiently(self, attempt: Callable[[], Awaitable[T]], *, resend: bool = True) -> T:
         """Retry `attempt` after retriable errors until the timeout; then raise the last error.
 
-        `resend`: also retry after a lost connection, as a repeated request does no harm.
+        `resend`: also retry after a lost connection, because a repeated request does no harm.
         """
         clock = asyncio.get_running_loop().time
         outer = self._deadline

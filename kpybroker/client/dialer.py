@@ -63,7 +63,7 @@ class Dialer:
         return peer
 
     def _tell(self, address: tuple[str, int], why: str) -> None:
-        """Log each cause only once, as callers keep retrying."""
+        """Log each cause only once, because callers keep retrying."""
         if self._is_logged and self._told.get(address) != why:
             if len(self._told) >= TOLD_MAX:
                 self._told.clear()

@@ -1,4 +1,4 @@
-"""The settings of Apache Kafka's clients, in the words of librdkafka (confluent-kafka)."""
+"""Translates the settings of Apache Kafka's clients to those of librdkafka (confluent-kafka)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kpybroker.world.secure import read_public, read_store
 
 
 def librdkafka_settings(properties: Mapping[str, str]) -> dict[str, str]:
-    """`security.protocol`, the login and TLS. The result has the password and the key: never show it.
+    """The settings for `security.protocol`, the login and TLS. They contain the password and the key: never show them.
 
     Stores of all kinds (PEM, PKCS12, JKS) become PEM in the settings, so that other machines need no files. Raises
-    ConfigError for properties that are wrong, or that librdkafka cannot obey.
+    ConfigError for properties that are wrong, or that librdkafka does not support.
     """
     check_client_properties(properties)
     found = {"security.protocol": protocol_of(properties)}

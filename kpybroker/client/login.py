@@ -35,7 +35,7 @@ class LoginFailed(ConnectionError):
 async def log_in(peer: Peer, login: Login, secret_bytes: Callable[[int], bytes] = token_bytes) -> None:
     """Log in on a new connection, and again before the login ends. A failure or cancellation closes the connection.
 
-    `secret_bytes` is that of a World.
+    `secret_bytes` is the method of a World.
 
     Raises LoginFailed with the reason, and ConnectionError.
     """

@@ -42,7 +42,7 @@ from kpybroker.errors import ConfigError
 CACHED_LOG_SETTINGS_MAX = 1000
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 SELECTORS = (RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector")
-"""Kafka's two ways to choose the replica that a consumer reads from (KIP-392)."""
+"""Kafka's two ways to choose the replica from which a consumer reads (KIP-392)."""
 NO_SETTINGS: Mapping[str, str] = {}
 SETS = ("cleanup_policy", "leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
 """Lists whose order has no meaning."""
@@ -52,10 +52,11 @@ NOT_GIVEN = {"node.id": "1", "process.roles": "broker,controller", "controller.l
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig:
-    """A broker's settings in force, by Kafka's names in snake_case. Make one with `parse_config`.
+    """A broker's effective settings, by Kafka's names in snake_case. Create it with `parse_config`.
 
-    `static` is what was given at start; `dynamic_default` and `dynamic_broker` are the ConfigRecords of BROKER ""
-    and of this broker. `listeners` are those for clients; `controller_listeners` those of controller.listener.names.
+    `static` are the settings that were given at the start; `dynamic_default` and `dynamic_broker` are from the
+    ConfigRecords of BROKER "" and of this broker. `listeners` are the listeners for clients; `controller_listeners` are
+    those in controller.listener.names.
     """
 
     static: Mapping[str, str] = field(repr=False)
@@ -244,7 +245,7 @@ class BrokerConfig:
         default_factory=dict, init=False, repr=False, compare=False
     )
     described_topics: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Cached results of `describe` for topics under these settings."""
+    """Cache of `describe` for topics under these settings."""
 
     @classmethod
     def of(
@@ -263,7 +264,7 @@ class BrokerConfig:
 
     @property
     def is_rack_aware(self) -> bool:
-        """Consumers are sent to a replica in their own rack (KIP-392)."""
+        """Whether consumers are sent to a replica in their own rack (KIP-392)."""
         return self.replica_selector_class == RACK_AWARE
 
     def with_dynamic(self, default: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
@@ -282,16 +283,16 @@ class BrokerConfig:
         return self.max_connections_per_ip_overrides.get(host, self.max_connections_per_ip)
 
     def connections_of(self, listener: str) -> int:
-        """The connection limit of a listener: its own, else that of the broker."""
+        """The connection limit of a listener: its own limit, else the broker's."""
         return self.listener_limits.get(f"{LISTENER_PREFIX}{listener.lower()}.max.connections", self.max_connections)
 
     def connection_rate_of(self, listener: str) -> int:
-        """The limit on new connections to a listener per second: its own, else that of the broker."""
+        """The limit on new connections to a listener per second: its own limit, else the broker's."""
         name = f"{LISTENER_PREFIX}{listener.lower()}.max.connection.creation.rate"
         return self.listener_limits.get(name, self.max_connection_creation_rate)
 
     def text(self, name: str) -> str | None:
-        """A broker setting in force as text; None if it has no value."""
+        """The effective value of a broker setting, as text; None if it has no value."""
         for layer in (self.dynamic_broker, self.dynamic_default, self.static):
             if name in layer:
                 return layer[name]
@@ -356,7 +357,7 @@ def _changeable(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Settings that are parsed with the help of others: listeners, directories, voters."""
+    """Settings whose parsing needs other settings: listeners, directories, voters."""
     node_id = values["node_id"]
     if "broker.id" in texts and values["broker_id"] != node_id:
         raise ConfigError(f"broker.id={values['broker_id']} contradicts node.id={node_id}; remove broker.id")

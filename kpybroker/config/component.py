@@ -1,4 +1,4 @@
-"""Settings of one component: a dataclass whose fields name the broker settings that they are read from.
+"""Settings of one component: a dataclass whose fields name the broker settings from which they are read.
 
 A setting is declared once, in the table of keys; a component takes its name, type and default from there.
 """

@@ -1,7 +1,7 @@
 """Broker settings that are valid one by one but contradict each other: Apache Kafka refuses them, at its start or as a
 change.
 
-The rules are Kafka's answers to a table of settings (`tests/config/test_contradictions.py`), and one of ours.
+The rules come from Kafka's answers to a table of settings (`tests/config/test_contradictions.py`); one is our own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BOUNDED = (
     ("group.share", "partition.max.record.locks"),
     ("group.share", "record.lock.duration.ms"),
 )
-"""Defaults of groups that must be between the minimum and the maximum for one group."""
+"""Defaults for groups that must be between the minimum and the maximum of the settings of a single group."""
 NOT_ABOVE = (
     *((f"{prefix}.min.{name}", f"{prefix}.{name}") for prefix, name in BOUNDED),
     *((f"{prefix}.{name}", f"{prefix}.max.{name}") for prefix, name in BOUNDED),
@@ -55,18 +55,18 @@ class Contradiction(NamedTuple):
 
 
 def contradictions(config: BrokerConfig) -> Iterator[Contradiction]:
-    """All contradictions among the settings in force, whose values are in range."""
+    """All contradictions among the effective settings. Their values are in range."""
     for rule in (_orders, _times, _cleaner, _codecs, _connections, _directories, _lists, _listeners):
         yield from rule(config)
 
 
 def check_fsync(config: BrokerConfig, source: str) -> None:
-    """Raise ConfigError if a file asks for forced writes and disables them. Kafka has only the first setting."""
+    """Raise ConfigError if a file both requires and disables forced writes. Kafka has only the first setting."""
     mapped = newly_set(BROKER, config.static).get(Effect.MAPPED)
     if mapped and "kpybroker.fsync" in config.static and config.fsync != "always":
         said = ", ".join(f"{name}={config.static[name]}" for name in mapped)
         raise ConfigError(
-            f"{source}: {said} asks for forced writes, and kpybroker.fsync={config.fsync} says that there are none; "
+            f"{source}: {said} requires forced writes, but kpybroker.fsync={config.fsync} disables them; "
             "remove the one, or make the other always"
         )
 
@@ -89,7 +89,7 @@ def _orders(config: BrokerConfig) -> Iterator[Contradiction]:
 
 
 def _times(config: BrokerConfig) -> Iterator[Contradiction]:
-    """If several units are set, the strongest one is in force, so a single unit has no range of its own."""
+    """Check settings with several units. Only the strongest unit that is set takes effect, so no unit has a range."""
     for topic_name, least, expected in (
         ("retention.ms", 1, "unlimited (-1) or, greater than or equal to 1"),
         ("segment.ms", 1, "at least 1"),
@@ -115,7 +115,7 @@ def _cleaner(config: BrokerConfig) -> Iterator[Contradiction]:
 def _codecs(config: BrokerConfig) -> Iterator[Contradiction]:
     for name in CODECS:
         if not 0 <= (codec := _value(config, name)) <= CODEC_MAX:
-            yield Contradiction((name,), f"{name} ({codec}) is no codec; they are numbered from 0 to {CODEC_MAX}")
+            yield Contradiction((name,), f"{name} ({codec}) is not a codec; codecs are numbered from 0 to {CODEC_MAX}")
 
 
 def _connections(config: BrokerConfig) -> Iterator[Contradiction]:

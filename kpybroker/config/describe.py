@@ -18,7 +18,7 @@ KEPT_MAX = 1000
 
 
 class Source(IntEnum):
-    """The source of a value, by Kafka's codes (DescribeConfigs v1+)."""
+    """The source of a value, with Kafka's codes (DescribeConfigs v1+)."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -81,7 +81,7 @@ class BrokerLayers(NamedTuple):
 
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Sequence[Described]:
-    """Every setting of a topic with these overrides, by name. Cached, since many topics have the same overrides."""
+    """Every setting of a topic with these overrides, by name. Cached, because many topics have the same overrides."""
     kept = config.described_topics.get(key := frozenset(overrides.items()))
     if kept is None:
         kept = _describe_topic(BrokerLayers(config, config.dynamic_broker, config.dynamic_default), overrides)

@@ -1,7 +1,7 @@
 """The purpose of each setting in a sentence, for DescribeConfigs and the page about settings.
 
 The sentences are in `documentation.txt`, one `name: sentence` per line. A setting that is only the default or the limit
-of another one has no sentence: the other's describes it.
+of another one has no sentence: the sentence of the other one describes it.
 """
 
 from __future__ import annotations

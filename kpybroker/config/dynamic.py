@@ -1,7 +1,7 @@
 """Which dynamic settings can be applied: the same rule for changes and for the metadata that a node follows.
 
-The metadata may contain any text: an earlier version or Apache Kafka may have accepted more. Such a value stays there,
-and the last good one stays in force.
+The metadata may contain any text: an earlier version or Apache Kafka may have accepted more. An unusable value stays in
+the metadata, and the last good value stays in effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOPICS_OF = {
     for names in TOPIC_SYNONYMS.values()
     for synonym, _ in names
 }
-"""Broker setting -> the topic settings that it is a default of, each with the factor to the topic's unit."""
+"""Broker setting -> the topic settings for which it is the default, each with the factor to the topic's unit."""
 CONNECTIONS_MIN = 2
 """The connections that a client of Apache Kafka opens to a broker: one for metadata, which stays open, and one for
 requests."""
@@ -73,7 +73,8 @@ def topic_text(topic_setting: str, text: str, factor: int) -> str:
 def why_unusable(resource_type: int, name: str, text: str) -> str | None:
     """Why this value cannot be applied, in Kafka's words where Kafka has such an error; None if it can be applied.
 
-    Also for a value that asks for protection that is not available (`Effect.REFUSED`). None for unknown settings.
+    A value that requires a protection that is not available (`Effect.REFUSED`) cannot be applied either. None for
+    unknown settings.
     """
     if len(text) > KEPT_LENGTH_MAX:
         return _why_unusable(resource_type, name, text)
@@ -130,8 +131,8 @@ def _check_least(key: ConfigKey, text: str) -> None:
 
 
 def usable(resource_type: int, settings: Mapping[str, str], before: Mapping[str, str] = NOTHING) -> dict[str, str]:
-    """The settings that can be applied; the others with their value in `before`, if it has one. `before` are settings
-    that were applied."""
+    """The settings that can be applied, and for the others their values in `before`, if they have any. `before` are the
+    settings that were applied so far."""
     found = {}
     for name, text in settings.items():
         good = text if before.get(name) == text or why_unusable(resource_type, name, text) is None else before.get(name)

@@ -74,7 +74,7 @@ def module_of(setting: str, text: str, mechanism: str) -> Jaas:
 
 
 def _tokens(setting: str, text: str) -> tuple[list[str], str]:
-    """The words, and the kinds of all tokens as one string, in which w stands for a word."""
+    """The words, and the kinds of all tokens as one string, in which `w` stands for a word."""
     if len(text) > TEXT_MAX:
         raise ConfigError(f"{setting}: longer than {TEXT_MAX} characters")
     words, symbols, at, text = [], "", 0, text.rstrip()

@@ -1,7 +1,7 @@
 """One setting: its name, type, default, range, and whether it may change while the broker runs.
 
-Type codes and update modes are Kafka's (DescribeConfigs v3+, `kafka-configs`). A row is made by one of four functions,
-which define the effect of the setting: `obeyed`, `mapped`, `harmless` or `refused` (see `Effect`).
+Type codes and update modes are Kafka's (DescribeConfigs v3+, `kafka-configs`). A row is made by one of four functions:
+`obeyed`, `mapped`, `harmless` or `refused`. The function defines the effect of the setting (see `Effect`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DURATION = re.compile(
     r"by_duration:P(?=[0-9T])([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+([.][0-9]+)?S)?)?", re.IGNORECASE
 )
 BLANKS = "".join(map(chr, range(33)))
-"""The characters that Java trims; other white space of Unicode is part of a value."""
+"""The characters that Java trims. Other Unicode white space is part of a value."""
 DECIMAL = re.compile(r"[+-]?(NaN|Infinity|([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)")
 """A number as Java reads a double, except for hexadecimal ones."""
 COUNT = re.compile(r"[0-9]{1,10}")
@@ -30,7 +30,7 @@ LIMITS = {"INT": (-(1 << 31), (1 << 31) - 1), "SHORT": (-(1 << 15), (1 << 15) - 
 
 
 class Kind(IntEnum):
-    """Type of a setting, by the codes of DescribeConfigs v3+."""
+    """The type of a setting, with the codes of DescribeConfigs v3+."""
 
     BOOLEAN = 1
     STRING = 2
@@ -69,7 +69,7 @@ class Effect(Enum):
     HARMLESS = "harmless"
     """Accepted, validated, stored and shown; nothing is less safe because the broker does not use it."""
     REFUSED = "refused"
-    """It asks for a protection that this broker does not provide: a start or a change with it fails."""
+    """It requires a protection that this broker does not provide: a start or a change with it fails."""
 
 
 class Check(Protocol):
@@ -116,7 +116,7 @@ class Positive(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """One of these words; each element of a LIST must be one."""
+    """One of these words. Each element of a LIST must be one of them."""
 
     words: tuple[str, ...]
     any_case: bool = False
@@ -237,12 +237,12 @@ class ConfigKey(NamedTuple):
         return _convert(self.kind, text)
 
     def asks(self, text: str) -> bool:
-        """Whether a valid value asks for something: it is not empty, and not the default."""
+        """Whether a valid value requires something: it is neither empty nor the default."""
         value = _convert(self.kind, text)
         return value not in ("", ()) and value != self.default_value
 
     def unprotected(self, text: str) -> str | None:
-        """Why this valid value is refused: it asks for a protection that this broker does not provide. None if it is
+        """Why this valid value is refused: it requires a protection that this broker does not provide. None if it is
         not refused."""
         if self.effect is not Effect.REFUSED or not self.asks(text):
             return None
@@ -344,5 +344,5 @@ def refused(
     *,
     doc: str,
 ) -> ConfigKey:
-    """A setting that asks for a protection that is not available here; `doc` has the reason and the remedy."""
+    """A setting that requires a protection that is not available here; `doc` has the reason and the remedy."""
     return ConfigKey(name, kind, default, Effect.REFUSED, check, mode, False, doc)

@@ -10,7 +10,7 @@ from kpybroker.errors import ConfigError
 
 FORM = re.compile(r"([A-Za-z0-9_.\-]+)://(?:\[([0-9A-Za-z:.%\-]*)\]|([0-9A-Za-z._\-]*)):(-?[0-9]{1,10})", re.ASCII)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""In the order of Kafka's codes."""
+"""The security protocols, in the order of Kafka's codes."""
 TLS_PROTOCOLS = ("SSL", "SASL_SSL")
 ANY_ADDRESS = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 PORT_MAX = 65535

@@ -19,13 +19,13 @@ LEVELS = {
 
 
 def log_levels() -> dict[str, str]:
-    """The level in force of every logger of this broker, by name, and of `root`."""
+    """The effective level of every logger of this broker, by name, and of `root`."""
     names = sorted(name for name in logging.root.manager.loggerDict if name.split(".")[0] == "kpybroker")
     return {ROOT: _level_name(logging.root), **{name: _level_name(logging.getLogger(name)) for name in names}}
 
 
 def check_log_level(name: str, level: str | None) -> None:
-    """Raise INVALID_CONFIG for an unknown logger or level; None means: inherited from its parent."""
+    """Raise INVALID_CONFIG for an unknown logger or level. None means that the level is inherited from the parent."""
     if name not in log_levels():
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
     if level is None and name == ROOT:

@@ -14,7 +14,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """The settings in force for one log: topic overrides, else the broker's, else the default."""
+    """The effective settings of one log: topic overrides, else the broker's settings, else the defaults."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * DAY_MS
@@ -46,8 +46,8 @@ class LogSettings:
     follower_replication_throttled_replicas: frozenset[str] = frozenset()
     """`partition:broker`, or `*` (KIP-73)."""
     fsync_always: bool = False
-    """Records are on disk before they are acknowledged, not only in the page cache: `kpybroker.fsync=always`, or
-    flush.messages or flush.ms is set, which maps to it."""
+    """Whether records are on disk before they are acknowledged, not only in the page cache: if `kpybroker.fsync=always`
+    is set, or flush.messages or flush.ms, which map to it."""
     record_validation_full: bool = True
     """The broker's `kpybroker.record.validation=full`: the records of clients' batches are checked."""
     replayed: bool = False

@@ -1,4 +1,4 @@
-"""The credentials that a client logs in with, from the settings that Kafka's clients have."""
+"""The credentials with which a client logs in, from the settings of Kafka's clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requirements of a listener with OAUTHBEARER on tokens (KIP-255, KIP-768).
+"""What a listener with OAUTHBEARER requires of tokens (KIP-255, KIP-768).
 
 Without a callback handler, tokens are unsecured, as in Apache Kafka: anybody can write one. With Kafka's own handler
 for signed tokens, an identity provider signs them, and the listener knows its public keys.
@@ -24,7 +24,7 @@ REFRESH, BACKOFF, BACKOFF_MAX = (
 AUDIENCE, ISSUER = "sasl.oauthbearer.expected.audience", "sasl.oauthbearer.expected.issuer"
 SCOPE_CLAIM, SUB_CLAIM = "sasl.oauthbearer.scope.claim.name", "sasl.oauthbearer.sub.claim.name"
 OF_SIGNED = (KEYS_URL, AUDIENCE, ISSUER)
-"""Settings that require checks which unsecured tokens do not get."""
+"""Settings for checks that unsecured tokens do not get."""
 OPTION = "unsecuredValidator"
 FILE = re.compile("file:(//[^/]*)?", re.IGNORECASE)
 """The prefix of a file URL."""
@@ -150,7 +150,7 @@ def _keys(listener: str, url: str, jaas: Jaas, value: Callable[[str], Value]) ->
     if not url:
         raise ConfigError(f"{said} is not set: it has the public keys that signatures are checked with; name it")
     if url[:5].lower() == "file:":
-        path = FILE.sub("", url, count=1)  # not decoded, as in Apache Kafka: it leaves %20 as it is
+        path = FILE.sub("", url, count=1)  # not decoded, as in Apache Kafka, which leaves %20 unchanged
         if not path.startswith("/"):
             raise ConfigError(f"{said}={url}: a file needs its whole path; write file:///path/to/keys.json")
         return KeysFile(path)

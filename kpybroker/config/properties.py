@@ -73,8 +73,8 @@ def check_names(names: Iterable[str], source: str) -> None:
 
 
 def shown_name(name: str) -> str:
-    """A wrong name for a message. What is not formed like a name is not shown: it may be a piece of a secret, such as a
-    line of a key that is not continued. Of a known setting with something behind it, the setting is shown."""
+    """A wrong name, for a message. A text that does not look like a name is not shown, because it may be a piece of a
+    secret, such as a line of a key after a missing backslash. If it begins with a known setting, that is shown."""
     form = NAME.match(name)
     begin = "" if form is None else form[0]
     if begin == name and len(name) <= NAME_MAX and ("." in name or did_you_mean(name, BROKER_KEYS)):
@@ -91,7 +91,7 @@ def is_of_others(name: str) -> bool:
 
 
 def check_protection(properties: Mapping[str, str], source: str) -> None:
-    """Raise ConfigError for all settings that ask for a protection that is not available here, with the remedy."""
+    """Raise ConfigError, with the remedy, for all settings that require a protection that is not available here."""
     found: dict[str, list[str]] = {}
     for name, text in properties.items():
         key = key_of(BROKER, name)

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 OTHERS = 0o007
 """The mode bits of users who are neither the owner nor in the group."""
 PUBLIC = ("ssl.keystore.certificate.chain", "ssl.truststore.certificates")
-"""Settings that Apache Kafka hides, although certificates are no secret."""
+"""Settings that Apache Kafka hides, although certificates are not secret."""
 
 
 def read_properties(path: Path) -> dict[str, str]:

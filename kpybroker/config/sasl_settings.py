@@ -28,12 +28,12 @@ NEED_JAAS = {
     ),
     OAUTHBEARER: ("configures which tokens are accepted", f"{OAUTHBEARER_MODULE} required;"),
 }
-"""What the JAAS text of a mechanism is for, and an example, if a listener needs one."""
+"""By mechanism whose listeners need a JAAS text: the purpose of the text, and an example."""
 
 
 class SaslListener(NamedTuple):
-    """How clients log in at a listener. `users` are the passwords for PLAIN; `lifetimes_ms` has the lifetime of a login
-    for each mechanism, 0 for no limit; `tokens` are the rules of OAUTHBEARER, None without it."""
+    """How clients log in at a listener. `users` has the passwords for PLAIN; `lifetimes_ms` the lifetime of a login for
+    each mechanism, 0 for no limit; `tokens` are the rules of OAUTHBEARER, None without it."""
 
     mechanisms: tuple[str, ...]
     users: Mapping[str, str]
@@ -137,7 +137,7 @@ def _jaas_setting(name: str, mechanism: str) -> str:
 
 
 def _value(texts: Mapping[str, str], listener: str, setting: str, mechanism: str = "") -> Value:
-    """The value that is in force. Raises ConfigError, which has the full name of the setting."""
+    """The effective value. Raises ConfigError, with the full name of the setting."""
     of_listener = f"{PREFIX}{listener.lower()}."
     key = SASL_KEYS[setting]
     names = (f"{of_listener}{mechanism.lower()}.{setting}", of_listener + setting, setting)

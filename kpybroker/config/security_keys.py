@@ -1,7 +1,7 @@
 """Broker settings of security: TLS, SASL, delegation tokens, authorization.
 
-A setting that asks for protection is refused. A setting that only configures such a protection is harmless: on its own
-it protects nothing, neither here nor in Apache Kafka. Each such row names the other settings.
+A setting that requires a missing protection is refused. A setting that only configures such a protection is harmless:
+alone it protects nothing, neither here nor in Apache Kafka. Each such row names the other settings.
 """
 
 from __future__ import annotations

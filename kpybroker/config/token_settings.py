@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class TokenSettings(NamedTuple):
-    """`secret_key` has to be the same on all nodes; None if there are no delegation tokens. It is never logged."""
+    """`secret_key` must be the same on all nodes; None if there are no delegation tokens. It is never logged."""
 
     secret_key: str | None
     max_lifetime_ms: int

@@ -34,8 +34,8 @@ class GroupCoordinator:
     """Finds the machine of a group.
 
     - partitions: returns the number of partitions that `__consumer_offsets` has, or will have.
-    - image: the metadata, for the topics that groups subscribe to.
-    - keeper: asks the coordinators of share partitions; None leaves the errands of share groups undone.
+    - image: returns the metadata, which has the topics that groups subscribe to.
+    - keeper: calls the share coordinators; if None, errands of share groups are not run.
     """
 
     def __init__(

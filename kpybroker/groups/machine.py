@@ -2,8 +2,8 @@
 
 Hard state changes only in `apply`: the records of each kind of group (`ground/kind.py`), and the committed offset of
 each group and partition, with the pending offsets of transactions. Everything else is soft: members that come and go
-between two records, parked requests, sessions. A new coordinator starts from the hard state and begins every session
-anew, and members of a generation that was not complete join again.
+between two records, parked requests, sessions. A new coordinator starts from the hard state and restarts every session,
+and members of a generation that was not complete join again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class GroupMachine:
     ) -> None:
         self.settings = settings
         self.offsets = Offsets()
-        """Hard."""
+        """Hard state: the committed offsets."""
         self._timers = Timers()
         self.kinds = group_kinds(registered, settings, self._timers, new_id, image)
         self._by_record = {record: kind for kind in self.kinds for record in kind.record_kinds}

@@ -10,7 +10,7 @@ from kpybroker.machine.contract import Stored
 
 
 def check_record(record: Stored) -> None:
-    """Read a record as a replay and then the coordinator do. Raises Damage if they could not.
+    """Read a record as a replay does, and then the coordinator. Raises Damage if they could not read it.
 
     Records of other kinds have no effect, whatever they contain. The decoded offset commit is kept in `message`.
     """

@@ -2,10 +2,11 @@
 
 A handler translates: it calls the parts of the broker and builds the response. `handle` returns a `Result` (see
 `kpybroker.call`), and raises KafkaError to refuse the whole request, Damage, or MalformedFrame to close the connection.
-A handler module may also have `refuse(request, error)`, which makes the response that refuses the request, for
-responses without an error code of their own; `here(broker, request)`, the rows that this broker answers by itself
-before the request is forwarded to the controller; and `before(broker, call, request)`, a response that refuses the
-request in place of forwarding it, or None.
+A handler module may also have:
+
+- `refuse(request, error)`: builds the response that refuses the request, if the response has no top-level error code.
+- `here(broker, request)`: the rows that this broker answers itself before it forwards the request to the controller.
+- `before(broker, call, request)`: a response that refuses the request instead of forwarding it, or None.
 """
 
 from __future__ import annotations

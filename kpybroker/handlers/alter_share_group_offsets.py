@@ -1,4 +1,4 @@
-"""AlterShareGroupOffsets (91): set start offsets of a share group without members, which is made if it is missing."""
+"""AlterShareGroupOffsets (91): set start offsets of a share group without members; creates the group if needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNKNOWN = "This server does not host this topic-partition."
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A row for each partition, once the share coordinator has begun anew. Raises KafkaError about the group."""
+    """A row for each partition, once its new state is durable. Raises KafkaError about the group."""
     check_served(broker)
     turns = Turns(broker.long_work)
     return Response(

@@ -1,4 +1,4 @@
-"""CreateDelegationToken (38): a token that logs in as its owner, the caller or another user (KIP-48, KIP-373)."""
+"""CreateDelegationToken (38): a token for logins as its owner, who is the caller or another user (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def before(broker: Broker, call: Call, request: Request) -> Response | None:
-    """Refuse callers that may not have tokens, before the request is forwarded."""
+    """Refuse callers that may not use token requests, before the request is forwarded."""
     if may_ask(broker, call):
         return None
     return _refused(call.principal, request, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)

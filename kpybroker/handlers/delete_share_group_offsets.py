@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets (92): forget the share partitions of topics in a share group without members (KIP-932)."""
+"""DeleteShareGroupOffsets (92): delete the share partitions of topics in a share group without members (KIP-932)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTHING_THERE = "There is no offset information to delete."
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A row for each topic, once the share coordinator has forgotten it. Raises KafkaError about the group."""
+    """A row for each topic, once the share coordinator has deleted its state. Raises KafkaError about the group."""
     check_served(broker)
     runner = broker.coordinators.groups.runner(request.group_id)
     await runner.ask(DeleteShareOffsets(request.group_id, None), broker.config.request_timeout_ms)

@@ -1,7 +1,7 @@
 """DescribeDelegationToken (41): the tokens of some principals, or of all, with their secrets (KIP-48, KIP-373).
 
-A response contains the tokens that the caller owns, has requested or may renew; it contains other tokens if the caller
-has DESCRIBE on the token, or DESCRIBE_TOKENS on the owner.
+A response contains the tokens that the caller owns, has requested or may renew. It contains another token if the caller
+has DESCRIBE on the token, or DESCRIBE_TOKENS on its owner.
 """
 
 from __future__ import annotations

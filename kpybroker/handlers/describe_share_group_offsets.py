@@ -1,6 +1,6 @@
 """DescribeShareGroupOffsets (90): start offsets and lags of share groups (KIP-932). v1 the lag (KIP-1226).
 
-A share partition that nobody has initialized, or fetched from, has start offset and lag -1.
+A share partition that was never initialized, or from which no member has fetched, has start offset and lag -1.
 """
 
 from __future__ import annotations

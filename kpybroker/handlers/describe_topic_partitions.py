@@ -53,7 +53,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
             hidden.append(name)
             continue
         if response.next_cursor is not None:
-            continue  # each page has all that is hidden
+            continue  # every page lists all hidden topics
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if limit > 0:
             topic = _topic(broker, name, first, limit)

@@ -1,7 +1,7 @@
 """Envelope (58): a client's request that another node forwarded to the active controller (KIP-590).
 
-The request inside is a frame without its size, and so is the response. Errors of the envelope are for the node that
-sent it, errors of the response inside are for the client.
+The request inside is a frame without its size, and so is the response. Errors in the Envelope's response are for the
+node that sent it; errors in the response inside are for the client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ExpireDelegationToken (40): let a token expire at another time, or now; for its owner and its renewers (KIP-48)."""
+"""ExpireDelegationToken (40): the owner or a renewer makes a token expire at another time, or now (KIP-48)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def before(broker: Broker, call: Call, request: Request) -> Response | None:
-    """Refuse callers that may not have tokens, before the request is forwarded."""
+    """Refuse callers that may not use token requests, before the request is forwarded."""
     if may_ask(broker, call):
         return None
     return refuse(request, KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED))

@@ -1,7 +1,7 @@
 """FindCoordinator (10): the broker that coordinates a group or a transactional id.
 
-v1 key types; v3 flexible; v4 many keys (KIP-699); v6 share partitions (KIP-932), which only brokers look for. The first
-request creates the topic that stores groups, transactions or share partitions.
+v1 key types; v3 flexible; v4 many keys (KIP-699); v6 share partitions (KIP-932), which only brokers use. The first
+request creates the topic that stores groups, transactions or the state of share partitions.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _refusal(call: Call, key_type: int, key: str) -> KafkaError | None:
     if key_type != SHARE:
         return None
     if call.version < SHARES_SINCE:
-        return KafkaError(ErrorCode.INVALID_REQUEST, f"share partitions are looked for from version {SHARES_SINCE} on")
+        return KafkaError(ErrorCode.INVALID_REQUEST, f"keys of share partitions need version {SHARES_SINCE} or later")
     try:
         parse_key(key)
     except ValueError as wrong:

@@ -1,5 +1,5 @@
 """LeaveGroup (13): members leave, or are removed. v3 many at once, each with an error code (KIP-345); v4 flexible; v5 a
-reason (KIP-800), which is ignored. Below v3 the code of the only member is that of the response.
+reason (KIP-800), which is ignored. Below v3, the error of the only member is the error of the response.
 """
 
 from __future__ import annotations

@@ -41,13 +41,13 @@ Departed = tuple[int, ...]
 Operations = Callable[[str], int]
 """The authorized operations on a topic."""
 TOPICS_AT_ONCE = 100
-"""Up to this many topics, a response is built and encoded in one go, unless they have many partitions."""
+"""A response with up to this many topics is built and encoded in one go, unless they have many partitions."""
 KEPT_TOPICS_MAX = 1000
 """Responses to requests that name more topics than this are not cached."""
 KEY_BYTES_A_TOPIC = 500
-"""What one name of a topic takes in the key of a cached response: a text of 249 characters and two objects."""
+"""The size of one topic name in the key of a cached response: a text of 249 characters and two objects."""
 KEPT_NAME_MAX = 249
-"""Responses to requests with a longer name are not cached either; no topic has such a name."""
+"""Responses to requests with longer names are not cached either; no topic has such a name."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
@@ -82,7 +82,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
             return await _described(broker, image, call, request, names, departed, uncreatable)
         else:  # equal requests that arrive in the meantime wait for the same response
             found = asyncio.ensure_future(_described(broker, image, call, request, names, departed, uncreatable))
-        if keeps and broker.metadata.image is image:  # otherwise it has the topics and ACLs of before
+        if keeps and broker.metadata.image is image:  # otherwise it was built from earlier topics and ACLs
             broker.metadata.answers.keep(key, found, KEY_BYTES_A_TOPIC * len(asked))
     return found if isinstance(found, Encoded) else await asyncio.shield(found)
 

@@ -1,6 +1,6 @@
-"""ReadShareGroupStateSummary (87): where share partitions stand (KIP-932). v1 delivery_complete_count.
+"""ReadShareGroupStateSummary (87): the start offsets of share partitions (KIP-932). v1 delivery_complete_count.
 
-Share partitions that nobody has initialized have start offset -1, and no error.
+Share partitions that were never initialized have start offset -1, and no error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A row for each partition, once that is durable."""
+    """A row for each partition, once its state is durable."""
     coordinator, timeout_ms = broker.coordinators.shares, broker.config.share_coordinator_write_timeout_ms
 
     async def do(key: ShareKey, asked: Any) -> dict[str, Any]:

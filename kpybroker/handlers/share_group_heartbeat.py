@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answer once the changes that it caused have committed."""
+    """Answer once the changes that the heartbeat caused have committed."""
     try:
         check_served(broker)
         if not request.group_id:

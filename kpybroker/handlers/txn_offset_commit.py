@@ -87,9 +87,8 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 async def _commit(broker: Broker, call: Call, request: Request, known: list[Known]) -> list[ErrorCode]:
     """Raises KafkaError."""
-    broker.coordinators.groups.runner(
-        request.group_id
-    )  # this broker is not the coordinator of the group: do not ask the coordinator of the transaction
+    # refuses if this broker does not coordinate the group: do not call the coordinator of the transaction then
+    broker.coordinators.groups.runner(request.group_id)
     place = (OFFSETS_TOPIC, broker.coordinators.groups.partition_for(request.group_id))
     who = request.producer_id, request.producer_epoch
     producers = broker.replication.hosting.leads(*place).log.producers

@@ -1,7 +1,7 @@
 """UpdateFeatures (57): change the finalized levels of features (KIP-584, KIP-778).
 
-v1 names the kind of downgrade that is allowed, v0 only whether one is; v2 drops the results of single features, which
-are redundant: either all features change or none.
+v0 says whether downgrades are allowed, v1 which kind is. v2 drops the results of single features, because they are
+redundant: either all features change or none.
 """
 
 from __future__ import annotations

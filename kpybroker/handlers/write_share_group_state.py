@@ -1,4 +1,4 @@
-"""WriteShareGroupState (85): what has changed in the state of share partitions (KIP-932).
+"""WriteShareGroupState (85): change the state of share partitions (KIP-932).
 
 v1 delivery_complete_count.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A row for each partition, once that is durable."""
+    """A row for each partition, once the change is durable."""
     coordinator, timeout_ms = broker.coordinators.shares, broker.config.share_coordinator_write_timeout_ms
 
     async def do(key: ShareKey, asked: Any) -> None:

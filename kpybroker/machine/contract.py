@@ -47,7 +47,7 @@ class Stored:
         self.transaction = transaction
 
     def serialized(self, frame: Callable[[Any], bytes]) -> bytes:
-        """The value; if there is none yet, `frame` makes it from the message."""
+        """The value. If there is none yet, `frame` builds it from the message."""
         if self.value is None:
             self.value = frame(self.message)
         return self.value
@@ -140,7 +140,7 @@ class Ticket:
 class Outcome:
     """The result of a decision: the records to write, and the answers that follow their commit.
 
-    The records are appended together or not at all. The answers may be for other tickets than that of the command.
+    The records are appended together or not at all. The answers may be for tickets of other commands.
     """
 
     __slots__ = ("answers", "records")
@@ -173,8 +173,8 @@ class Machine(Protocol):
     def decide(self, ticket: Ticket, command: Any, now: Moment) -> Outcome:
         """Decide on a command without changing hard state. A KafkaError refuses the command.
 
-        Any other exception is a bug. If the command has a caller, it gets UNKNOWN_SERVER_ERROR, and others are not
-        affected, as only the records carry the decision.
+        Any other exception is a bug. If the command has a caller, the caller gets UNKNOWN_SERVER_ERROR. Others are not
+        affected, because only the records carry the decision.
         """
 
     def apply(self, record: Stored) -> None:

@@ -38,7 +38,7 @@ COORDINATOR_CODES = {
 
 
 class CoordinatorLog:
-    """A StateLog with coordinator error codes. Turns Damage into a refusal, as the partition itself goes offline.
+    """A StateLog with coordinator error codes. Turns Damage into a refusal, because the partition itself goes offline.
 
     - name: the name of the partition, for logging.
     - check: raises Damage if a record cannot be replayed.

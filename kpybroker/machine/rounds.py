@@ -1,4 +1,4 @@
-"""Rounds: background work of a machine on all that it keeps, in steps, so that the loop never stalls for long."""
+"""Rounds: background work on everything that a machine keeps, in steps, so that the loop never stalls for long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Round(Generic[K]):
         self.at_ms = now_ms
 
     def step(self, keys: Mapping[K, Any], now_ms: int) -> Iterator[K]:
-        """The keys of this step; the next step is due at once."""
+        """The keys of this step. The next step of the walk is due at once."""
         if self.at_ms is None:
             self.at_ms = now_ms + self._interval_ms
         if now_ms < self.at_ms:

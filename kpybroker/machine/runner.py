@@ -25,7 +25,7 @@ class Runner:
     - loading_code: the error code of commands until `load` is done.
     - late_code: the error code of a command that was decided but not committed in time. Its records stay in the log.
     - on_bug: called with any exception of the machine other than KafkaError, except in the decision on a command with a
-      caller. The Runner has stopped then, as the state may be wrong.
+      caller. The Runner has stopped then, because the state may be wrong.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Runner:
         self._asking[ticket] = None
 
     def _leave_soon(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
-        """Call `done` after the step that answered, as it may send another command to the machine."""
+        """Call `done` after the step that answered, because it may send another command to the machine."""
         asyncio.get_running_loop().call_soon(self._leave, ticket, done, answer)
 
     def _leave(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:

@@ -51,7 +51,7 @@ def _forget(metadata: Metadata, uuid: bytes) -> None:
     if ids[acl] != uuid:
         return
     del ids[acl]
-    if len(acls) > len(ids):  # the log has equal ACLs, perhaps also equal to this one
+    if len(acls) > len(ids):  # the log has equal ACLs under different ids, perhaps equal to this one
         for other_uuid, other in acls.items():
             if other == acl:
                 ids[acl] = other_uuid

@@ -1,8 +1,8 @@
 """Logs changes of the cluster, one line each: brokers that register, are fenced or leave, in-sync sets, unclean
 elections, and settings without effect.
 
-Every node of a cluster logs them unless KPYBROKER_LOG says otherwise (`cli/serving.py`). The broker that leads
-partitions logs their changes, all that happen at once in one line.
+Every node of a cluster logs them, unless KPYBROKER_LOG says otherwise (`cli/serving.py`). Changes of partitions are
+logged by the broker that leads them; simultaneous changes share a line.
 """
 
 from __future__ import annotations

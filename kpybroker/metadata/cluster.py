@@ -22,7 +22,7 @@ def _feature(metadata: Metadata, record: stored.FeatureLevelRecord) -> None:
 
 
 def _feature_records(features: Mapping[str, int]) -> Iterator[Any]:
-    """metadata.version comes first, since it says how to read the other records (KIP-630)."""
+    """metadata.version comes first, because it determines how to read the other records (KIP-630)."""
     names = [METADATA_VERSION] if METADATA_VERSION in features else []
     for name in names + [n for n in features if n != METADATA_VERSION]:
         yield stored.FeatureLevelRecord(name=name, feature_level=features[name])

@@ -1,7 +1,7 @@
-"""The dynamic settings and quotas in force on one node: those of the metadata that can be applied.
+"""The effective dynamic settings and quotas of one node: those in the metadata that can be applied.
 
 A setting that cannot be applied stays in the metadata and is logged, with the command that removes it; the last good
-value stays in force. All code takes settings from here, never from an Image.
+value stays in effect. All code takes settings from here, never from an Image.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class DynamicConfigs:
 
     def __init__(self, config: BrokerConfig, node_id: int) -> None:
         self.config = config
-        """The broker's settings in force."""
+        """The broker's effective settings."""
         self.quotas: Quotas = NO_QUOTAS
-        """The quotas in force; if all can be applied, the mapping of the Image itself."""
+        """The effective quotas; if all can be applied, the mapping of the Image itself."""
         self._own = str(node_id)
         self._applied: dict[Resource, Mapping[str, str]] = {}
-        """The settings in force of resources for which they differ from the metadata."""
+        """The effective settings of the resources for which they differ from the metadata."""
         self._unusable: dict[Resource, list[Unusable]] = {}
         self._unusable_quotas: dict[tuple[Entity, str], float] = {}
 
@@ -133,7 +133,7 @@ def _same(one: float | None, other: float) -> bool:
 
 
 def _named(entity: Entity) -> str:
-    """The options of kafka-configs for an entity."""
+    """The options of kafka-configs that name an entity."""
     plural = {"user": "users", "client-id": "clients", "ip": "ips"}
     words = []
     for kind, name in entity:

@@ -1,4 +1,4 @@
-"""Settings of one group: its own, as far as they can be applied and the broker's limits allow."""
+"""The effective settings of one group: its own values, if they can be applied, within the broker's limits."""
 
 from __future__ import annotations
 

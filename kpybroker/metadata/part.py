@@ -14,11 +14,12 @@ Item = TypeVar("Item")
 class Part(NamedTuple, Generic[Value]):
     """One entry of `PARTS` in `parts.py`, which puts the part into the Image and into the controller's state.
 
-    name: the attribute that has its value. empty: its value in an empty cluster. Values are compared by `==` and never
-    changed: `Metadata.changing` gives a mapping that may be.
-    changes: by class of record, what such a record does. It raises LookupError where the record is about what is not
-    there.
-    records: those that make a value out of the empty one, in the order of a snapshot.
+    - name: the attribute that has the value of the part.
+    - empty: its value in an empty cluster. Values are compared by `==` and never changed; `Metadata.changing` returns a
+      mapping that may be changed.
+    - changes: by class of record, a function that applies such a record. It raises LookupError if the record refers to
+      something that does not exist.
+    - records: yields the records that build a value from the empty one, in the order of a snapshot.
     """
 
     name: str

@@ -68,7 +68,7 @@ class MetadataContent:
     """Topic id -> name."""
     next_producer_id: int
     quotas: Quotas
-    """By entity, the configured values."""
+    """The configured quotas, by entity."""
     scram_credentials: ScramCredentials
     open_transaction: Sequence[Any] | None
     """The records of an open metadata transaction (KIP-868)."""
@@ -79,7 +79,7 @@ class MetadataContent:
         self.open_transaction = None if before is None else before.open_transaction
 
     def freeze_transaction(self) -> None:
-        """Keep the records of an open transaction as they are now."""
+        """Replace the list of an open transaction's records by an immutable copy."""
         if self.open_transaction is not None:
             self.open_transaction = tuple(self.open_transaction)
 

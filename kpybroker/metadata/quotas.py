@@ -19,7 +19,7 @@ CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 RATE_OF_CONNECTIONS_MIN = 0.5
-"""A smaller rate rounds to 0: no client could connect, not even to remove it."""
+"""A smaller rate rounds to 0: no client could connect, not even to remove the quota."""
 
 Entity = tuple[tuple[str, str | None], ...]
 """(type, name) pairs in the order of the types; the name None is the default for entities without a quota of their

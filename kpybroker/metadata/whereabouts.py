@@ -10,7 +10,7 @@ from kpybroker.wire.directory_ids import UNASSIGNED
 PLAINTEXT = "PLAINTEXT"
 ANY_EPOCH = -1
 DEPARTED_S = 10.0
-"""Clients ask within a second or two of a lost connection."""
+"""How long a broker counts as departed: clients request metadata within two seconds of a lost connection."""
 
 
 class Leader(NamedTuple):

@@ -1,4 +1,4 @@
-"""The client quotas in force on this node, and the clients' usage."""
+"""The effective client quotas on this node, and the clients' usage."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ClientQuotas:
         self._on_change: Callable[[], None] = lambda: None
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call when the quotas change."""
+        """Have `callback` called when the quotas change."""
         self._on_change = callback
 
     def limit_fetches(self, most_bytes: int | None) -> None:
@@ -50,7 +50,7 @@ class ClientQuotas:
         self.fetch_max_bytes = allowed if most_bytes is None else min(most_bytes, allowed)
 
     def follow(self, quotas: Quotas) -> None:
-        """Put quotas into force. Earlier usage still counts."""
+        """Adopt quotas. Earlier usage still counts."""
         if quotas is self._quotas:
             return
         self._quotas = quotas

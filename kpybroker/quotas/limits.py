@@ -15,7 +15,7 @@ Limits = Mapping[Entity, float]
 
 
 class Applying(NamedTuple):
-    """A limit and who shares it: a user, the clients with one id of one user, or all clients with one id."""
+    """A limit and its scope: a user, one user's clients with one id, or all clients with one id."""
 
     limit: float
     user: str
@@ -23,8 +23,8 @@ class Applying(NamedTuple):
 
 
 def applying(limits: Limits, user: str, client_id: str) -> Applying | None:
-    """The limit for a client, or None. A user's own quota takes precedence over the default one, a quota of user and
-    client id over one of the user, and users over client ids."""
+    """The limit for a client, or None. A user's own quota takes precedence over the default one, a quota for user and
+    client id over one for the user, and users over client ids."""
     for named in (user, None):
         for entity in (((CLIENT_ID, client_id), (USER, named)), ((CLIENT_ID, None), (USER, named))):
             if entity in limits:

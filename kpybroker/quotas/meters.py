@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 
 IDLE_MS = 3_600_000
 METERS_MAX = 10_000
-"""The most meters in one table; beyond it, the meter that has been idle longest is dropped, since clients can invent
-client ids."""
+"""The most meters in one table; beyond it, the meter that has been idle longest is dropped, because clients can
+invent client ids."""
 
 Key = tuple[str, str, str]
 """The kind of quota, the user and the client id; empty if the quota does not depend on it."""

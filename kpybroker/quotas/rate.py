@@ -32,8 +32,8 @@ class Rate:
     """An amount per second.
 
     A sample begins with the first record after the previous one was full, and counts until its last record is as old as
-    all windows together. The rate is the sum of the samples divided by the time since the oldest one began, but by at
-    least all windows but one: so a client that begins may use at once what the quota allows in that time.
+    all windows together. The rate is the sum of the samples divided by the time since the oldest one began, but at
+    least by the length of all windows except one: a new client may use at once what the quota allows in that time.
     """
 
     __slots__ = ("_samples", "_windows")

@@ -1,1 +1,1 @@
-"""Credentials of users, principals, logins, TLS of listeners, and what an authorizer is asked."""
+"""User credentials, principals, logins, TLS for listeners, and the authorizer."""

@@ -1,6 +1,6 @@
-"""The rules of Kafka's StandardAuthorizer: which ACLs a request meets, and what they decide (KIP-11, KIP-290).
+"""The rules of Kafka's StandardAuthorizer: which ACLs apply to a request, and what they decide (KIP-11, KIP-290).
 
-Source: Apache Kafka's documentation, "Authorization and ACLs". A host is text as Java prints an address.
+Source: Apache Kafka's documentation, "Authorization and ACLs". A host is an IP address as Java prints it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import NamedTuple
 from kpybroker.security.authorizer import Operation
 
 ANY = 1
-"""In a filter: every code of that field."""
+"""In a filter: matches every code of the field."""
 MATCH = 2
-"""In a filter: the patterns that a resource of this name meets: literal, `*`, and prefixes."""
+"""As the pattern type of a filter: every pattern that covers a resource of this name: its literal name, `*`, and
+prefixes."""
 WILDCARD = "*"
 """As the host: any host. As the name of a LITERAL pattern: any name."""
 WILDCARD_PRINCIPAL = "User:*"
@@ -24,21 +25,21 @@ WILDCARD_PRINCIPAL = "User:*"
 
 
 class PatternType(IntEnum):
-    """By Kafka's codes."""
+    """The types of resource patterns, with Kafka's codes."""
 
     LITERAL = 3
     PREFIXED = 4
 
 
 class Permission(IntEnum):
-    """By Kafka's codes."""
+    """The permission types of ACLs, with Kafka's codes."""
 
     DENY = 2
     ALLOW = 3
 
 
 class Acl(NamedTuple):
-    """One access control entry. Records may have codes that are not known here: such an ACL matches nothing."""
+    """One access control entry. Records may contain codes that kpybroker does not know; such an ACL matches nothing."""
 
     resource_type: int
     resource_name: str
@@ -50,7 +51,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """What DescribeAcls and DeleteAcls select. None and ANY let everything through."""
+    """Which ACLs DescribeAcls and DeleteAcls select. None and ANY match everything."""
 
     resource_type: int = ANY
     resource_name: str | None = None
@@ -62,7 +63,7 @@ class AclFilter(NamedTuple):
 
     @property
     def acl(self) -> Acl | None:
-        """The only ACL that it may let through; None if there may be more."""
+        """The only ACL that this filter can match; None if it can match several."""
         name, principal, host = self.resource_name, self.principal, self.host
         if name is None or principal is None or host is None or self.pattern_type in (ANY, MATCH):
             return None
@@ -71,7 +72,7 @@ class AclFilter(NamedTuple):
         return Acl(self.resource_type, name, self.pattern_type, principal, host, self.operation, self.permission)
 
     def matches(self, acl: Acl) -> bool:
-        """Whether it lets an ACL through."""
+        """Whether the filter matches an ACL."""
         return (
             self.resource_type in (ANY, acl.resource_type)
             and self.operation in (ANY, acl.operation)
@@ -100,7 +101,7 @@ _IMPLYING: Mapping[int, tuple[Operation, ...]] = MappingProxyType(
         Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
     }
 )
-"""By operation, those whose ALLOW allows it too. A DENY implies nothing."""
+"""By operation, the operations that imply it: an ALLOW of one of them allows it too. A DENY implies nothing."""
 
 
 def _bits(*operations: int) -> int:
@@ -109,12 +110,12 @@ def _bits(*operations: int) -> int:
 
 DENYING = MappingProxyType({operation: _bits(operation) for operation in Operation})
 ALLOWING = MappingProxyType({operation: _bits(operation, *_IMPLYING.get(operation, ())) for operation in Operation})
-"""By operation, the bits of the operations of ACLs that deny it, or allow it."""
+"""By operation, as bits: the operations whose DENY denies it (DENYING), or whose ALLOW allows it (ALLOWING)."""
 
 
 class Verdict(NamedTuple):
-    """What ACLs decide. `by` is the ACL; None if none matches, and then `is_named` says whether any ACL, of anybody, is
-    about the resource."""
+    """What the ACLs decide. `by` is the deciding ACL. If no ACL matches, `by` is None, and `is_named` says whether
+    any principal has an ACL for the resource."""
 
     allowed: bool
     by: Acl | None
@@ -127,37 +128,38 @@ NOT_MATCHED = Verdict(False, None, True)
 Who = tuple[str, str]
 """Principal and host."""
 OfPattern = dict[Who, tuple[int, int]]
-"""The ACLs of one pattern: by principal and host, the bits of the denied operations and of the allowed ones."""
+"""The ACLs of one pattern: by principal and host, the bits of the denied and of the allowed operations."""
 NO_RULES: Mapping[Who, tuple[int, int]] = MappingProxyType({})
 
 
 class AclRules:
-    """An index of ACLs. A verdict costs as much as there are different lengths of prefixes up to that of the name, and
-    `allows_some` as much as there are ACLs of the principal and of everybody; neither as much as there are ACLs."""
+    """An index of ACLs. The cost of a verdict grows with the number of different prefix lengths, and the cost of
+    `allows_some` with the number of ACLs of the principal and of `User:*`; neither grows with the number of all ACLs.
+    """
 
     def __init__(self) -> None:
         self._held: Counter[Acl] = Counter()
-        """How often each is there: a log may have equal ones under different ids."""
+        """How many times each ACL was added: the log may contain equal ACLs under different ids."""
         self._patterns: dict[tuple[int, int], dict[str, OfPattern]] = {}
-        """By type of resource and type of pattern, the patterns by name."""
+        """By resource type and pattern type: the patterns, by name."""
         self._lengths: dict[int, Counter[int]] = {}
-        """By type of resource, how many PREFIXED patterns have names of a length."""
+        """By resource type: how many PREFIXED patterns there are of each length."""
         self._sorted_lengths: dict[int, tuple[int, ...]] = {}
-        """The lengths alone, from the shortest on."""
+        """By resource type: those lengths in ascending order."""
         self._of: dict[tuple[int, Who], dict[tuple[int, str], None]] = {}
-        """By type of resource, principal and host: the patterns' types and names."""
+        """By resource type, principal and host: the types and names of the patterns."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def add(self, acl: Acl) -> None:
-        """There is one more."""
+        """Add an ACL."""
         self._held[acl] += 1
         if self._held[acl] == 1:
             self._set(acl, is_there=True)
 
     def remove(self, acl: Acl) -> None:
-        """One that was added is gone. Raises KeyError."""
+        """Remove an ACL that was added. Raises KeyError."""
         count = self._held[acl] - 1
         if count < 0:
             raise KeyError(acl)
@@ -197,7 +199,7 @@ class AclRules:
             del self._patterns[kind]
 
     def _count_length(self, acl: Acl, change: int) -> None:
-        """There is a PREFIXED pattern more or less."""
+        """Count a PREFIXED pattern that was added (`change` 1) or removed (-1)."""
         if acl.pattern_type != PatternType.PREFIXED:
             return
         lengths = self._lengths.setdefault(acl.resource_type, Counter())
@@ -214,7 +216,7 @@ class AclRules:
             del self._lengths[acl.resource_type], self._sorted_lengths[acl.resource_type]
 
     def meeting(self, resource_type: int, name: str) -> Iterator[tuple[int, str, OfPattern]]:
-        """The patterns that a resource meets: their type, name and ACLs."""
+        """The patterns that cover a resource: their types, names and ACLs."""
         literal = self._patterns.get((resource_type, PatternType.LITERAL), {})
         for each in (name, WILDCARD) if name != WILDCARD else (name,):
             if each in literal:
@@ -230,7 +232,7 @@ class AclRules:
                     yield PatternType.PREFIXED, prefix, prefixed[prefix]
 
     def verdict(self, principal: str, host: str, operation: Operation, resource_type: int, name: str) -> Verdict:
-        """What the ACLs decide about an operation on a resource: a DENY before any ALLOW."""
+        """What the ACLs decide about an operation on a resource. A DENY takes precedence over any ALLOW."""
         asking = _asking(principal, host)
         denying, allowing = DENYING[operation], ALLOWING[operation]
         found = NO_ACL
@@ -250,8 +252,8 @@ class AclRules:
         return found
 
     def allows_some(self, principal: str, host: str, operation: Operation, resource_type: int) -> bool:
-        """Whether some ALLOW of the operation is not covered by a DENY of it: of `*`, of the same name, or of the same
-        or a shorter prefix. Operations that others imply do not count (Kafka's authorizeByResourceType)."""
+        """Whether there is an ALLOW of the operation that no DENY covers. A DENY covers it if it is of `*`, of the same
+        name, or of the same or a shorter prefix. Implied operations do not count (Kafka's authorizeByResourceType)."""
         literal = self._patterns.get((resource_type, PatternType.LITERAL), {})
         prefixed = self._patterns.get((resource_type, PatternType.PREFIXED), {})
         asking, bits = _asking(principal, host), DENYING[operation]
@@ -273,22 +275,22 @@ class AclRules:
         )
 
     def patterns_of(self, asking: Sequence[Who], resource_type: int) -> Iterator[tuple[Who, int, str]]:
-        """The patterns with ACLs of these principals and hosts: whose, their type and name."""
+        """The patterns for which these principals and hosts have ACLs: principal and host, pattern type, and name."""
         for who in asking:
             for pattern_type, name in self._of.get((resource_type, who), ()):
                 yield who, pattern_type, name
 
 
 def _bit_of(acl: Acl) -> int:
-    """The bit of its operation. One of an unknown operation or permission decides nothing, and its resource is named
-    all the same: it has a bit that no operation has."""
+    """The bit of the ACL's operation. An ACL with an unknown operation or permission decides nothing, but its resource
+    still counts as named: it gets a bit that no operation has."""
     if acl.operation in DENYING and acl.permission in (Permission.DENY, Permission.ALLOW):
         return 1 << acl.operation
     return 1 << (256 + acl.permission % 256 * 256 + acl.operation % 256)
 
 
 def _asking(principal: str, host: str) -> tuple[Who, ...]:
-    """The principals and hosts of the ACLs that match."""
+    """The principals and hosts whose ACLs apply to this principal and host."""
     return (
         (principal, host),
         (principal, WILDCARD),
@@ -306,7 +308,7 @@ def _allows(rules: Mapping[Who, tuple[int, int]], asking: tuple[Who, ...], bits:
 
 
 def _decisive(bits: int, operation: Operation) -> int:
-    """The operation of the ACL that decides: the one asked for, ALL, or one that implies it."""
+    """The operation of the deciding ACL: the requested one, ALL, or one that implies the requested one."""
     for each in (operation, Operation.ALL):
         if bits >> each & 1:
             return each

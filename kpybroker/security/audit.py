@@ -1,4 +1,4 @@
-"""The lines about what was refused and granted, in Kafka's words, and the count of refusals. Logger:
+"""The authorizer's log: refused and granted operations, in Kafka's wording, and the number of refusals. Logger:
 kpybroker.authorizer."""
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from kpybroker.wire.api import by_key
 AUDIT = "kpybroker.authorizer"
 DENIED, ALLOWED = "Denied", "Allowed"
 LITERAL = PatternType.LITERAL.name
-"""What is asked about has this name: only ACLs have patterns."""
+"""The pattern type that is logged: requests refer to resources by name, and only ACLs have other pattern types."""
 log = logging.getLogger(AUDIT)
 
 MINUTE_S = 60.0
 LINES_PER_ASKER = 30
-"""Refusals of one principal at one address that get a line in a minute."""
+"""The most refusals that are logged per minute for one principal at one address."""
 LINES = 300
-"""... of all of them."""
+"""The most refusals that are logged per minute in all."""
 GRANTS_PER_LINE = 20
-"""Of grants, this many times as many get a line."""
+"""For grants, both limits are multiplied by this."""
 ASKERS_MAX = 1000
-"""The most principals at addresses that are counted separately; further ones get no lines until the minute ends."""
+"""The most pairs of principal and address that are counted; nothing is logged for further pairs in that minute."""
 SHOWN_MAX = 200
 """The most characters of a name in a line."""
 
 
 class Lines:
-    """Counts the lines of a minute. `factor`: how many times LINES there may be."""
+    """Counts the lines of a minute. Both limits, LINES and LINES_PER_ASKER, are multiplied by `factor`."""
 
     def __init__(self, factor: int) -> None:
         self._factor = factor
@@ -42,10 +42,10 @@ class Lines:
         self._by_asker: Counter[tuple[str, str]] = Counter()
         self._told = 0
         self.left_out = 0
-        """Without a line in this minute."""
+        """Decisions that were not logged in this minute."""
 
     def begin(self, now: float) -> int:
-        """If a minute is over, begin the next one. Returns how many got no line in the one that is over."""
+        """If a minute is over, begin the next one. Returns how many decisions were not logged in the previous one."""
         if now - self._since < MINUTE_S:
             return 0
         left_out, self.left_out = self.left_out, 0
@@ -54,7 +54,7 @@ class Lines:
         return left_out
 
     def take(self, asker: tuple[str, str]) -> bool:
-        """Whether there may be one more line about a principal at an address."""
+        """Whether another line may be logged about a principal at an address; counts it."""
         is_known = asker in self._by_asker or len(self._by_asker) < ASKERS_MAX
         of_asker = self._by_asker[asker]
         if not is_known or self._told >= LINES * self._factor or of_asker >= LINES_PER_ASKER * self._factor:
@@ -84,11 +84,11 @@ class Wording(Protocol):
         """The line of a refusal or a grant. `verdict` is DENIED or ALLOWED."""
 
     def left_out(self, verdict: str, count: int) -> str:
-        """The line that counts those without a line."""
+        """The line that says how many decisions were not logged."""
 
 
 class Text:
-    """Lines in Kafka's words."""
+    """Lines in Kafka's wording."""
 
     def decision(self, verdict: str, made: Decision) -> str:
         where = f"{_word(made.resource)}:{LITERAL}:{shown(made.name)}"
@@ -99,12 +99,12 @@ class Text:
 
     def left_out(self, verdict: str, count: int) -> str:
         if verdict == ALLOWED:
-            return f"{count} more grants got no line since"
-        return f"{count} more refusals got no line since; kpybroker_authorizer_refusals_total counts all"
+            return f"{count} more grants were not logged"
+        return f"{count} more refusals were not logged; kpybroker_authorizer_refusals_total counts all"
 
 
 class Json:
-    """Lines that are JSON objects. `wall_ms` gives the time of day, in milliseconds since the epoch."""
+    """Lines that are JSON objects. `wall_ms` returns the time of day, in milliseconds since the epoch."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
@@ -133,28 +133,28 @@ class Json:
 
 
 class Audit:
-    """`refused` counts and tells, `granted` tells if DEBUG is on: both a limited number of times a minute. `now` gives
-    seconds."""
+    """`refused` counts refusals and logs them; `granted` logs grants if DEBUG is on. The number of lines per minute is
+    limited. `now` returns seconds."""
 
     def __init__(self, now: Callable[[], float], wording: Wording | None = None) -> None:
         self._now = now
         self._wording = wording or Text()
         self._refusals, self._grants = Lines(1), Lines(GRANTS_PER_LINE)
         self.refusals = 0
-        """Since the start."""
+        """The number of refusals since the start."""
 
     @property
     def tells_grants(self) -> bool:
-        """Whether grants are told."""
+        """Whether grants are logged."""
         return log.isEnabledFor(logging.DEBUG)
 
     def refused(self, made: Decision) -> None:
-        """A request was refused something."""
+        """An operation of a request was refused."""
         self.refusals += 1
         self._tell(self._refusals, logging.INFO, DENIED, made)
 
     def granted(self, made: Decision) -> None:
-        """A request was granted something."""
+        """An operation of a request was granted."""
         self._tell(self._grants, logging.DEBUG, ALLOWED, made)
 
     def _tell(self, lines: Lines, level: int, verdict: str, made: Decision) -> None:
@@ -166,7 +166,7 @@ class Audit:
 
 
 def rule_of(acl: Acl) -> str:
-    """An ACL that decided, in words."""
+    """A deciding ACL, in words."""
     pattern = PatternType(acl.pattern_type).name
     return (
         f"{Permission(acl.permission).name} {Operation(acl.operation).name} to {shown(acl.principal)} from host "
@@ -183,7 +183,7 @@ def _word(resource: AclResource) -> str:
 
 
 def shown(text: str, most: int = SHOWN_MAX) -> str:
-    """A text that a client has chosen, on one line of at most so many characters."""
+    """A text from a client, escaped onto one line and cut after `most` characters."""
     return _cut(text if text.isprintable() else ascii(text)[1:-1], most)
 
 

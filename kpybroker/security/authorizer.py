@@ -1,4 +1,4 @@
-"""What an authorizer is asked: may a principal do an operation on a resource (KIP-11, KIP-290).
+"""The question for an authorizer: may a principal perform an operation on a resource (KIP-11, KIP-290)?
 
 Source: the codes of Apache Kafka's AclOperation and ResourceType.
 """
@@ -16,7 +16,7 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class Operation(IntEnum):
-    """By Kafka's codes; an authorized-operations bit field has the bit of the code."""
+    """The operations, with Kafka's codes. In an authorized-operations bit field, the code is the number of the bit."""
 
     ALL = 2
     READ = 3
@@ -35,7 +35,7 @@ class Operation(IntEnum):
 
 
 class AclResource(IntEnum):
-    """The types of resources that ACLs are about, by Kafka's codes."""
+    """The types of resources that have ACLs, with Kafka's codes."""
 
     TOPIC = 2
     GROUP = 3
@@ -49,7 +49,8 @@ class Authorizer(Protocol):
     """Decides by the ACLs of the metadata that this node has applied."""
 
     grants: object | None
-    """Another object as soon as something that was allowed may be refused; None if every grant has to be asked for."""
+    """Grants may be cached while this is the same object: it is replaced when a grant may no longer hold. None: nothing
+    may be cached."""
 
     def allows(
         self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource, name: str
@@ -59,9 +60,9 @@ class Authorizer(Protocol):
     def allows_any(
         self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource
     ) -> bool:
-        """Whether it may do the operation on at least one resource of the type."""
+        """Whether such a request may do the operation on at least one resource of the type."""
 
     def operations(
         self, principal: Principal, host: str, asked: Iterable[Operation], resource: AclResource, name: str
     ) -> int:
-        """The bits of those operations that it may do on the resource. No refusal is logged."""
+        """Which of the `asked` operations the principal may do on the resource, as bits. Refusals are not logged."""

@@ -1,4 +1,4 @@
-"""Delegation tokens: what the cluster knows of each, and the secret that logs in with it (KIP-48, KIP-373)."""
+"""Delegation tokens: what the cluster knows of each, and the secret with which a client logs in (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ class DelegationToken(NamedTuple):
 
     token_id: str
     owner: str
-    """Who logs in with it."""
+    """The principal of clients that log in with the token."""
     requester: str
-    """Who has asked for it."""
+    """Who requested the token."""
     renewers: tuple[str, ...]
-    """Who may renew it and let it expire, besides the owner."""
+    """Who may renew the token and make it expire, besides the owner."""
     issued_ms: int
     max_ms: int
-    """It cannot be renewed beyond this time."""
+    """The token cannot be renewed beyond this time."""
     expires_ms: int
 
     def has_expired(self, now_ms: int) -> bool:
-        """Whether nobody may use it any more."""
+        """Whether the token is no longer valid."""
         return self.max_ms < now_ms or self.expires_ms < now_ms
 
     def may_renew(self, principal: str) -> bool:
-        """Whether this principal may renew it and let it expire."""
+        """Whether this principal may renew the token and make it expire."""
         return principal == self.owner or principal in self.renewers
 
     def is_of_any(self, principals: Container[str]) -> bool:
-        """Whether one of these principals owns it, has asked for it or may renew it."""
+        """Whether one of these principals owns the token, requested it or may renew it."""
         return any(each in principals for each in (self.owner, self.requester, *self.renewers))
 
     @property
     def login(self) -> Principal | None:
-        """Who a client is that has logged in with it; None if the owner is no user: a login has no other type."""
+        """The principal of a client that logs in with the token; None if the owner is not a user: only users log in."""
         kind, name = parts_of(self.owner)
         return Principal(kind, name, token_authenticated=True) if kind == USER else None
 
 
 def parts_of(principal: str) -> tuple[str, str]:
-    """Type and name of a principal's text."""
+    """The type and the name in a principal's text."""
     kind, _, name = principal.partition(":")
     return kind, name
 
 
 def token_hmac(secret_key: str, token_id: str) -> bytes:
-    """The secret of a token: only the nodes, which have the key, and the client that got it from them know it."""
+    """The secret of a token. Only the nodes, which have the key, and clients that got it from a node know it."""
     return hmac.digest(secret_key.encode(), token_id.encode(), HMAC_DIGEST)
 
 
 def token_password(secret_key: str, token_id: str) -> str:
-    """The secret as a client gives it for its password."""
+    """The secret in the form that a client uses as its password."""
     return base64.b64encode(token_hmac(secret_key, token_id)).decode()

@@ -1,4 +1,4 @@
-"""Principals: who sent a request, and who an ACL is about."""
+"""Principals: the sender of a request, and the subject of an ACL."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Principal:
     type: str
     name: str
     token_authenticated: bool = field(default=False, compare=False)
-    """Logged in with a delegation token: the same principal as its owner, but it may not create tokens."""
+    """Whether the login used a delegation token. The principal equals the token's owner, but may not create tokens."""
 
     def __str__(self) -> str:
         return f"{self.type}:{self.name}"
 
 
 ANONYMOUS = Principal(USER, "ANONYMOUS")
-"""A client that did not authenticate."""
+"""The principal of a client that did not authenticate."""
 
 
 def encode_principal(principal: Principal) -> bytes:
-    """As brokers forward it to the controller (DefaultKafkaPrincipalBuilder)."""
+    """The form in which brokers forward a principal to the controller (DefaultKafkaPrincipalBuilder)."""
     return build_stored(
         PrincipalValue(type=principal.type, name=principal.name, token_authenticated=principal.token_authenticated)
     )

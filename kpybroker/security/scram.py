@@ -14,7 +14,7 @@ ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
 
 
 class ScramMechanism(IntEnum):
-    """By Kafka's codes (KIP-554)."""
+    """The SCRAM mechanisms, with Kafka's codes (KIP-554)."""
 
     SCRAM_SHA_256 = 1
     SCRAM_SHA_512 = 2
@@ -51,7 +51,7 @@ def salt_of(number: int) -> bytes:
 
 
 def made_up_salt(secret: bytes, mechanism: ScramMechanism, name: str) -> bytes:
-    """A salt for a name that has none stored: always the same one for the same secret."""
+    """A salt for a name without a stored one: for the same secret, always the same salt."""
     made = hmac.digest(secret, f"{DIGESTS[mechanism]} {name}".encode(), "sha512")
     return salt_of(int.from_bytes(made, "big") >> len(made) * 8 - SALT_BITS)
 

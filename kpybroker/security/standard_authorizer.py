@@ -1,4 +1,4 @@
-"""Kafka's StandardAuthorizer: decides by the ACLs of the metadata (KIP-801), and tells of refusals (`audit.py`)."""
+"""Kafka's StandardAuthorizer: decides by the ACLs in the metadata (KIP-801), and logs refusals (`audit.py`)."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from kpybroker.security.authorizer import AclResource, Operation
 from kpybroker.security.principal import Principal
 
 VERDICTS_MAX = 20_000
-"""The most verdicts that are kept; the next one begins anew."""
+"""The most verdicts that are cached. At the limit, the cache is emptied."""
 NAME_LENGTH_MAX = 300
-"""Verdicts about longer names are not kept."""
+"""Verdicts about longer names are not cached."""
 HOSTS_MAX = 10_000
 SUPER_USER, DEFAULT_DENY, DEFAULT_ALLOW = "SuperUser", "DefaultDeny", "DefaultAllow"
-"""Rules that are no ACL, in Kafka's words."""
+"""Kafka's names for the rules that are not ACLs."""
 NOT_LOADED = "AuthorizerNotReady"
 ANY_NAME = "hardcode"
-"""The name that Kafka asks about before it looks for any resource of a type: super users and
-allow.everyone.if.no.acl.found decide by it."""
+"""The resource name that Kafka checks first when a request needs permission on any resource of a type. The check
+succeeds for super users, for ACLs of `*`, and if allow.everyone.if.no.acl.found is set."""
 NO_ACLS: Mapping[bytes, Acl] = MappingProxyType({})
 
 
 class StandardAuthorizer:
     """An `Authorizer`. Until `follow` gives it the first ACLs, only super users may do anything.
 
-    `now` gives seconds, for the limits of the audit; `wording` is that of its lines, Kafka's by default.
+    `now` returns seconds, for the rate limits of the audit log; `wording` formats its lines, by default as Kafka does.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class StandardAuthorizer:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it knows the ACLs."""
+        """Whether the authorizer knows the ACLs."""
         return self._acls is not None
 
     @property
     def kept_verdicts(self) -> int:
-        """How many verdicts are kept; at most VERDICTS_MAX."""
+        """How many verdicts are cached; at most VERDICTS_MAX."""
         return len(self._verdicts)
 
     def follow(self, acls: Mapping[bytes, Acl]) -> None:
-        """The ACLs are these now, by id. Costs a look at each, and an update of the index for those that changed."""
+        """Adopt these ACLs, by id. Compares every ACL, and updates the index for those that changed."""
         before = NO_ACLS if self._acls is None else self._acls
         if acls is self._acls:
             return
@@ -74,7 +74,7 @@ class StandardAuthorizer:
         self.grants = None if self.audit.tells_grants else object()
 
     def look(self) -> None:
-        """Once a second: follow the level of the audit's log, which decides whether grants are told."""
+        """Called once a second: adopt the level of the audit logger, which decides whether grants are logged."""
         if self.audit.tells_grants:
             self.grants = None
         elif self.grants is None and self.is_loaded:
@@ -94,7 +94,7 @@ class StandardAuthorizer:
     def allows_any(
         self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource
     ) -> bool:
-        """Whether it may do the operation on at least one resource of the type."""
+        """Whether such a request may do the operation on at least one resource of the type."""
         allowed, rule = self._verdict(principal, host, operation, resource, None)
         if not allowed or self.audit.tells_grants:
             tell = self.audit.granted if allowed else self.audit.refused
@@ -104,13 +104,16 @@ class StandardAuthorizer:
     def operations(
         self, principal: Principal, host: str, asked: Iterable[Operation], resource: AclResource, name: str
     ) -> int:
-        """The bits of those operations that it may do on the resource. Nothing is told of them."""
+        """Which of the `asked` operations the principal may do on the resource, as bits. Nothing is logged."""
         return sum(1 << each for each in asked if self._verdict(principal, host, each, resource, name)[0])
 
     def _verdict(
         self, principal: Principal, host: str, operation: Operation, resource: AclResource, name: str | None
     ) -> tuple[bool, Acl | str]:
-        """Whether it may, and the rule. `name` None: on some resource of the type."""
+        """Whether the operation is allowed, and the deciding rule.
+
+        If `name` is None: whether it is allowed on at least one resource of the type.
+        """
         key = (principal, host, operation, resource, name)
         found = self._verdicts.get(key)
         if found is None:
@@ -146,8 +149,8 @@ class StandardAuthorizer:
 
 @lru_cache(HOSTS_MAX)
 def java_host(host: str) -> str:
-    """An IP address as Java prints it, which is what hosts in ACLs are compared with: 0:0:0:0:0:0:0:1 for ::1, and an
-    IPv4 address for one that is mapped into IPv6."""
+    """An IP address as Java prints it, for comparison with the hosts in ACLs: 0:0:0:0:0:0:0:1 for ::1, and the IPv4
+    address for one that is mapped into IPv6."""
     try:
         address = ip_address(host)
     except ValueError:  # a transport that does not know its peer

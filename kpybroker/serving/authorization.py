@@ -61,7 +61,7 @@ def allows(broker: Broker, call: Call, operation: Operation, resource: AclResour
 
 
 def allows_topic(broker: Broker, call: Call, operation: Operation, topic: str) -> bool:
-    """Like `allows`, for the one operation of an API that is repeated all the time (Produce, Fetch): a grant is cached
+    """Like `allows`, for an API that is called all the time with the same operation (Produce, Fetch): a grant is cached
     until the ACLs change."""
     authorizer = broker.metadata.authorizer
     if authorizer is None:

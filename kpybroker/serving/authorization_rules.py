@@ -42,7 +42,7 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     AclResource.TRANSACTIONAL_ID,
 )
 REFUSED_A_TURN = 500
-"""How many rows are refused before the loop serves others: a millisecond or so."""
+"""How many rows are refused before the event loop gets a turn: about a millisecond."""
 _INNER: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "AddPartitionsToTxn": ("partitions", "results_by_partition"),
@@ -58,8 +58,8 @@ _INNER: Mapping[str, tuple[str, str]] = MappingProxyType(
         "TxnOffsetCommit": ("partitions", "partitions"),
     }
 )
-"""The list in each row of a request that its response repeats, and its name there; without a name, each element of it
-is a row of the response."""
+"""By API: the list in each row of a request that the response repeats, and the list's name in the response. Without
+that name, each element of the list is a row of the response."""
 _WHOLE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "AddPartitionsToTxn": ("v3_and_below_topics", "results_by_topic_v3_and_below"),
@@ -71,7 +71,7 @@ _WHOLE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "TxnOffsetCommit": ("topics", "topics"),
     }
 )
-"""APIs whose response repeats the rows of the request when it is refused as a whole: the lists of both."""
+"""The APIs whose response repeats the rows of a request that is refused as a whole: the names of both lists."""
 Refuse = Callable[[Any, KafkaError], Any]
 """Makes the response that refuses every row of a request."""
 
@@ -98,7 +98,7 @@ class Asked(NamedTuple):
         require(self.broker, self.call, operation, resource, name)
 
     async def answer(self, request: Any = None) -> Any:
-        """The handler's response to the request, or to another request instead of it."""
+        """The handler's response to the request, or to another request in its place."""
         told = self.handle(self.broker, self.call, self.request if request is None else request)
         return await told if isawaitable(told) else told
 
@@ -112,7 +112,7 @@ class Asked(NamedTuple):
         return Turns(self.broker.long_work)
 
     async def by_row(self, rows: str, told_rows: str, judge: Callable[[Any], ErrorCode | None]) -> Any:
-        """The handler's response for the rows that `judge` lets through, with refused rows behind it.
+        """The handler's response for the rows that `judge` allows, followed by the refused rows.
 
         `rows` and `told_rows` name the lists in the request and the response. `judge` returns a row's error code, or
         None.
@@ -135,7 +135,7 @@ class Asked(NamedTuple):
         return first
 
     async def refuse_rows(self, rows: str, told_rows: str, every: list[Any], code: ErrorCode) -> Any:
-        """The response that refuses some rows of the request, made in turns."""
+        """The response that refuses some rows of the request. It is built in turns of the loop."""
         turns = self.turns()
         inner, told_inner = _INNER.get(by_key[self.call.api_key].name, ("", ""))
         whole: Any = None
@@ -163,8 +163,8 @@ def _with_rows(request: Any, rows: str, some: list[Any]) -> Any:
 
 
 def _pieces(every: list[Any], inner: str) -> Iterator[tuple[list[Any], bool]]:
-    """The rows, some REFUSED_A_TURN of them and of what their list `inner` contains at a time; and whether the piece is
-    one row, that of the piece before with further elements of its list."""
+    """The rows in pieces of about REFUSED_A_TURN rows and elements of their lists `inner`. With each piece: whether it
+    is a single row that continues the row of the previous piece with further elements."""
     some: list[Any] = []
     weight = 0
     for row in every:
@@ -241,7 +241,8 @@ async def _create_topics(asked: Asked) -> Any:
 
 
 def _may_create(asked: Asked, name: str) -> ErrorCode | None:
-    """The controller refuses the metadata log, whoever asks."""
+    """The error for a caller that may not create the topic. The metadata log is left to the controller, which refuses
+    it to every caller."""
     if name == METADATA_TOPIC or asked.allows(Operation.CREATE, TOPIC, name):
         return None
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -305,8 +306,8 @@ _OF_SETTINGS: Mapping[int, AclResource] = MappingProxyType(
 
 
 def _configs(operation: Operation, told_rows: str, *, loggers_at_controller: Operation | None = None) -> Rule:
-    """Settings of topics and groups are theirs; all others are the cluster's. A controller may ask for another
-    operation where its own loggers are concerned."""
+    """Requires the operation on the topic or group whose settings they are, and otherwise on the cluster. For its own
+    loggers, a controller may require another operation."""
 
     async def rule(asked: Asked) -> Any:
         def judge(row: Any) -> ErrorCode | None:
@@ -409,7 +410,7 @@ async def _consumer_group_describe(asked: Asked) -> Any:
 
 
 async def _share_group_describe(asked: Asked) -> Any:
-    """A caller that may not describe every topic of a group is not told its members."""
+    """A caller that may not describe every topic of a group does not get its members."""
     told = await _rows(Operation.DESCRIBE, GROUP, "group_ids", "groups")(asked)
     for group in told.groups:
         topics = {topic.topic_name for member in group.members for topic in member.assignment.topic_partitions}
@@ -464,7 +465,7 @@ def _share_offsets(operation: Operation, refused: Callable[[Asked, Any, ErrorCod
 
 
 def _unaltered(asked: Asked, topic: Any, code: ErrorCode) -> Any:
-    """With the topic's id, as Apache Kafka shows it."""
+    """A refused topic, with its id, as in Apache Kafka."""
     known = asked.broker.metadata.image.topic(topic.topic_name)
     return alter_share_group_offsets.AlterShareGroupOffsetsResponseTopic(
         topic_name=topic.topic_name,
@@ -500,13 +501,13 @@ _COORDINATED: Mapping[int, tuple[Operation, AclResource]] = MappingProxyType(
         2: (Operation.CLUSTER_ACTION, CLUSTER),
     }
 )
-"""By type of the key, what finding a coordinator takes. The third is that of share groups, which are not served."""
+"""What FindCoordinator requires, by type of the key: a group, a transactional id, or a share partition."""
 
 
 async def _find_coordinator(asked: Asked) -> Any:
     kind = _COORDINATED.get(asked.request.key_type)
     if kind is None:
-        return await asked.answer()  # which refuses it
+        return await asked.answer()  # the handler refuses an unknown type
     operation, resource = kind
 
     def judge(key: str) -> ErrorCode | None:
@@ -699,7 +700,7 @@ async def _list_transactions(asked: Asked) -> Any:
 
 
 async def _describe_cluster(asked: Asked) -> Any:
-    """On a broker, every caller may send it."""
+    """On a broker, every caller may send this request."""
     if asked.call.side == CONTROLLER:
         asked.require(Operation.ALTER, CLUSTER)
     return await asked.answer()

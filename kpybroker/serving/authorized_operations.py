@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 NOT_ASKED = -(2**31)
-"""The value if the request does not ask for the operations."""
+"""The value if the operations were not requested."""
 SUPPORTED: Mapping[AclResource, tuple[Operation, ...]] = MappingProxyType(
     {
         AclResource.TOPIC: (
@@ -55,7 +55,7 @@ EVERY: Mapping[AclResource, int] = MappingProxyType(
 
 
 def operations_of(broker: Broker, call: Call, resource: AclResource, name: str = CLUSTER_NAME) -> int:
-    """The bits of what the caller may do with a resource."""
+    """The operations that the caller may do on a resource, as bits."""
     authorizer = broker.metadata.authorizer
     if authorizer is None:
         return EVERY[resource]
@@ -63,7 +63,7 @@ def operations_of(broker: Broker, call: Call, resource: AclResource, name: str =
 
 
 def cluster_operations_of(broker: Broker, call: Call) -> int:
-    """The bits of what the caller may do with the cluster; 0 where it may not describe it."""
+    """The operations that the caller may do on the cluster, as bits; 0 if the caller may not describe the cluster."""
     if not is_shown(broker, call, Operation.DESCRIBE, AclResource.CLUSTER):
         return 0
     return operations_of(broker, call, AclResource.CLUSTER)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 PATIENCE_MS = 1000
-"""How long to wait for a broker that lags: it may have just failed."""
+"""How long to wait for a broker that lags, which may just have failed."""
 
 
 async def served_everywhere(broker: Broker, ends_s: float) -> None:

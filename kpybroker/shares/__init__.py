@@ -1,1 +1,1 @@
-"""Share groups: the coordinator that keeps the state of share partitions, and what their leader remembers (KIP-932)."""
+"""Share groups (KIP-932): the coordinator that stores the state of share partitions, and the state of leaders."""

@@ -1,7 +1,8 @@
-"""Batches of delivery states, as the share coordinator stores them, and how new ones are merged into known ones.
+"""Batches of delivery states, as the share coordinator stores them, and how new batches are merged into known ones.
 
-Of two batches about one offset, the one with the higher delivery count counts, and of equal counts the one with the
-higher state: deltas may arrive twice or late, and the result is the same (KIP-932, "Persisting share partition state").
+If two batches contain the same offset, the batch with the higher delivery count wins, or, if the counts are equal, the
+one with the higher state. So deltas may arrive twice or late, with the same result (KIP-932, "Persisting share
+partition state").
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from typing import NamedTuple
 
 
 class DeliveryState(IntEnum):
-    """The state of a record for a share group. ACQUIRED is known to the leader of the partition only."""
+    """The state of a record in a share group. Only the leader of the partition knows ACQUIRED."""
 
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
     ARCHIVING = 3
-    """Of later versions of Kafka (KIP-1191): on its way to a dead letter topic."""
+    """Used by later versions of Kafka (KIP-1191): the record is on its way to a dead letter topic."""
     ARCHIVED = 4
 
 
 STORED_STATES = frozenset(DeliveryState) - {DeliveryState.ACQUIRED}
 TERMINAL = frozenset({DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
-"""Never delivered again."""
+"""The states of records that are never delivered again."""
 
 
 class StateBatch(NamedTuple):
@@ -39,13 +40,14 @@ class StateBatch(NamedTuple):
 
 
 def merged(known: Sequence[StateBatch], told: Iterable[StateBatch], start: int) -> tuple[StateBatch, ...]:
-    """Both together from `start` on: disjoint, in order, and equal neighbours joined. A start of -1 cuts nothing."""
+    """The known and the new (`told`) batches merged, from `start` on: disjoint, in order, with equal neighbours joined.
+    A start of -1 cuts nothing off."""
     waiting = sorted(
         each if each.first >= start else each._replace(first=start) for each in (*known, *told) if each.last >= start
     )
     edges = sorted({edge for each in waiting for edge in (each.first, each.last + 1)})
     found: list[StateBatch] = []
-    strongest: list[tuple[int, int, int]] = []  # (-deliveries, -state, last) of those that have begun
+    strongest: list[tuple[int, int, int]] = []  # (-deliveries, -state, last) of the batches that have begun
     begun = 0
     for first, after in pairwise(edges):
         while begun < len(waiting) and waiting[begun].first <= first:

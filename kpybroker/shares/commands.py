@@ -1,4 +1,4 @@
-"""The commands of the share machine of one `__share_group_state` partition. Errors are said at each command."""
+"""The commands of the share machine of one `__share_group_state` partition. Each command lists its errors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kpybroker.shares.keys import ShareKey
 
 @dataclass(frozen=True, slots=True)
 class Initialize:
-    """Begin the state of a share partition, or begin it anew; answered with None.
+    """Begin the state of a share partition, in place of an earlier one. Answered with None.
 
-    Raises INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION, FENCED_STATE_EPOCH, COORDINATOR_NOT_AVAILABLE at the limit.
+    Raises INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION, FENCED_STATE_EPOCH, or COORDINATOR_NOT_AVAILABLE at the limit.
     """
 
     key: ShareKey
@@ -23,9 +23,9 @@ class Initialize:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The leader of a partition begins with the state; answered with the ShareState. An earlier leader is fenced.
+    """Read the state for a new leader of the partition, and fence earlier leaders. Answered with the ShareState.
 
-    Raises INVALID_REQUEST if nobody initialized it; FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION.
+    Raises INVALID_REQUEST if the state was never initialized; FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION.
     """
 
     key: ShareKey
@@ -34,9 +34,9 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Merge batches into the state; answered with None.
+    """Merge batches into the state. Answered with None.
 
-    Raises INVALID_REQUEST if nobody initialized it, or for batches that cannot be; FENCED_LEADER_EPOCH,
+    Raises INVALID_REQUEST if the state was never initialized, or for impossible batches; FENCED_LEADER_EPOCH,
     FENCED_STATE_EPOCH, UNKNOWN_TOPIC_OR_PARTITION.
     """
 
@@ -50,23 +50,23 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Forget the state; answered with None, also if there is none. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+    """Delete the state. Answered with None, even if there is none. Raises UNKNOWN_TOPIC_OR_PARTITION."""
 
     key: ShareKey
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """Answered with the ShareState, or None if there is none. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+    """Read the state, and fence nobody. Answered with the ShareState, or None. Raises UNKNOWN_TOPIC_OR_PARTITION."""
 
     key: ShareKey
 
 
 @dataclass(frozen=True, slots=True)
 class BeginRound:
-    """Topics were deleted: forget their state now, and not at the next round. Answered with None."""
+    """Topics were deleted: begin a round now, to delete their state. Answered with None."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindNeeded:
-    """Answered with the first offset of the log that a replay needs; everything below may be deleted."""
+    """Find the first offset of the log that a replay needs: everything below may be deleted. Answered with it."""

@@ -1,6 +1,6 @@
-"""The share coordinator of a broker: one machine for each partition of `__share_group_state` that it leads.
+"""The share coordinator of a broker: one machine for each partition of `__share_group_state` that the broker leads.
 
-It deletes the beginning of its logs that no replay needs: the topic is not compacted.
+The topic is not compacted. Instead, the coordinator deletes the beginning of each log that no replay needs.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _place = lru_cache(maxsize=10_000)(partition_of)
 
 
 class ShareCoordinator:
-    """Finds the machine of a share partition.
+    """Passes each command to the machine of its share partition.
 
     - partitions: returns the number of partitions that `__share_group_state` has, or will have.
-    - image: the metadata, for the topics that exist.
+    - image: returns the metadata, to find out which topics exist.
     - prune: deletes the records of a partition of `__share_group_state` below an offset. Raises KafkaError, Damage.
-    - prune_interval_ms: how often the logs are pruned.
+    - prune_interval_ms: the time between two prunings of a log.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ShareCoordinator:
     # ---- leadership
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
-        """Load a partition, and coordinate its share partitions."""
+        """Load a partition of `__share_group_state`, and coordinate its share partitions."""
         self.led.become_leader(partition, state_log, epoch)
 
     def resign(self, partition: int) -> None:
@@ -89,16 +89,16 @@ class ShareCoordinator:
         await self.led.loaded()
 
     def partition_for(self, key: str) -> int:
-        """The partition of `__share_group_state` for the text of a ShareKey, chosen as Kafka does."""
+        """The partition of `__share_group_state` for the text of a ShareKey, chosen as in Kafka."""
         return _place(key, self._partitions())
 
     def _runner(self, key: ShareKey) -> Runner:
         return self.led.runner(self.partition_for(key.text))
 
-    # ---- what is asked; errors are said in `commands`
+    # ---- commands, with the errors listed in `commands`
 
     async def initialize(self, command: Initialize, timeout_ms: int) -> None:
-        """Return when the state is begun durably."""
+        """Return when the new state is durable."""
         await self._runner(command.key).ask(command, timeout_ms)
 
     async def read(self, command: Read, timeout_ms: int) -> ShareState:
@@ -111,16 +111,16 @@ class ShareCoordinator:
         await self._runner(command.key).ask(command, timeout_ms)
 
     async def delete(self, command: Delete, timeout_ms: int) -> None:
-        """Return when the state is deleted durably."""
+        """Return when the deletion is durable."""
         await self._runner(command.key).ask(command, timeout_ms)
 
     async def read_summary(self, command: ReadSummary, timeout_ms: int) -> ShareState | None:
-        """The state as far as it is committed; None if there is none."""
+        """The committed state; None if there is none."""
         found: ShareState | None = await self._runner(command.key).ask(command, timeout_ms)
         return found
 
     def on_topics_deleted(self, topic_ids: Collection[bytes]) -> None:
-        """Forget, in the background, the state of deleted topics."""
+        """Delete, in the background, the state of deleted topics."""
         for led in self.led:
             if led.refusal is None and any(key.topic_id in topic_ids for key in led.machine.states):
                 led.runner.tell(BeginRound())
@@ -135,7 +135,7 @@ class ShareCoordinator:
         self._pruning[partition] = asyncio.get_running_loop().create_task(self._prune_on(partition, led))
 
     async def _prune_on(self, partition: int, led: LedPartition[ShareMachine]) -> None:
-        """Prune the log again and again. The answer of the machine waits until the snapshots that it counts on have
+        """Prune the log periodically. The machine's answer arrives only after the snapshots on which it depends have
         committed."""
         while led.runner.ready:
             await asyncio.sleep(self._prune_interval_s)

@@ -1,4 +1,4 @@
-"""The name of a share partition: one partition of a topic, as one share group consumes it."""
+"""The key of a share partition: a partition of a topic, as consumed by one share group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ShareKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As FindCoordinator names it, and as it is hashed: group:topicId:partition."""
+        """The key in FindCoordinator, and for the hash: group:topicId:partition."""
         return f"{self.group_id}:{encode_id(self.topic_id)}:{self.partition}"
 
 

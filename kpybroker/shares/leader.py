@@ -1,7 +1,7 @@
-"""What the leader of partitions does for share groups: it keeps the records in flight, the sessions and the locks.
+"""What a partition leader does for share groups: it keeps the records in flight, the sessions and the locks.
 
-A share partition is loaded at its first fetch, and forgotten with the leader epoch, with the last session of its group
-on this broker, or when the share coordinator refuses what it writes.
+A share partition is loaded at its first fetch. It is forgotten when the leader epoch ends, when the last session of its
+group on this broker ends, or when the share coordinator refuses its writes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TO_CLIENTS = {
     ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
-"""What clients are told of an error of the share coordinator; of others UNKNOWN_SERVER_ERROR."""
+"""By error of the share coordinator, the error for clients; UNKNOWN_SERVER_ERROR for all others."""
 FORGETTING = frozenset(
     {
         ErrorCode.FENCED_STATE_EPOCH,
@@ -43,7 +43,7 @@ FORGETTING = frozenset(
         ErrorCode.INVALID_REQUEST,
     }
 )
-"""Errors after which what is known here is worth nothing."""
+"""Errors of the share coordinator after which this leader's state is useless, so it is forgotten."""
 
 
 class Waiter(Protocol):
@@ -53,11 +53,11 @@ class Waiter(Protocol):
 
 
 FindStart = Callable[[str], Awaitable[int]]
-"""The offset where a group begins, by share.auto.offset.reset. Raises KafkaError."""
+"""Finds the offset where a group begins, from share.auto.offset.reset. Raises KafkaError."""
 
 
 class LedSharePartition:
-    """One share partition in one leader epoch. `share` is None while it is loaded."""
+    """One share partition in one leader epoch. `share` is None until it has been loaded."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class LedSharePartition:
         self.leader_epoch = leader_epoch
         self.share: SharePartition | None = None
         self.refusal: KafkaError | None = None
-        """Why it is of no use."""
+        """Why this share partition has ended; None while it is in use."""
         self.waiters: dict[Waiter, None] = {}
         self._state_epoch = -1
         self._persister = persister
@@ -80,17 +80,17 @@ class LedSharePartition:
         self._now_ms = now_ms
         self._forget = forget
         self._asking: dict[int, asyncio.Future[KafkaError | None]] = {}
-        """The acknowledgements that are not written yet, by ticket."""
+        """By ticket: the results of the acknowledgements that are not written yet."""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_retired = False
-        """It is forgotten once everything is written."""
+        """Whether the share partition is forgotten once everything is written."""
 
     # ---- loading
 
     def load(self, find_start: FindStart) -> None:
-        """Begin to load it."""
+        """Begin to load the state."""
         self._begin(self._load(find_start))
 
     async def _load(self, find_start: FindStart) -> None:
@@ -119,7 +119,7 @@ class LedSharePartition:
         self.end(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
 
     def end(self, refusal: KafkaError) -> None:
-        """It is of no use any more: refuse everything that waits for it."""
+        """End the share partition, and refuse everything that waits for it."""
         if self.refusal is not None:
             return
         self.refusal = _for_clients(refusal)
@@ -138,12 +138,13 @@ class LedSharePartition:
             self._task.cancel()
 
     def wake(self) -> None:
-        """Records may be available: let the fetches that wait look again, but not within this step."""
+        """Records may be available: let the waiting fetches check again, after the current step of the event loop."""
         for waiter in self.waiters:
             asyncio.get_running_loop().call_soon(waiter.settle)
 
     def retire(self, is_retired: bool) -> None:
-        """Nobody of the group is here any more, so forget it once everything is written; or somebody is again."""
+        """Set whether to forget the share partition once everything is written, because no member of the group has a
+        session on this broker."""
         self._is_retired = is_retired
         self._retire_at_rest()
 
@@ -154,9 +155,10 @@ class LedSharePartition:
     # ---- acquired records
 
     def acknowledge(self, member_id: str, told: Sequence[Acknowledgement]) -> asyncio.Future[KafkaError | None] | None:
-        """Acknowledge; None if there is nothing to write, else the result of the write: None, or why it failed.
+        """Acknowledge records. Returns a future of the write, which becomes None or the reason why the write failed;
+        None instead of a future if there is nothing to write.
 
-        Raises as `SharePartition.acknowledge`.
+        Raises the same errors as `SharePartition.acknowledge`.
         """
         if self.refusal is not None:
             raise KafkaError(self.refusal.code, self.refusal.message)
@@ -173,19 +175,19 @@ class LedSharePartition:
         return written
 
     def release(self, member_id: str) -> None:
-        """The member is gone."""
+        """The member is gone: release its records."""
         if self.share is not None and self.refusal is None and self.share.release(member_id, self._rules().limits):
             self._write_on()
             self.wake()
 
     def expire(self) -> None:
-        """Release what was held for too long."""
+        """Release the records whose locks have ended."""
         if self.share is not None and self.share.expire(self._rules().limits, self._now_ms()):
             self._write_on()
             self.wake()
 
     def arm(self) -> None:
-        """Set the timer for the next lock that ends."""
+        """Set the timer for the next end of a lock."""
         deadline_ms = None if self.share is None or self.refusal is not None else self.share.deadline_ms()
         if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return
@@ -203,8 +205,8 @@ class LedSharePartition:
     # ---- writing
 
     def _write_on(self) -> None:
-        """Write what is queued, one write at a time: what comes meanwhile is in the next one."""
-        assert self.share is not None, "what is not loaded has nothing to write"
+        """Write what is queued, unless a write is in progress: the next write then includes it."""
+        assert self.share is not None, "nothing is written before the state is loaded"
         queued = self.share.take_write()
         if queued is not None:
             self._begin(self._write(self.share, queued))
@@ -255,11 +257,11 @@ class ShareLeader:
         self._led: dict[ShareKey, LedSharePartition] = {}
 
     def find(self, key: ShareKey) -> LedSharePartition | None:
-        """The share partition, if anybody has fetched it."""
+        """The share partition, if a member has fetched it."""
         return self._led.get(key)
 
     def lead(self, key: ShareKey, leader_epoch: int, find_start: FindStart) -> LedSharePartition:
-        """The share partition in this leader epoch; one that is new is being loaded."""
+        """The share partition in this leader epoch. If it is new, begins to load it."""
         led = self._led.get(key)
         if led is not None and led.leader_epoch != leader_epoch:
             led.end(KafkaError(ErrorCode.FENCED_LEADER_EPOCH, "the leader epoch has changed"))
@@ -277,7 +279,7 @@ class ShareLeader:
             del self._led[led.key]
 
     def forget(self, topic_id: bytes, partition: int | None = None) -> None:
-        """This broker does not lead the partition any more, or any of a topic."""
+        """This broker no longer leads the partition of a topic; None: any partition of it."""
         for key in [key for key in self._led if key.topic_id == topic_id]:
             if partition in (None, key.partition):
                 self._led[key].end(KafkaError(ErrorCode.FENCED_LEADER_EPOCH, "another broker leads the partition"))
@@ -285,11 +287,11 @@ class ShareLeader:
     # ---- sessions
 
     def close_session(self, key: SessionKey) -> None:
-        """The member ends its session: what it holds is released."""
+        """The member ends its session: release its records."""
         self._release(self.sessions.close(key))
 
     def closed(self, connection: int) -> None:
-        """A connection was closed."""
+        """A connection was closed: end its session, and release the member's records."""
         self._release(self.sessions.closed(connection))
 
     def _release(self, session: ShareSession | None) -> None:

@@ -1,10 +1,11 @@
 """The share partitions of one partition of `__share_group_state`: a Machine (`machine/contract.py`).
 
-Hard state is one ShareState for each share partition, and the offset of its last snapshot: what is below all of these
-is needed no more. Soft is when each snapshot was written, and how many updates follow it.
+Hard state is one ShareState for each share partition, and the offset of its last snapshot: everything below the lowest
+of these offsets is no longer needed. Soft state is when each snapshot was written, and how many updates follow it.
 
-Every key is snapshotted again after a number of updates. A key that is seldom written would hold back the deletion of
-the log in front of its snapshot: a round over all keys writes another one, if others have written meanwhile.
+After a number of updates, the next record of a key is a snapshot. The last snapshot of a key that is seldom written
+would prevent the deletion of the log from there on, so a round over all keys writes another snapshot of such keys, if
+other keys have been written in the meantime.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from kpybroker.shares.keys import ShareKey
 from kpybroker.shares.state import NO_EPOCH, ShareState, initialized
 
 WRITTEN_A_TICK = 100
-"""The most records of one step of a round."""
+"""The most records that one step of a round writes."""
 BATCHES_MAX = 20_000
-"""The most batches of one share partition, of 20 bytes each: a snapshot has to fit into a batch of the log. In flight
-are at most twice as many records as `group.share.partition.max.record.locks` allows."""
+"""The most batches of one share partition, of 20 bytes each: a snapshot must fit into a batch of the log. At most twice
+as many records as `group.share.partition.max.record.locks` are in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareSettings:
-    """The broker's settings of the share coordinator, in milliseconds."""
+    """The broker's settings for the share coordinator."""
 
     share_coordinator_snapshot_update_records_per_snapshot: int = setting(
         "share.coordinator.snapshot.update.records.per.snapshot"
@@ -46,25 +47,26 @@ class ShareSettings:
 
 
 class ShareMachine:
-    """The states by share partition. `image` returns the metadata, for the topics that exist."""
+    """The states by share partition. `image` returns the metadata, to find out which topics exist."""
 
     def __init__(self, settings: ShareSettings, image: Callable[[], Image]) -> None:
         self.settings = settings
         self.states: dict[ShareKey, ShareState] = {}
-        """Hard."""
+        """Hard: the state of each share partition."""
         self.snapshots: dict[ShareKey, int] = {}
         """Hard: the offset of the last snapshot."""
         self._image = image
         self._updates: dict[ShareKey, int] = {}
-        """How many updates follow the last snapshot."""
+        """How many updates follow the last snapshot of each key."""
         self._snapshot_ms: dict[ShareKey, int] = {}
-        """When the last snapshot was written, by the steady clock; those of an earlier coordinator are missing."""
+        """When the last snapshot of each key was written, by the steady clock; unknown for snapshots of earlier
+        coordinators."""
         self._now_ms: int | None = None
         """The steady time of the latest decision; None while the log is replayed."""
         self._begun_ms = 0
         """The steady time of the first decision."""
         self._applied = 0
-        """The offset behind the last record."""
+        """The offset after the last applied record."""
         self._round = Round[ShareKey](settings.share_coordinator_cold_partition_snapshot_interval_ms)
         self._decisions: dict[type, Callable[[Any, Any, Moment], Outcome]] = {
             BeginRound: self._begin_round,
@@ -80,14 +82,15 @@ class ShareMachine:
     # ---- Machine
 
     def decide(self, ticket: Any, command: Any, now: Moment) -> Outcome:
-        """Decide one command: returns the records to write, and the answers to give when they have committed."""
+        """Decide one command. Returns the records to write, and the answers to give when they have committed."""
         if self._now_ms is None:
             self._begun_ms = now.steady_ms
         self._now_ms = now.steady_ms
         return self._decisions[type(command)](ticket, command, now)
 
     def apply(self, record: Stored) -> None:
-        """Apply one record to the state. Raises Damage if it cannot be read: accepted records would come back."""
+        """Apply one record to the state. Raises Damage if the record cannot be read: without it, acknowledged records
+        could be delivered again."""
         self._applied = record.offset + 1
         kind = records.kind_of(record)
         if kind == records.SNAPSHOT:
@@ -116,7 +119,7 @@ class ShareMachine:
         """When the next step of the round is due; at once after a replay."""
         return 0 if self._round.at_ms is None else self._round.at_ms
 
-    # ---- what is wrong with a command
+    # ---- checks
 
     def _check_topic(self, key: ShareKey) -> None:
         topic = self._image().topic_by_id(key.topic_id)
@@ -124,7 +127,7 @@ class ShareMachine:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _led(self, key: ShareKey, leader_epoch: int, what: str) -> ShareState:
-        """The state for a leader of the partition, which must not be an earlier one."""
+        """The state, for a leader with this epoch. Raises FENCED_LEADER_EPOCH if a later leader has read the state."""
         known = self.states.get(key)
         if known is None:
             raise KafkaError(
@@ -148,7 +151,7 @@ class ShareMachine:
         return _answer(ticket, None, records.snapshot_record(command.key, state, now.wall_ms))
 
     def _read(self, ticket: Any, command: Read, now: Moment) -> Outcome:
-        """A later leader is remembered: the earlier one cannot write any more."""
+        """Stores the epoch of a later leader, so that earlier leaders cannot write any more."""
         _check_partition(command.key)
         known = self._led(command.key, command.leader_epoch, "Read")
         self._check_topic(command.key)
@@ -190,7 +193,7 @@ class ShareMachine:
         return _answer(ticket, None, self._snapshot_in_place(command.key, written, now) or update)
 
     def _snapshot_in_place(self, key: ShareKey, state: ShareState, now: Moment) -> Stored | None:
-        """A snapshot in place of an update, once there are enough of those."""
+        """The snapshot to write in place of an update, if enough updates follow the last one; else None."""
         if self._updates.get(key, 0) < self.settings.share_coordinator_snapshot_update_records_per_snapshot:
             return None
         return records.snapshot_record(key, state.as_snapshot(now.wall_ms), now.wall_ms)

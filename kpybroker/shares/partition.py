@@ -1,9 +1,9 @@
 """The records of one share partition that are in flight, as the leader of the partition remembers them (KIP-932).
 
-In flight are the offsets from `start` to `end`: everything before is acknowledged or archived, everything behind was
-never delivered. They are kept as runs of offsets with the same state, which are split late and joined early; gaps of
-the log are in flight, too. Nothing here waits or reads a clock. Only what has been written to the share coordinator is
-true after the leader's end: an acknowledgement is first marked as pending, and takes effect when it is written.
+The offsets from `start` to `end` are in flight: everything before them is acknowledged or archived, and nothing after
+them was ever delivered. They are kept as runs of offsets with the same state, which are split late and joined early;
+gaps in the log are in flight, too. Nothing here waits or reads a clock. Only what has been written to the share
+coordinator survives the leader, so an acknowledgement is first marked as pending, and takes effect when it is written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Span = tuple[int, int]
 
 
 class AcknowledgeType(IntEnum):
-    """What a client says of a record."""
+    """What a client does with a record."""
 
     GAP = 0
     ACCEPT = 1
@@ -38,27 +38,27 @@ class AcknowledgeType(IntEnum):
 
 
 class Limits(NamedTuple):
-    """Settings of a group that may change at any time: they count from the next use on."""
+    """Settings of a group. They may change at any time, and a change applies from the next use on."""
 
     lock_ms: int
-    """How long a record is acquired."""
+    """How long a record stays acquired."""
     max_deliveries: int
-    """A record that was delivered so often is archived in place of another delivery."""
+    """A record that was delivered this many times is archived instead of being delivered again."""
     max_in_flight: int
-    """No more records are acquired for the first time while this many are in flight."""
+    """While this many records are in flight, no record is acquired for the first time."""
 
 
 class Wish(NamedTuple):
-    """What a fetch may acquire. Whole batches of the log are acquired, unless it `is_exact` about `max_records`."""
+    """What a fetch may acquire. Whole batches of the log are acquired, even beyond `max_records`, unless `is_exact`."""
 
     max_records: int
     batch_size: int
-    """A range of acquired records ends with the batch that brings it to this size."""
+    """A range of acquired records ends with the batch of the log with which it reaches this number of records."""
     is_exact: bool = False
 
 
 class Acquired(NamedTuple):
-    """A range of records that were acquired together, for the so manieth delivery."""
+    """A range of records that were acquired together. `deliveries` counts this delivery, too."""
 
     first: int
     last: int
@@ -66,7 +66,7 @@ class Acquired(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """The records from first to last: one type for all of them, or one for each."""
+    """The acknowledgement of the records from first to last: one type for all of them, or one for each."""
 
     first: int
     last: int
@@ -74,13 +74,13 @@ class Acknowledgement(NamedTuple):
 
 
 class Write(NamedTuple):
-    """What the share coordinator is to be told. start: the first offset in flight before it takes effect."""
+    """A write to the share coordinator. start: the first offset in flight before the write takes effect."""
 
     start: int
     complete_count: int
     batches: tuple[StateBatch, ...]
     tickets: tuple[int, ...]
-    """Which acknowledgements are in it."""
+    """The acknowledgements in this write."""
 
 
 class Run:
@@ -93,45 +93,46 @@ class Run:
         self.state = state
         self.deliveries = deliveries
         self.batch_size = batch_size
-        """The number of records that were delivered together the first time."""
+        """The number of records that were delivered together in the first delivery."""
         self.member_id: str | None = None
         self.deadline_ms = 0
-        """When it is released, if it is acquired."""
+        """When the lock ends, if the run is acquired."""
         self.pending: DeliveryState | None = None
-        """The state that it has once that is written."""
+        """The state of the run once a pending write has succeeded; None if none is pending."""
 
     @property
     def size(self) -> int:
         return self.last - self.first + 1
 
     def acquire(self, member_id: str, deadline_ms: int) -> None:
-        """Deliver it to a member."""
+        """Deliver the run to a member."""
         if not self.deliveries:
             self.batch_size = self.size
         self.state, self.member_id, self.deadline_ms = ACQUIRED, member_id, deadline_ms
         self.deliveries += 1
 
     def renew(self, deadline_ms: int) -> None:
-        """Keep it for longer."""
+        """Extend the lock."""
         self.deadline_ms = deadline_ms
 
     def become(self, state: DeliveryState) -> None:
-        """It is not acquired any more."""
+        """Change to a state other than ACQUIRED."""
         self.state, self.member_id, self.pending = state, None, None
 
     def wait(self, state: DeliveryState | None) -> None:
-        """It gets this state once that is written; None: it keeps the one it has."""
+        """The run gets this state once it is written. None: the run keeps its state."""
         self.pending = state
 
     def cut_at(self, offset: int) -> Run:
-        """Leave the offsets from this one on to a new run."""
+        """Move the offsets from this one on into a new run, and return that."""
         rest = Run(offset, self.last, self.state, self.deliveries, self.batch_size)
         rest.member_id, rest.deadline_ms, rest.pending = self.member_id, self.deadline_ms, self.pending
         self.last = offset - 1
         return rest
 
     def takes(self, other: Run) -> bool:
-        """Whether the run behind it says the same, and nobody holds either: then it takes its offsets over."""
+        """Take over the offsets of the next run, if both are in the same state and not acquired. Returns whether that
+        happened."""
         if self.state != other.state or self.state is ACQUIRED:
             return False
         if self.state is AVAILABLE and self.deliveries != other.deliveries:
@@ -142,19 +143,19 @@ class Run:
 
 
 class SharePartition:
-    """The records in flight. start: where the group begins; batches: what the share coordinator knows beyond it."""
+    """The records in flight. start: where the group begins; batches: the share coordinator's state from there on."""
 
     def __init__(self, start: int, batches: Iterable[StateBatch] = ()) -> None:
         self.start = start
         self._runs: list[Run] = []
-        """In order and without holes, from `start` to `end`."""
+        """The offsets from `start` to `end`, in order and without holes."""
         self._deadlines: list[int] = []
-        """A heap with the deadline of every acquired run, and of some that are not acquired any more."""
+        """A heap with the deadlines of all acquired runs, and of some that are no longer acquired."""
         self._queued: list[StateBatch] = []
         self._tickets: list[int] = []
         self._last_ticket = 0
         self._writing: dict[int, list[Span]] = {}
-        """The spans of the acknowledgements that are not written yet, by ticket."""
+        """By ticket: the spans of the acknowledgements that are not written yet."""
         self._is_writing = False
         for batch in batches:
             if batch.last >= start:
@@ -163,7 +164,7 @@ class SharePartition:
 
     def _load(self, batch: StateBatch) -> None:
         first = max(batch.first, self.start)
-        if first > self.end + 1:  # nothing is known of these: they were acquired, and not acknowledged
+        if first > self.end + 1:  # offsets without a stored state: they were acquired, but not acknowledged
             self._runs.append(Run(self.end + 1, first - 1, AVAILABLE, 0, first - self.end - 1))
         state = ARCHIVED if batch.state == DeliveryState.ARCHIVING else DeliveryState(batch.state)
         self._runs.append(Run(first, batch.last, state, batch.deliveries, batch.last - first + 1))
@@ -186,18 +187,18 @@ class SharePartition:
         return not self._is_writing and not self._queued
 
     def next_offset(self, limits: Limits) -> int | None:
-        """Where to read what could be acquired now; None if nothing can."""
+        """The offset where records that can be acquired now begin; None if there are none."""
         for run in self._runs:
             if run.state is AVAILABLE:
                 return run.first
         return self.end + 1 if self.in_flight < limits.max_in_flight else None
 
     def deadline_ms(self) -> int | None:
-        """When `expire` is due; may be too early."""
+        """When `expire` is due, or earlier; None if nothing is acquired."""
         return self._deadlines[0] if self._deadlines else None
 
     def states(self) -> Iterator[tuple[int, DeliveryState, int, str | None]]:
-        """Of each offset in flight: the offset, its state, its deliveries, and the member that holds it."""
+        """For each offset in flight: the offset, its state, its deliveries, and the member that has acquired it."""
         for run in self._runs:
             for offset in range(run.first, run.last + 1):
                 yield offset, run.state, run.deliveries, run.member_id
@@ -213,7 +214,7 @@ class SharePartition:
         now_ms: int,
         aborted: Sequence[Span] = (),
     ) -> list[Acquired]:
-        """Acquire what was read at `next_offset`: whole batches of the log. Those in `aborted` are archived."""
+        """Acquire records of the `batches` that were read at `next_offset`. Those in `aborted` are archived."""
         if not batches:
             return []
         self._extend(batches, wish, limits)
@@ -244,7 +245,7 @@ class SharePartition:
         return found
 
     def _extend(self, batches: Sequence[Span], wish: Wish, limits: Limits) -> None:
-        """Take offsets that were never delivered into flight, as many as may be: whole batches."""
+        """Take offsets that were never delivered into flight: as many whole batches as the limits allow."""
         first = end = self.end + 1
         most = min(limits.max_in_flight - self.in_flight, wish.max_records)
         for _, last in batches:
@@ -254,7 +255,7 @@ class SharePartition:
             self._runs.append(Run(first, end - 1, AVAILABLE, 0, end - first))
 
     def _drop_unused(self, found: list[Acquired]) -> None:
-        """What was taken into flight and not acquired after all is as if it never was."""
+        """Remove the offsets that were taken into flight, but then not acquired."""
         while self._runs and self._runs[-1].state is AVAILABLE and not self._runs[-1].deliveries:
             run = self._runs[-1]
             if run.last <= self._known_end(found):
@@ -262,14 +263,14 @@ class SharePartition:
             self._runs.pop()
 
     def _known_end(self, found: list[Acquired]) -> int:
-        """The last offset that somebody has, had, or that is archived."""
+        """The last offset that was ever acquired or archived."""
         known = found[-1].last if found else self.start - 1
         return next((run.last for run in reversed(self._runs) if run.state is not AVAILABLE or run.deliveries), known)
 
     @staticmethod
     def _most(run: Run, limits: Limits) -> tuple[int, bool]:
-        """How many records of a run may be delivered together, and whether that is fewer than all because one of them
-        may be the reason why they were delivered so often."""
+        """How many records of a run may be delivered together, and whether the number is reduced because one of the
+        records may be bad: it may be the reason why the run was delivered so often."""
         from_deliveries = -(-limits.max_deliveries // 2)
         if run.deliveries < from_deliveries:
             return run.size, False
@@ -304,11 +305,11 @@ class SharePartition:
     # ---- acknowledging
 
     def acknowledge(self, member_id: str, told: Sequence[Acknowledgement], limits: Limits, now_ms: int) -> int | None:
-        """Mark what a member acknowledges, all of it or nothing; the ticket that `written` names, None if nothing has
-        to be written.
+        """Mark the records that a member acknowledges: all of them, or none. Returns the ticket of the acknowledgement,
+        as in `Write.tickets`; None if nothing has to be written.
 
-        Raises INVALID_REQUEST for records that are not in flight; INVALID_RECORD_STATE for those that the member has
-        not acquired, or not any more.
+        Raises INVALID_REQUEST for records that are not in flight, INVALID_RECORD_STATE for records that the member
+        has not acquired, or no longer holds.
         """
         spans = list(self._spans(told))
         for first, last, _ in spans:
@@ -332,7 +333,7 @@ class SharePartition:
         return self._last_ticket
 
     def _spans(self, told: Sequence[Acknowledgement]) -> Iterator[tuple[int, int, int]]:
-        """First offset, last offset and type, of what is at or behind `start`."""
+        """First offset, last offset and type of each span, from `start` on."""
         before = self.start - 1
         for first, last, types in told:
             if last < self.start:
@@ -373,17 +374,17 @@ class SharePartition:
                 raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "Member is not the owner of batch record")
 
     def release(self, member_id: str, limits: Limits) -> bool:
-        """The member is gone: what it holds is available again; whether there was anything."""
+        """The member is gone: release its records. Returns whether there were any."""
         return self._give_up([run for run in self._runs if run.member_id == member_id], limits)
 
     def expire(self, limits: Limits, now_ms: int) -> bool:
-        """What was held for too long is available again; whether there was anything."""
+        """Release the records whose locks have ended. Returns whether there were any."""
         while self._deadlines and self._deadlines[0] <= now_ms:
             heappop(self._deadlines)
         return self._give_up([run for run in self._runs if run.state is ACQUIRED and run.deadline_ms <= now_ms], limits)
 
     def _give_up(self, runs: list[Run], limits: Limits) -> bool:
-        """Acknowledgements on their way are left to `written`."""
+        """Release acquired runs. Those with a pending acknowledgement are left to `written`."""
         changed = False
         for run in runs:
             if run.state is ACQUIRED and run.pending is None:
@@ -397,7 +398,7 @@ class SharePartition:
     # ---- writing
 
     def take_write(self) -> Write | None:
-        """What is to be written next; None while something is being written, or if there is nothing."""
+        """Begin the next write; None if a write is in progress, or nothing is queued."""
         if self._is_writing or not self._queued:
             return None
         self._is_writing = True
@@ -407,8 +408,8 @@ class SharePartition:
         return Write(self.start, complete, batches, tickets)
 
     def written(self, write: Write, limits: Limits, now_ms: int, *, done: bool) -> None:
-        """A write has succeeded, and its acknowledgements take effect; or it has not, and the records stay acquired,
-        unless they have been for too long."""
+        """End a write. If it succeeded (`done`), its acknowledgements take effect. Otherwise the records stay acquired,
+        unless their locks have ended."""
         self._is_writing = False
         for ticket in write.tickets:
             for first, last in self._writing.pop(ticket):
@@ -426,8 +427,8 @@ class SharePartition:
     # ---- the log
 
     def cut_start(self, log_start: int) -> bool:
-        """The log has been deleted up to this offset: what nobody holds before it is archived; whether there was
-        anything."""
+        """The log has been deleted below this offset: archive the available records there. Returns whether anything
+        changed."""
         if log_start <= self.start:
             return False
         if log_start > self.end + 1 and not any(run.state is ACQUIRED for run in self._runs):
@@ -445,11 +446,11 @@ class SharePartition:
     # ---- runs
 
     def _at(self, offset: int) -> int:
-        """The index of the run with this offset, or of the first one behind it."""
+        """The index of the run with this offset, or of the first run after it."""
         return bisect_left(self._runs, offset, key=_last)
 
     def _split(self, first: int, last: int) -> list[Run]:
-        """The runs of exactly these offsets, as far as they are in flight."""
+        """The runs with exactly these offsets, as far as they are in flight; splits runs at the edges."""
         at = self._at(first)
         found = []
         while at < len(self._runs) and self._runs[at].first <= last:
@@ -465,7 +466,7 @@ class SharePartition:
         return found
 
     def _settle(self) -> None:
-        """Join equal neighbours, and move the start behind what is acknowledged or archived."""
+        """Join equal neighbours, and move the start past what is acknowledged or archived."""
         joined: list[Run] = []
         for run in self._runs:
             if not joined and run.state in TERMINAL:

@@ -1,7 +1,6 @@
-"""Asks the coordinators of share partitions, on whichever broker they are: for their leaders, and for the group
-coordinator.
+"""Calls the coordinators of share partitions, on any broker, for partition leaders and for the group coordinator.
 
-A coordinator on this broker is called directly. Errors that may pass are tried again for a while.
+A coordinator on this broker is called directly. After an error that may pass, the call is retried a few times.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ PASSING = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-"""Errors after which the coordinator is looked for again."""
+"""Errors after which the coordinator is looked up again."""
 AT_ONCE = 100
-"""The most share partitions that one call asks about at a time."""
+"""The most share partitions for which one call has requests in progress at a time."""
 
 
 class LoadedState(NamedTuple):
-    """What a leader begins with. start: UNINITIALIZED if it has to find the start itself."""
+    """The state with which a leader begins. start: UNINITIALIZED if the leader has to find the start itself."""
 
     state_epoch: int
     start: int
@@ -53,7 +52,7 @@ class LoadedState(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Where a share partition stands; start: UNINITIALIZED if nobody knows."""
+    """The position of a share group in a partition. start: UNINITIALIZED if it is not known."""
 
     start: int = UNINITIALIZED
     leader_epoch: int = 0
@@ -64,7 +63,7 @@ class Persister:
     """Finds the coordinator of each share partition in the metadata.
 
     - create_topic: creates `__share_group_state` unless it exists. Raises KafkaError.
-    - timeout_ms: returns how long a coordinator has time for an answer.
+    - timeout_ms: returns how long to wait for a coordinator's answer.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Persister:
         await _all(commands, self._initialize)
 
     async def delete(self, group_id: str, topic_id: bytes, partitions: Sequence[int]) -> None:
-        """Forget the state of share partitions of a topic. A topic that is gone has none."""
+        """Delete the state of share partitions of a topic. Does nothing for a topic that was deleted."""
         try:
             await _all([Delete(ShareKey(group_id, topic_id, index)) for index in partitions], self._delete)
         except KafkaError as refusal:
@@ -101,7 +100,7 @@ class Persister:
                 raise
 
     async def summaries(self, keys: Sequence[ShareKey]) -> list[Summary | KafkaError]:
-        """Where each share partition stands, or why that is not known."""
+        """The summary of each share partition, or why it is not known."""
 
         async def ask(key: ShareKey) -> Summary | KafkaError:
             try:
@@ -117,7 +116,7 @@ class Persister:
     # ---- for the leaders of share partitions
 
     async def read(self, key: ShareKey, leader_epoch: int) -> LoadedState:
-        """The state to begin with. Raises KafkaError: as `commands.Read` says, or if nobody answers."""
+        """The state for a new leader. Raises the KafkaErrors of `commands.Read`, or one if no coordinator answers."""
 
         async def here() -> LoadedState:
             state = await self._coordinator.read(Read(key, leader_epoch), self._timeout_ms())
@@ -144,7 +143,8 @@ class Persister:
         )
 
     async def write(self, command: Write) -> None:
-        """Return when the change is durable. Raises KafkaError as `commands.Write` says, or if nobody answers."""
+        """Return when the change is durable. Raises the KafkaErrors of `commands.Write`, or one if no coordinator
+        answers."""
         key, rpc = command.key, write_share_group_state
         row = rpc.PartitionData(
             partition=key.partition,
@@ -229,7 +229,8 @@ class Persister:
         request: Any,
         read: Callable[[Any], T],
     ) -> T:
-        """The answer of the coordinator: by `here`, or by the API's row for the share partition, as `read` reads it."""
+        """The coordinator's answer: the result of `here` if it is on this broker; otherwise the API's row for the share
+        partition, converted by `read`."""
         pause_s = FIRST_PAUSE_S
         for left in reversed(range(TRIES)):
             try:
@@ -250,7 +251,10 @@ class Persister:
         topic = self._image().topic(SHARE_STATE_TOPIC)
         leader = -1 if topic is None else topic.partitions[self._coordinator.partition_for(key.text)].leader
         if leader < 0:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the partition that keeps the state has no leader")
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"the partition of {SHARE_STATE_TOPIC} for this share partition has no leader",
+            )
         return leader
 
     async def _ask_there(self, key: ShareKey, api: str, request: Any, read: Callable[[Any], T]) -> T:
@@ -265,11 +269,13 @@ class Persister:
                     if row.error_code:
                         raise KafkaError(ErrorCode(row.error_code), row.error_message)
                     return read(row)
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"broker {node_id} did not name the share partition")
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"broker {node_id} did not include the share partition in its response"
+        )
 
 
 def _nothing(_row: Any) -> None:
-    """The row says only that it was done."""
+    """Ignore the row: without an error, it only confirms."""
 
 
 async def _all(commands: Sequence[Any], do: Callable[[Any], Awaitable[None]]) -> None:

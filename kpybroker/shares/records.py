@@ -1,7 +1,7 @@
 """Records of `__share_group_state` in Kafka's schema: snapshots and updates of share partitions.
 
-A snapshot has the whole state of a share partition, and a null value deletes it. An update has what has changed since;
-all updates of a share partition have the same key, so the log must never be compacted.
+A snapshot has the whole state of a share partition; a null value deletes the state. An update has the changes since
+then. All updates of a share partition have the same key, so the log must never be compacted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kpybroker.wire.stored import share_state as stored
 from kpybroker.wire.stored.prefixed import build_stored, parse_stored, prefix_of
 
 SNAPSHOT, UPDATE = 0, 1
-"""The known kinds of key; later kinds have no effect here."""
+"""The known kinds of keys. Records with keys of later kinds have no effect."""
 
 
 def snapshot_record(key: ShareKey, state: ShareState, now_ms: int) -> Stored:
@@ -63,7 +63,7 @@ def tombstone(key: ShareKey, now_ms: int) -> Stored:
 
 
 def kind_of(record: Stored) -> int:
-    """SNAPSHOT or UPDATE, or another number for a record without effect. Raises Damage."""
+    """SNAPSHOT, UPDATE, or another number for a record that has no effect. Raises Damage."""
     return -1 if record.key is None else prefix_of(record.key)
 
 
@@ -101,7 +101,7 @@ def read_update(record: Stored) -> tuple[int, int, int, tuple[StateBatch, ...]] 
 
 
 def check_record(record: Stored) -> None:
-    """Read a record as a replay does. Raises Damage if a replay could not."""
+    """Raises Damage if a replay could not read the record."""
     kind = kind_of(record)
     if kind in (SNAPSHOT, UPDATE):
         read_key(record)
@@ -125,6 +125,6 @@ def _batches(told: Iterable[stored.StateBatch]) -> tuple[StateBatch, ...]:
     found = []
     for each in told:
         if each.first_offset > each.last_offset or each.delivery_state not in STORED_STATES:
-            raise Damage(f"a batch of states that cannot be: {each}")
+            raise Damage(f"an impossible batch of delivery states: {each}")
         found.append(StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count))
     return tuple(found)

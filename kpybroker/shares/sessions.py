@@ -1,6 +1,7 @@
-"""Share sessions (KIP-932): which partitions each member fetches. They are memory of one broker.
+"""Share sessions (KIP-932): which partitions each member fetches. They exist only in the memory of one broker.
 
-A session belongs to the connection that opened it, and ends with it. Fetches and acknowledgements count the same epoch.
+A session belongs to the connection that opened it, and ends with that connection. ShareFetch and ShareAcknowledge
+requests both advance its epoch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from kpybroker.topics import TopicIdPartition
 
 OPENING, CLOSING = 0, -1
 LOOKED_AT_ONCE = 500
-"""The most partitions that one fetch looks at: some ten milliseconds."""
+"""The most partitions that one fetch checks, in about ten milliseconds."""
 LAST_EPOCH = (1 << 31) - 1
 
 
@@ -39,29 +40,30 @@ class ShareSession:
         """Partitions that no response has named yet."""
 
     def add(self, places: Sequence[TopicIdPartition]) -> None:
-        """Fetch these, too."""
+        """Add partitions to the session."""
         new = [place for place in places if place not in self.places]
         self.places.update(dict.fromkeys(new))
         self.unanswered.update(new)
 
     def answered(self, places: Iterable[TopicIdPartition]) -> None:
-        """A response names these."""
+        """A response includes these partitions."""
         self.unanswered.difference_update(places)
 
     def forget(self, places: Iterable[TopicIdPartition]) -> None:
-        """Do not fetch these any more."""
+        """Remove partitions from the session."""
         for place in places:
             self.places.pop(place, None)
             self.unanswered.discard(place)
 
     def advance(self) -> None:
-        """A request has been taken."""
+        """Count an accepted request."""
         self.epoch = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
 
     def in_turn(self) -> list[TopicIdPartition]:
-        """The partitions that this fetch looks at, in its order: each is first in its turn.
+        """The partitions that this fetch checks, in order. The first one rotates from fetch to fetch.
 
-        Of more than LOOKED_AT_ONCE partitions, each fetch looks at the next ones: a look is one step of the loop.
+        A check of all partitions is one step of the event loop. If there are more than LOOKED_AT_ONCE, each fetch
+        checks only that many, and the next fetch continues after them.
         """
         places = list(self.places)
         if not places:
@@ -82,8 +84,8 @@ class ShareSessions:
         return len(self._sessions)
 
     def open(self, key: SessionKey, connection: int, most: int) -> ShareSession:
-        """A new session, in place of the member's earlier one; an earlier one on the connection does not end with it
-        any more. Raises SHARE_SESSION_LIMIT_REACHED."""
+        """Open a session, in place of the member's earlier one. If the connection already has a session, that one no
+        longer ends with the connection. Raises SHARE_SESSION_LIMIT_REACHED."""
         if key not in self._sessions and len(self._sessions) >= most:
             raise KafkaError(
                 ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"this broker has {most} share sessions, which is the limit"
@@ -93,7 +95,7 @@ class ShareSessions:
         return session
 
     def resume(self, key: SessionKey, epoch: int) -> ShareSession:
-        """The session of a request, which counts. Raises SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH."""
+        """The session of a request; advances its epoch. Raises SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH."""
         session = self._sessions.get(key)
         if session is None:
             raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
@@ -112,7 +114,7 @@ class ShareSessions:
         return session
 
     def closed(self, connection: int) -> ShareSession | None:
-        """A connection was closed, and its session with it; None if it had none."""
+        """A connection was closed: end its session, and return it; None if it had none."""
         session = self._by_connection.get(connection)
         return None if session is None else self.close(session.key)
 
@@ -121,7 +123,7 @@ class ShareSessions:
         return any(key.group_id == group_id for key in self._sessions)
 
     def clear(self) -> list[ShareSession]:
-        """End all sessions."""
+        """End all sessions, and return them."""
         ended = list(self._sessions.values())
         self._sessions.clear()
         self._by_connection.clear()

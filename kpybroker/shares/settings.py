@@ -1,4 +1,4 @@
-"""What the leader of share partitions takes from the settings of the broker and of the group, at each use."""
+"""The settings for leaders of share partitions, from the broker and the group. They are read at each use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kpybroker.shares.partition import Limits
 
 @dataclass(frozen=True, slots=True)
 class LeaderSettings:
-    """The broker's settings for leaders of share partitions: defaults for groups, and the limits of their own."""
+    """The broker's settings for leaders of share partitions: defaults for groups, and limits for values of groups."""
 
     share_delivery_count_limit: int = setting("group.share.delivery.count.limit")
     share_min_delivery_count_limit: int = setting("group.share.min.delivery.count.limit")
@@ -37,12 +37,12 @@ class GroupRules(NamedTuple):
 
     @property
     def is_committed(self) -> bool:
-        """Only records of committed transactions are delivered."""
+        """Whether records of transactions are delivered only once these have committed."""
         return self.share_isolation_level == "read_committed"
 
 
 def rules_of(image: Image, settings: LeaderSettings, group_id: str) -> GroupRules:
-    """The settings in force for a group."""
+    """The effective settings of a group."""
     lock_ms = number_of(
         image,
         group_id,

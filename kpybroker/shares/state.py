@@ -1,4 +1,4 @@
-"""The state of one share partition, as its coordinator keeps it: a value, and how records change it."""
+"""The state of one share partition, as its coordinator keeps it: a value, and how records change the value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from kpybroker.shares.batches import StateBatch, merged
 
 UNINITIALIZED = -1
-"""A start offset that is not known yet: the leader finds it by share.auto.offset.reset. In an update: as before."""
+"""A start offset that is not known yet: the leader finds it by share.auto.offset.reset. In an update: the start offset
+does not change."""
 NO_COUNT = -1
 NO_EPOCH = -1
 """In a request: the epoch is not checked."""
@@ -16,12 +17,12 @@ NO_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class ShareState:
-    """What a ShareSnapshot record says.
+    """The contents of a ShareSnapshot record.
 
-    - state_epoch: the epoch of the group that initialized the state; an earlier one may not write.
-    - leader_epoch: the latest leader of the partition that has read the state; an earlier one may neither read nor
-      write.
-    - start: the first offset that is not acknowledged or archived, or UNINITIALIZED.
+    - state_epoch: the group epoch at which the state was initialized; writes with an earlier epoch are refused.
+    - leader_epoch: the epoch of the latest partition leader that has read the state; earlier leaders may neither read
+      nor write it.
+    - start: the first offset that is neither acknowledged nor archived, or UNINITIALIZED.
     - complete_count: how many offsets from `start` on are acknowledged or archived, or NO_COUNT.
     """
 
@@ -37,7 +38,8 @@ class ShareState:
     def updated(
         self, leader_epoch: int, start: int, complete_count: int, told: Iterable[StateBatch] = ()
     ) -> ShareState:
-        """The state after an update: batches are merged into the known ones, and those below the start are dropped."""
+        """The state after an update. Its batches (`told`) are merged into the known ones; batches below the start are
+        dropped."""
         new_start = self.start if start == UNINITIALIZED else start
         return replace(
             self,
@@ -48,12 +50,12 @@ class ShareState:
         )
 
     def as_snapshot(self, now_ms: int) -> ShareState:
-        """The same state, to be written whole."""
+        """The same state, for a snapshot record."""
         return replace(self, snapshot_epoch=self.snapshot_epoch + 1, written_ms=now_ms)
 
 
 def initialized(known: ShareState | None, state_epoch: int, start: int, now_ms: int) -> ShareState:
-    """The state that a group coordinator begins, in place of an earlier one."""
+    """The state that a group coordinator initializes, in place of an earlier one."""
     return ShareState(
         snapshot_epoch=0 if known is None else known.snapshot_epoch + 1,
         state_epoch=state_epoch,

@@ -47,7 +47,7 @@ def kpybroker_cluster() -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="session")
 def kpybroker_secure() -> Iterator[BrokerProcess]:
-    """A broker for the session with TLS, a login and ACLs; `.client` has what each client library needs.
+    """A broker for the session with TLS, a login and ACLs; `.client` has the settings for each client library.
 
     Otherwise like `kpybroker`. Needs the package cryptography (`pip install 'kpybroker[tls]'`).
     """

@@ -166,7 +166,7 @@ def _ready_of(process: subprocess.Popen[bytes], output: BrokerOutput) -> _Ready:
         return _Ready(ready[1], None if ready[3] is None else SecureClient.of(Path(ready[3])))
     code = process.wait(STOP_TIMEOUT_S)
     output_text = output.since({}) or "it wrote nothing"
-    if code == _MISUSED:  # one line, which refers to options of the command line
+    if code == _MISUSED:  # the error is one line, which refers to command-line options
         output_text = output_text.removeprefix("kpybroker: ").replace("--set: ", "").replace("--set ", "")
     raise BrokerStartError(f"kpybroker {_how_it_ended(code)}: {output_text}")
 

@@ -1,1 +1,1 @@
-"""The transaction coordinator: transactional ids, what they write to, and the markers that end a transaction."""
+"""The transaction coordinator: transactional ids, the partitions of their transactions, and the end markers."""

@@ -65,9 +65,9 @@ class TransactionsClient:
         *,
         add: bool,
     ) -> Told:
-        """NONE for each partition that belongs to the transaction; with `add`, it belongs to it from now on.
+        """An error code for each partition: NONE if it belongs to the transaction; with `add`, it is added first.
 
-        Other codes come from the coordinator: TRANSACTION_ABORTABLE (it does not belong to it),
+        Other codes come from the coordinator: TRANSACTION_ABORTABLE (the partition does not belong to it),
         INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and NETWORK_EXCEPTION if its answer was lost.
 
@@ -140,7 +140,7 @@ class TransactionsClient:
                 _settle(waiting.popleft(), {}, ErrorCode.NETWORK_EXCEPTION)
 
     async def _ask_broker(self, node_id: int, asked: list[Question]) -> None:
-        """Send at most one question for each transactional id, since the response identifies questions by it; the
+        """Send at most one question for each transactional id, because the response identifies questions by the id. The
         others wait."""
         first: dict[str, Question] = {}
         for question in asked:

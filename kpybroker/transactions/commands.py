@@ -20,7 +20,7 @@ class ProducerIdWanted:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """A producer starts, or continues after an error; answered with (producer id, epoch), or ProducerIdWanted.
+    """A producer starts, or continues after an error. Answered with (producer id, epoch), or ProducerIdWanted.
 
     Raises INVALID_TRANSACTION_TIMEOUT; PRODUCER_FENCED if a newer producer has taken its place; CONCURRENT_TRANSACTIONS
     also while a transaction of its predecessor is aborted.
@@ -46,7 +46,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Whether the transaction has these partitions; answered with those that it lacks. Raises the same errors as
+    """Check whether the transaction has these partitions. Answered with the missing ones. Raises the same errors as
     AddPartitions."""
 
     transactional_id: str

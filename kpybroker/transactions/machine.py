@@ -1,8 +1,8 @@
 """The transactions of one partition of `__transaction_state`: a Machine (`machine/contract.py`).
 
 Hard state is one Transaction for each transactional id. Soft state is `last_epoch`, the decided transactions whose
-markers are already being sent, and the times to look for transactions that time out: a new coordinator starts all of it
-anew.
+markers are already being sent, and the times to look for transactions that time out: a new coordinator starts without
+any of it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class TransactionMachine:
         return outcome
 
     def apply(self, record: Stored) -> None:
-        """Apply one record to the state. Raises Damage if it cannot be read: a transaction would be lost."""
+        """Apply one record to the state. Raises Damage if the record cannot be read: a transaction would be lost."""
         transactional_id = records.read_id(record)
         if transactional_id is None:
             return
@@ -217,7 +217,7 @@ class TransactionMachine:
     def _end(self, ticket: Any, command: End, now: Moment) -> Outcome:
         known = self._known(command.transactional_id)
         is_v2 = command.client_version >= V2
-        if is_v2 and known.is_ending:  # comes first: its id may be changing
+        if is_v2 and known.is_ending:  # checked first, because the producer id may be changing
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         repeats = is_v2 and not known.is_used_up and _is_repeated(known, command)
         if (known.producer_id != command.producer_id and not repeats) or (known.is_used_up and not known.is_ending):
@@ -306,8 +306,7 @@ class TransactionMachine:
         return since_ms + known.timeout_ms < now.steady_ms
 
     def _has_just_ended(self, known: Transaction, now: Moment) -> bool:
-        """Whether the previous transaction has just ended. If it ended before the replay, that is unknown, and assumed
-        to be so."""
+        """Whether the previous transaction has just ended; also if it ended at an unknown time before the replay."""
         assert self._loaded is not None, "this is a decision"
         return now.steady_ms - self.rested.get(known.transactional_id, self._loaded.steady_ms) < OVERTAKEN_MS
 
@@ -324,8 +323,8 @@ def _decides(record: Stored) -> bool:
 
 
 def _is_repeated(known: Transaction, command: End) -> bool:
-    """Whether this EndTxn 5 was already executed: the epoch that it asks for was reached, perhaps with a new producer
-    id."""
+    """Whether this EndTxn v5 has already been executed: the transaction has the epoch that follows it, perhaps with a
+    new producer id."""
     if known.state not in AT_REST or known.state is TransactionState.EMPTY:
         return False
     if known.producer_id == command.producer_id:

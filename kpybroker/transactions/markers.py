@@ -47,7 +47,7 @@ class Job:
         """Partitions that had a later epoch of the producer; each is logged once."""
 
     def marker(self, places: list[TopicPartition]) -> write_txn_markers.WritableTxnMarker:
-        """The marker for these partitions."""
+        """The marker, to be written to these partitions."""
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, index in places:
             topics[topic].append(index)
@@ -83,7 +83,7 @@ class Markers:
         self._write_here = write_here
         self._jobs: dict[tuple[int, str], Job] = {}
         self._waiting: defaultdict[int, deque[tuple[Job, TopicPartition]]] = defaultdict(deque)
-        """By the broker that leads the partition."""
+        """The markers to send, by the broker that leads the partition."""
         self._sending: dict[int, asyncio.Task[None]] = {}
         self._later: list[tuple[Job, TopicPartition]] = []
         self._timer: asyncio.TimerHandle | None = None

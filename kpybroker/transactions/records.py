@@ -16,7 +16,7 @@ from kpybroker.wire.stored.prefixed import build_stored, parse_stored, prefix_of
 from kpybroker.wire.stored.transaction import PartitionsSchema, TransactionLogKey, TransactionLogValue
 
 TRANSACTION_KEY = 0
-"""The only known kind of key; later kinds have no effect here."""
+"""The only known kind of key. Records with keys of later kinds have no effect."""
 
 
 def record_of(transaction: Transaction, level: int) -> Stored:
@@ -82,7 +82,7 @@ def read(transactional_id: str, record: Stored) -> Transaction | None:
 
 
 def check_record(record: Stored) -> None:
-    """Read a record as a replay does. Raises Damage if a replay could not."""
+    """Raises Damage if a replay could not read the record."""
     transactional_id = read_id(record)
     if transactional_id is not None:
         read(transactional_id, record)

@@ -66,12 +66,12 @@ class Transaction:
 
     @property
     def is_exhausted(self) -> bool:
-        """The next epoch needs another producer id."""
+        """Whether the next epoch needs another producer id."""
         return self.producer_epoch >= LAST_EPOCH
 
     @property
     def is_used_up(self) -> bool:
-        """It has the epoch above the last one, which no client has: the next producer gets another id."""
+        """Whether the epoch is the one above LAST_EPOCH, which no client gets: the next producer gets another id."""
         return self.producer_epoch > LAST_EPOCH
 
     @property

@@ -17,9 +17,9 @@ NEVER = 1 << 15
 FEW = 1000
 """The most elements of a request about a few items; it is parsed and processed at once."""
 MANY = 25_000
-"""... about the partitions that one client writes to, or the members of one group."""
+"""The most elements of a request about the partitions to which one client writes, or the members of one group."""
 PARTITIONS = 100_000
-"""... about as many partitions, topics or groups as a large cluster has."""
+"""The most elements of a request about as many partitions, topics or groups as a large cluster has."""
 
 
 class Audience(Enum):
@@ -72,7 +72,7 @@ class Api(NamedTuple):
     """The first version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599), for requests that are under the
     quota of controller mutations."""
     brokers_from: int | None = None
-    """The first version that only brokers send, of an API for clients."""
+    """For an API of clients: the first version that only brokers send."""
     carries_bytes: bool = False
     """Whether its requests carry records, or another request: they may be as large as socket.request.max.bytes, and
     their payload is not copied out of the frame."""

@@ -1,5 +1,4 @@
-"""Caches the parsed requests of one connection: clients send the same requests again, except for the records or the
-offset.
+"""Caches the parsed requests of one connection: clients repeat their requests, with other records or another offset.
 
 A frame with the same bytes as an earlier one, except for known fields, is not parsed again: the earlier request is
 returned with these fields changed. This is safe because a request has been processed before the next one of the
@@ -23,7 +22,7 @@ LEARNT_BYTES = 512
 KNOWN_LIMIT = 32
 """The most cached requests of a connection: a producer sends to this many partitions in turn."""
 CHANCES = 16
-"""How often a connection's Fetch is cached: if its form always changes, caching is not worth it."""
+"""How often a connection's Fetch is cached: if its form changes each time, caching is not worthwhile."""
 _NO_TAGS = b"\0\0\0"
 """The bytes after the records: the empty tagged fields of the partition, the topic and the request."""
 

@@ -18,7 +18,7 @@ from kpybroker.wire.codec.primitives import write_uvarint
 from kpybroker.wire.rpc import fetch, produce
 
 MARK = 0xF7A5_C3E1_9B8D_F6D4 - (1 << 64)
-"""Not valid UTF-8, so it is in no name; that it is in no topic id is checked."""
+"""Not valid UTF-8, so no name contains it. Whether a topic id contains it is checked."""
 SHORT_MARK = MARK >> 32
 MARK_BYTES = Struct(">q").pack(MARK)
 SHORT_MARK_BYTES = Struct(">i").pack(SHORT_MARK)
@@ -90,7 +90,7 @@ class Fetched(NamedTuple):
 
 
 def fetch_form(topic: str, topic_id: bytes, index: int, version: int, *, committed: bool) -> FetchForm | None:
-    """None if the marks cannot be distinguished from other bytes, or the version is not flexible."""
+    """The form; None if the marks cannot be distinguished from other bytes, or the version is not flexible."""
     if version < FETCH.flexible:
         return None
     row = fetch.PartitionData(

@@ -90,7 +90,7 @@ class Disk(Protocol):
         """Like pwritev, on a thread of the file's device."""
 
     def separate(self, path: str) -> None:
-        """Give the files below `path` threads of their own, so that waiting for their device delays no other."""
+        """Give the files below `path` separate threads, so that waiting for their device does not delay other files."""
 
     def device(self, path: str) -> Device:
         """The state of the device that `path` is on."""
@@ -110,11 +110,11 @@ class Disk(Protocol):
         """Names in a directory, sorted."""
 
     def mkdir(self, path: str) -> None:
-        """Create a directory and its parents; no error if it exists. Other users than owner and group may not read it,
-        nor files that are created."""
+        """Create a directory and its parents; no error if it exists. Only owner and group may read it, and files that
+        are created."""
 
     def hide(self, path: str) -> None:
-        """Take from other users than owner and group what rights they have. Raises OSError."""
+        """Remove the rights of users other than owner and group. Raises OSError."""
 
     def rename(self, old: str, new: str) -> None:
         """Replace atomically."""

@@ -15,7 +15,7 @@ class ReadBuffer(bytearray):
 
 
 class ReadBuffers:
-    """The buffers that were given back, the latest last, since it is still in the processor's cache."""
+    """The buffers that were given back. The latest one is reused first: it is still in the processor's cache."""
 
     def __init__(self) -> None:
         self._free: list[ReadBuffer] = []

@@ -1,8 +1,8 @@
-"""Measures for each directory how quick its writes are, how much is queued for it, and for how long it has not
-answered.
+"""Measures for each directory how fast its writes are, how many bytes are queued for it, and for how long its device
+has not answered.
 
 A write into the page cache takes microseconds until the kernel makes it wait for the device. From then on, writes go to
-a thread until they have been quick for a while.
+a thread until they have been fast for a while.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextlib import contextmanager
 log = logging.getLogger(__name__)
 
 SLOW_WRITE_S = 0.05
-"""A write that takes this much longer than copying its bytes had to wait for the device."""
+"""A write that takes this much longer than the copying of its bytes had to wait for the device."""
 COPIED_BYTES_PER_S = 500_000_000
 """The least rate at which bytes are copied into the page cache."""
 QUICK_AFTER_S = 5.0
-"""How long writes must have been quick; doubled with each relapse."""
+"""How long writes must have been fast before they return to the loop; doubled with each relapse."""
 QUICK_AFTER_MAX_S = 320.0
 QUEUED_BYTES_MAX = 32 << 20
 """With this much queued, a slow device takes no more appends."""
@@ -43,13 +43,13 @@ class Device:
         self.path = path
         self._is_apart = is_apart
         self.is_slow = False
-        """Writes go to a thread."""
+        """Whether writes go to a thread."""
         self.queued_bytes = 0
         """The bytes that threads are writing or will write."""
         self._slow_at_s = -QUICK_AFTER_MAX_S
         self._quick_after_s = QUICK_AFTER_S
         self._under_way: dict[int, None] = {}
-        """The writes and syncs that somebody waits for, in the order in which they began."""
+        """The writes and syncs for which somebody waits, in the order in which they began."""
         self._works = 0
         self._oldest_since_ms = 0
 
@@ -83,7 +83,7 @@ class Device:
 
     @contextmanager
     def working(self, clock_ms: Callable[[], int]) -> Iterator[None]:
-        """From `begin` to `end`."""
+        """Call `begin` and `end` around a write or sync."""
         work = self.begin(clock_ms())
         try:
             yield

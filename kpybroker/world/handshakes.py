@@ -1,7 +1,7 @@
-"""The handshakes of a listener with TLS: how many are under way, and whose turn it is.
+"""The handshakes of a listener with TLS: how many are in progress, and which one is next.
 
-A handshake costs about a millisecond, and a client can have the server begin one with a few hundred bytes. So they get
-a few milliseconds in a turn of the loop, by turns among addresses.
+A handshake costs about a millisecond, and a client can make the server begin one with a few hundred bytes. So all
+handshakes together get a few milliseconds in a turn of the loop, and addresses take turns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kpybroker.world.secure import HANDSHAKE_S, TlsAcceptor, why_failed
 from kpybroker.world.tls_stream import HEAD_BYTES, Endless, TlsStream
 
 TURN_S = 0.004
-"""For how long handshakes take steps before others are served."""
+"""How long handshakes may run before other work gets its turn."""
 SCRATCH_BYTES = HEAD_BYTES + 256 * 1024
 
 
@@ -24,7 +24,7 @@ class Crowded(Exception):
 
 
 class Handshakes:
-    """Of one listening socket."""
+    """The handshakes of one listening socket."""
 
     def __init__(self, acceptor: TlsAcceptor) -> None:
         self._acceptor = acceptor
@@ -32,9 +32,9 @@ class Handshakes:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.under_way: dict[TlsStream, asyncio.TimerHandle] = {}
         self._by_host: dict[str, dict[TlsStream, None]] = {}
-        """The same, the oldest of each address first."""
+        """The same streams by address, the oldest of each address first."""
         self._waiting: dict[str, deque[TlsStream]] = {}
-        """By address, whose next record has come."""
+        """By address: the streams whose next record has arrived."""
         self._queued: set[TlsStream] = set()
         self._is_due = False
         self._is_closed = False
@@ -88,7 +88,7 @@ class Handshakes:
         stream.abort()
 
     def close(self) -> None:
-        """End those under way."""
+        """End the handshakes in progress."""
         self._is_closed = True
         for stream in list(self.under_way):
             stream.abort()
@@ -106,7 +106,7 @@ class Handshakes:
             queue = self._waiting.pop(host)
             stream = queue.popleft()
             if queue:
-                self._waiting[host] = queue  # now the last to come
+                self._waiting[host] = queue  # now the last one in line
             self._queued.discard(stream)
             stream.shake_hands()
             if monotonic() >= until:

@@ -14,7 +14,7 @@ class LoopTurns:
 
     def __init__(self) -> None:
         self.taken = 0
-        """How many turns were taken."""
+        """The number of turns that were taken."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
 

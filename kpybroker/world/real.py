@@ -25,9 +25,9 @@ from kpybroker.world.tls_stream import TlsStream
 _IOV_MAX = 1024
 _BACKLOG = 1024
 FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
-"""Records, keys of users and settings are nothing for other users of the machine."""
+"""Other users of the machine may not read the files: they contain records, keys of users and settings."""
 _ACCEPTED_A_TURN = 32
-"""asyncio accepts as many connections at once as its backlog has: others would wait for 1024 of them."""
+"""asyncio accepts as many connections in one go as its backlog allows: other work would wait for 1024 of them."""
 _THREADS = 16
 """How many reads, writes and syncs run at once on one device."""
 LARGE_READ_BYTES = 32 << 10

@@ -1,4 +1,4 @@
-"""TLS in the real World: contexts made from keys in memory, and what is said of a handshake that fails."""
+"""TLS in the real World: contexts made from keys in memory, and explanations of failed handshakes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read_public(path: str) -> bytes:
 
 @contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
-    """Opens a file that is neither a pipe nor a device: opening or reading one of these may block for ever. Raises
+    """Opens a file that is neither a pipe nor a device: opening or reading one of those may block forever. Raises
     OSError."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         about = os.fstat(file.fileno())
@@ -180,7 +180,7 @@ def why_failed(error: OSError, if_plain: str = USE_TLS) -> str:
 
 
 def why_not_dialled(error: ssl.SSLError) -> str:
-    """What went wrong in a handshake with a listener that was dialled, and the remedy."""
+    """What went wrong in a handshake that this process began with a listener, and the remedy."""
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (

@@ -1,8 +1,8 @@
-"""TLS over one accepted connection, in steps that have a limit.
+"""TLS over one accepted connection, in steps of limited size.
 
-asyncio's own TLS decrypts and encrypts as much as there is at once, and tells only part of what it has not sent. Here a
-few records are decrypted at once, a reply is encrypted as its peer reads it, and what takes longer than a turn goes on
-in the next one, after others. Handshakes wait for their turn in `Handshakes`.
+asyncio's own TLS decrypts and encrypts everything in one go, and reports only a part of its unsent bytes. Here, only a
+few records are decrypted in one go, and a reply is encrypted as its peer reads it. Work that takes longer than a turn
+continues in the next one, after other connections. Handshakes wait for their turn in `Handshakes`.
 """
 
 from __future__ import annotations
@@ -16,54 +16,54 @@ from time import monotonic
 from typing import Any, Protocol, cast
 
 TURN_S = 0.005
-"""For how long one connection is served before others are."""
+"""How long one connection is served before others get their turn."""
 CHUNK_BYTES = 64 * 1024
-"""What is encrypted at once."""
+"""The most bytes that are encrypted in one call."""
 TURN_BYTES = 512 * 1024
-"""What is encrypted in one turn."""
+"""The most bytes that are encrypted in one turn."""
 HIGH_BYTES, LOW_BYTES = 64 * 1024, 16 * 1024
-"""With more unsent bytes than the first, the protocol has to stop writing; with fewer than the second, it may go on."""
+"""Above HIGH_BYTES of unsent bytes, the protocol must stop writing; below LOW_BYTES, it may continue."""
 HEADER_BYTES = 5
 CONTENT_TYPES = range(20, 24)
 MAJOR = 3
 RECORD_BYTES_MAX = (1 << 14) + 2048
-"""RFC 5246, 6.2.3; records of TLS 1.3 are smaller."""
+"""The largest record (RFC 5246, 6.2.3). Records of TLS 1.3 are smaller."""
 HEAD_BYTES = 32 * 1024
-"""The part of the scratch memory that is for a record which has begun before."""
+"""The part of the scratch memory for the earlier bytes of an incomplete record."""
 BARREN_MAX = 32
-"""How many records without data may come in a row: each may cost as much as many with data (KeyUpdate)."""
+"""The most records without data in a row: each (KeyUpdate) may cost as much as many records with data."""
 HANDSHAKE_BUFFER_BYTES = 16 * 1024
-"""How much is read ahead of a handshake."""
+"""The most bytes that are read before a handshake processes them."""
 FED_AT_ONCE = 16
-"""Records; OpenSSL handles those without data in one call."""
+"""The number of records that OpenSSL gets at once: it handles records without data in one call."""
 NOTHING = memoryview(b"")
 Piece = bytes | bytearray | memoryview
 
 
 class Endless(ssl.SSLError):
-    """The peer sends records, and no data."""
+    """The peer sends records, but no data."""
 
 
 class Turns(Protocol):
-    """What the streams of a listener share."""
+    """The parts that the streams of a listener share."""
 
     scratch: memoryview
-    """What arrives is received here after HEAD_BYTES, and taken out at once."""
+    """Bytes are received into this memory, after HEAD_BYTES, and taken out at once."""
 
     def context(self) -> ssl.SSLContext:
-        """For a new handshake."""
+        """The context for a new handshake."""
 
     def began(self, stream: TlsStream) -> None:
         """A connection was accepted."""
 
     def ready(self, stream: TlsStream) -> None:
-        """A record of its handshake has come: call `shake_hands` when it is its turn."""
+        """A record of the stream's handshake has arrived: call `shake_hands` when it is the stream's turn."""
 
     def ended(self, stream: TlsStream, why: Exception | None) -> None:
-        """The handshake is over; `why` it failed."""
+        """The handshake is over. `why`: the reason if it failed, else None."""
 
     def broke(self, stream: TlsStream, error: ssl.SSLError) -> None:
-        """What came after the handshake is no TLS."""
+        """The bytes after the handshake are not TLS."""
 
 
 class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
@@ -80,14 +80,14 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         self._tls: ssl.SSLObject | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._received = NOTHING
-        """Records that are not decrypted yet, and where the next one begins."""
+        """Records that are not decrypted yet. `_at` is where the next one begins."""
         self._at = 0
         self._backlog: deque[memoryview] = deque()
         self._backlog_bytes = 0
         self._barren = 0
         self._is_closing = self._is_processing = False
         self._goes_on = self._drains = False
-        """It is called again in the next turn."""
+        """Whether `_go_on` and `_drain` will be called in the next turn."""
         self._is_full = self._is_raw_full = False
         self._is_paused = self._is_raw_paused = False
         self.host = "?"
@@ -163,7 +163,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
             self._go_on()
 
     def ignore(self) -> None:
-        """Begin no handshake, and read nothing."""
+        """Do not begin a handshake, and do not read."""
         self._is_closing = True
         self._follow_reading()
 
@@ -181,7 +181,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return self._ends_at(self._at) is not None
 
     def _ends_at(self, at: int) -> int | None:
-        """Where the record ends that begins here; None if it has not come whole. What is no TLS is one record."""
+        """The end of the record that begins at `at`; None if it is incomplete. Other bytes than TLS are one record."""
         received = self._received
         end = len(received)
         if end - at < HEADER_BYTES:
@@ -194,7 +194,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return after if after <= end else None
 
     def _feed(self, records: int) -> bool:
-        """Hand the next records to OpenSSL, at most so many. False if none has come whole. Raises Endless."""
+        """Pass at most this many of the next records to OpenSSL. False if none is complete. Raises Endless."""
         begin = end = self._at
         for _ in range(records):
             after = self._ends_at(end)
@@ -232,7 +232,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return not (self._is_closing or self._is_paused or self._is_raw_full or self._protocol is None)
 
     def _read(self, until: float) -> bool:
-        """Fill the protocol's buffer once; False if there is nothing more. Raises ssl.SSLError."""
+        """Fill the protocol's buffer once. Returns False if there is no more data. Raises ssl.SSLError."""
         assert self._protocol is not None
         assert self._tls is not None
         buffer = cast(memoryview, self._protocol.get_buffer(-1))
@@ -298,7 +298,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
             self._raw.write(self._outgoing.read())
 
     def _drain(self) -> None:
-        """Encrypt what the transport takes, for one turn."""
+        """Encrypt as much as the transport accepts, for one turn."""
         if self._tls is None or self._raw is None:
             return
         done = 0
@@ -344,7 +344,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
             self._protocol.resume_writing()
 
     def _say_goodbye(self) -> None:
-        """Send close_notify. Its answer is not waited for."""
+        """Send close_notify, without waiting for the answer."""
         if self._tls is not None:
             with suppress(ssl.SSLError):
                 self._tls.unwrap()
@@ -391,7 +391,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return self._backlog_bytes + self._outgoing.pending + raw
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The limits stay as they are."""
+        """Has no effect: the limits do not change."""
 
     def pause_reading(self) -> None:
         self._is_paused = True

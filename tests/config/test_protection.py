@@ -149,7 +149,7 @@ def test_forced_writes_are_kept_by_fsync(settings: dict[str, str]) -> None:
     ((name, _),) = settings.items()
     topics = {"log.flush.interval.messages": "flush.messages"}.get(name, "flush.ms")
     assert not config.log_settings({topics: str(TOPIC_KEYS[topics].default)}).fsync_always, "as in Apache Kafka"
-    with pytest.raises(ConfigError, match=f"{name}=.* asks for forced writes, and kpybroker.fsync=page-cache"):
+    with pytest.raises(ConfigError, match=f"{name}=.* requires forced writes, but kpybroker.fsync=page-cache"):
         parse_config({**settings, "kpybroker.fsync": "page-cache"})
     assert parse_config({**settings, "kpybroker.fsync": "always"}).fsync == "always"
 

@@ -65,7 +65,7 @@ def test_a_page_is_read_completely() -> None:
         (302, {"Location": "/page"}, "", "more than 20 redirects"),
         (200, {}, TOO_LARGE, "larger than 1048576 bytes"),
         (200, {"Content-Length": "9"}, "x", "peer closed connection without sending complete"),
-        (200, {"X": "x" * 1_000_000}, "x", "the answer is no HTTP"),
+        (200, {"X": "x" * 1_000_000}, "x", "the answer is not HTTP"),
     ],
 )
 def test_responses_that_are_not_a_page(status: int, headers: dict[str, str], body: str, said: str) -> None:
@@ -99,7 +99,7 @@ def test_a_server_of_another_protocol(answer: bytes) -> None:
         url = parse_url(f"http://127.0.0.1:{listening.getsockname()[1]}/")
 
         async def scenario(world: RealWorld) -> None:
-            with pytest.raises(OSError, match=r"no HTTP|closed before|more than 4096 pieces"):
+            with pytest.raises(OSError, match=r"not HTTP|closed before|more than 4096 pieces"):
                 await http_get(world.network, url, None)
 
         play(scenario)
@@ -294,7 +294,7 @@ def test_a_cancelled_login_does_not_affect_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "No such file"), ("", "it is no JSON"), ("[]", "list of keys"), (TOO_LARGE, "larger than")],
+    [(None, "No such file"), ("", "it is not JSON"), ("[]", "list of keys"), (TOO_LARGE, "larger than")],
 )
 def test_a_file_without_keys_is_refused(tmp_path: Path, content: str | None, said: str) -> None:
     file = tmp_path / "keys.json"

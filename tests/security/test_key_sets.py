@@ -83,9 +83,9 @@ def test_optional_fields_of_a_key() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "it is no JSON"),
-        (b"\xff", "it is no JSON"),
-        (b"[" * 100_000, "it is no JSON"),
+        (b"", "it is not JSON"),
+        (b"\xff", "it is not JSON"),
+        (b"[" * 100_000, "it is not JSON"),
         (b"[]", "a list of keys"),
         (b"{}", "a list of keys"),
         (b'{"keys": {}}', "a list of keys"),

@@ -120,7 +120,7 @@ def test_an_extension_may_not_occur_twice() -> None:
     """Apache Kafka refuses it too, as it would be unclear which one counts."""
     for extensions in (b",x=1,x=2", b",tokenauth=true,tokenauth=true"):
         server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
-        with pytest.raises(LoginRefused, match="comes twice"):
+        with pytest.raises(LoginRefused, match="occurs twice"):
             server.step(FIRST + extensions)
 
 

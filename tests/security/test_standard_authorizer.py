@@ -211,7 +211,7 @@ def test_grants_are_logged_on_request(lines: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_line_is_a_json_object_on_request(lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same facts, for refusals, grants, and what got no line; any name is on one line, and short."""
+    """The same facts, for refusals, grants, and decisions that were not logged; any name is on one line, and short."""
     monkeypatch.setattr(audit, "LINES_PER_ASKER", 3)
     lines.set_level(logging.DEBUG, LOGGER)
     clock = Clock()
@@ -264,7 +264,7 @@ def test_log_lines_are_bounded_and_counted(lines: pytest.LogCaptureFixture, monk
     clock.now += 1
     assert not may(one)
     told = [line.getMessage() for line in lines.records[4:]]
-    assert told[0] == "27 more refusals got no line since; kpybroker_authorizer_refusals_total counts all"
+    assert told[0] == "27 more refusals were not logged; kpybroker_authorizer_refusals_total counts all"
     assert len(told) == 2
     assert one.audit.refusals == 32
     for number in range(3):
@@ -289,7 +289,7 @@ def test_log_lines_of_grants_are_bounded_too(lines: pytest.LogCaptureFixture, mo
     assert "is Denied" in lines.records[-1].getMessage()
     clock.now += 60
     assert may(one)
-    assert lines.records[-2].getMessage() == "140 more grants got no line since"
+    assert lines.records[-2].getMessage() == "140 more grants were not logged"
 
 
 def test_a_line_is_short(lines: pytest.LogCaptureFixture) -> None:

@@ -81,7 +81,7 @@ def test_cipher_suites_of_one_version_exclude_the_other_version() -> None:
     assert suites(both, []) == Suites("TLSv1.2", "TLSv1.3", "")
     assert suites(both, [OLDER]) == Suites("TLSv1.2", "TLSv1.2", "ECDHE-RSA-AES128-GCM-SHA256")
     assert suites(both, NEWEST) == Suites("TLSv1.3", "TLSv1.3", "")
-    with pytest.raises(ConfigError, match="cannot be chosen singly"):
+    with pytest.raises(ConfigError, match="cannot be chosen individually"):
         suites(both, NEWEST[:1])
     with pytest.raises(ConfigError, match="none of them belongs"):
         suites(["TLSv1.3"], [OLDER])

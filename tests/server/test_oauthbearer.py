@@ -103,7 +103,7 @@ def test_keys_from_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
         assert node.server.metrics.logins_failed == 3
 
     play(tmp_path, {**SIGNED, URL: file.as_uri()}, scenario)
-    assert "knows 2 keys of tokens" in caplog.text
+    assert "loaded 2 token keys" in caplog.text
     assert "1 keys are left out" in caplog.text
     assert "expected.audience is not set, so only tokens without an audience are accepted" in caplog.text
     assert "expected.issuer is not set, so tokens of any issuer are accepted" in caplog.text
@@ -128,7 +128,7 @@ def test_a_start_without_keys_formats_nothing(tmp_path: Path, monkeypatch: pytes
     with KeyServer() as server, socket.create_server(("127.0.0.1", 0)) as silent:
         for url, said in (
             (server.show("/a", "", 500), "answers with status 500"),
-            (server.show("/b", "x"), "it is no JSON"),
+            (server.show("/b", "x"), "it is not JSON"),
             ("http://127.0.0.1:1/", "Connect call failed"),
             (f"http://127.0.0.1:{silent.getsockname()[1]}/", "no answer within"),
             (f"https://127.0.0.1:{silent.getsockname()[1]}/", "no answer within"),

@@ -264,10 +264,13 @@ def _broken(directory: Path) -> dict[str, tuple[dict[str, str], str]]:
         "locked": (at(locked), "set ssl.key.password"),
         "locked wrongly": (at(locked, ssl_key_password="loud"), "ssl.key.password is not its password"),
         "store": (at(store, ssl_keystore_type="PKCS12", ssl_keystore_password="loud"), "ssl.keystore.password is not"),
-        "kind": (at(store), "its type is said to be PEM, and it is PKCS12 or JKS"),
+        "kind": (at(store), "its type is set to PEM, but it is PKCS12 or JKS"),
         "suite": (at(whole, ssl_cipher_suites="TLS_RSA_WITH_RC4_128_MD5"), "is not served; name some of"),
         "version": (at(whole, ssl_enabled_protocols="TLSv1.1"), "name TLSv1.2 or TLSv1.3"),
-        "rules": (at(whole, ssl_principal_mapping_rules="RULE:(?<n>x)/$1/"), "no regular expression that Python knows"),
+        "rules": (
+            at(whole, ssl_principal_mapping_rules="RULE:(?<n>x)/$1/"),
+            "is not a regular expression for Python",
+        ),
     }
 
 
@@ -337,7 +340,7 @@ def test_a_changed_file_is_used_for_new_connections(
 
     run(play, tmp_path, stores(tmp_path, ssl_client_auth="requested"))
     told = said(caplog)
-    assert "the changed stores are not used, and the former ones stay: ssl.keystore.location=" in told
+    assert "the changed stores are not used, and the previous ones stay in use: ssl.keystore.location=" in told
     assert "this broker does not trust its certificate" in told
 
 

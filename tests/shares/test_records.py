@@ -82,7 +82,7 @@ def test_what_cannot_be_read_is_damage(value: bytes) -> None:
 
 def test_a_state_that_nobody_stores_is_damage() -> None:
     wrong = ShareState(0, 0, 0, 0, 0, (StateBatch(1, 2, 1, 1),))
-    with pytest.raises(Damage, match="states that cannot be"):
+    with pytest.raises(Damage, match="impossible batch"):
         check_record(stored(snapshot_record(ShareKey("g", bytes(16), 0), wrong, 0)))
 
 

@@ -90,7 +90,7 @@ class ClassicMember:
         self.rebalance_timeout_ms = rebalance_timeout_ms if rebalance_timeout_ms >= 0 else session_timeout_ms
 
     def assign(self, assignment: bytes) -> None:
-        """Set its assignment in this generation."""
+        """Set the member's assignment in this generation."""
         self.assignment = assignment
 
     def take_sync(self) -> Any:
@@ -108,7 +108,7 @@ class ClassicMember:
         self.is_new = False
 
     def session_timer(self, fire: Callable[[Step], None]) -> Timer:
-        """The timer of its session, created at the first call."""
+        """The timer of the member's session, created at the first call."""
         if self.session is None:
             self.session = Timer(fire)
         return self.session
@@ -154,7 +154,7 @@ class ClassicGroup:
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
         self.state_since_ms: int | None = wall_ms
-        """By the wall clock, since it is stored."""
+        """When the state began, by the wall clock, because the time is stored."""
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
@@ -191,7 +191,7 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member of this type with these protocols could be in a generation with all others."""
+        """Whether a member with this type and these protocols could be in one generation with all others."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         everybody = len(self.members)
@@ -300,7 +300,7 @@ class ClassicGroup:
         self.state_since_ms = since_ms
 
     def continue_from(self, generation: int, wall_ms: int) -> None:
-        """Be stable in this generation, with the protocol that the members choose."""
+        """Become stable in this generation, with the protocol that the members choose."""
         self.generation = generation
         self.protocol = self.select_protocol()
         self.enter(GroupState.STABLE, wall_ms)
@@ -311,7 +311,7 @@ class ClassicGroup:
         self.first_wait_ends_ms = ends_ms
 
     def join_timer_for(self, fire: Callable[[Step], None]) -> Timer:
-        """The timer of the generation's joins; its next call is `fire`."""
+        """The timer of the generation's joins, which will call `fire`."""
         if self.join_timer is None:
             self.join_timer = Timer(fire)
         self.join_timer.then(fire)

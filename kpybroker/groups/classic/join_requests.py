@@ -21,11 +21,12 @@ from kpybroker.groups.ground.timers import Timer
 from kpybroker.wire.rpc import join_group
 
 MEMBER_ID_PREFIX_CHARS = 1000
-"""The most characters that are taken from a client or instance id: a member id in a record has at most 32,767 bytes."""
+"""The most characters of a client or instance id that become part of a member id: in a record, a member id has at most
+32,767 bytes."""
 
 
 class JoinRequests:
-    """Executes JoinGroup, by the transitions of `Rebalance`."""
+    """Executes JoinGroup, with the transitions in `Rebalance`."""
 
     def __init__(self, rebalance: Rebalance) -> None:
         self._rebalance = rebalance
@@ -76,7 +77,7 @@ class JoinRequests:
         return len(group.members) < limit or member_id in group.members
 
     def new_member_id(self, command: Join) -> str:
-        """An id for a member that has none."""
+        """Make an id for a member that has none."""
         whose = command.request.group_instance_id or command.client_id
         return f"{whose[:MEMBER_ID_PREFIX_CHARS]}-{self._rebalance.new_id()}"
 
@@ -114,7 +115,7 @@ class JoinRequests:
         request = command.request
         group.set_protocols(member, protocols)
         member.set_timeouts(request.session_timeout_ms, request.rebalance_timeout_ms)
-        # the client gave up an earlier JoinGroup of the same member; if it did not, it joins again
+        # the client has probably given up the member's earlier JoinGroup; otherwise it joins again
         superseded = group.park_join(member, ticket)
         step.answer(superseded, refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         self._rebalance.prepare_or_complete(group, step)
@@ -171,5 +172,5 @@ class JoinRequests:
             leads = group.leader == member_id
             step.answer(ticket, current_generation(group, member, skip_assignment=leads))
         else:
-            # as the restarted leader is told that its old id leads, it does not assign: the old assignment stays
+            # the restarted leader gets its old id as the leader's, so it does not assign: the old assignment stays
             step.answer(ticket, current_generation(group, member, leader=led_by))

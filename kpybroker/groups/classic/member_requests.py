@@ -13,7 +13,7 @@ from kpybroker.wire.rpc import leave_group, sync_group
 
 
 class MemberRequests:
-    """Executes the requests of members, by the transitions of `Rebalance`."""
+    """Executes the requests of members, with the transitions in `Rebalance`."""
 
     def __init__(self, rebalance: Rebalance) -> None:
         self._rebalance = rebalance
@@ -87,5 +87,5 @@ def _sync_refusal(group: ClassicGroup, request: sync_group.Request) -> ErrorCode
 
 
 def _differ(said: str | None, group_has: str | None) -> bool:
-    """Clients before v5 do not send the value; then there is nothing to compare."""
+    """Whether the values differ. Clients before v5 do not send the value, so there is nothing to compare."""
     return said is not None and group_has is not None and said != group_has

@@ -42,7 +42,7 @@ def group_record(group: ClassicGroup) -> Stored:
 
 
 def group_tombstone(group_id: str) -> Stored:
-    """Deletes a group."""
+    """The tombstone that deletes a group."""
     return Stored(_group_key(group_id), None)
 
 

@@ -80,8 +80,8 @@ def _divide(
     topics: list[bytes],
     partitions: Mapping[bytes, int],
 ) -> None:
-    """Divide partitions among members with the same subscription: each keeps up to an even share, and gets what it
-    lacks."""
+    """Divide partitions among members with the same subscription: each keeps its partitions up to an even share, and
+    gets more if it has fewer."""
     free = {(topic, partition) for topic in topics for partition in range(partitions[topic])}
     share, more = divmod(len(free), len(subscribers))
     for at in subscribers:
@@ -117,9 +117,9 @@ def _give_out(
 
 
 def _level(held: list[set[TopicIdPartition]], subscribers: tuple[int, ...], topics: frozenset[bytes]) -> int:
-    """Move partitions of these topics from the member with the most to the one with the fewest, as long as that evens
-    them out."""
-    # a member gives its last partitions first, and the last of several equal members gives: the first ones stay
+    """Move partitions of these topics from the member with the most to the member with the fewest, as long as that
+    makes the counts more even."""
+    # the last partitions move first, and of equal members the last one gives: the first ones stay
     spare = {at: sorted(place for place in held[at] if place[0] in topics) for at in subscribers}
     most = [(-len(held[at]), -at) for at in subscribers if spare[at]]
     least = [(len(held[at]), at) for at in subscribers]

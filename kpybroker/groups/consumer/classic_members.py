@@ -25,7 +25,7 @@ from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicP
 
 
 class ClassicMembers:
-    """Answers the classic requests, by the transitions of `Transitions`; each raises KafkaError."""
+    """Answers the classic requests, with the transitions in `Transitions`. Each method raises KafkaError."""
 
     def __init__(self, steps: Transitions) -> None:
         self._steps = steps
@@ -100,7 +100,7 @@ class ClassicMembers:
     def _update(
         self, group: ConsumerGroup, member: ConsumerMember, command: Join, said: Subscription, step: Step
     ) -> bool:
-        """Take over the member's request; True if its subscription has changed."""
+        """Adopt the member's request. Returns whether its subscription has changed."""
         request = command.request
         before, names_before, regex_before = member.said(), set(member.names), member.regex
         member.subscribe(dict.fromkeys(said.topics), "")
@@ -215,8 +215,8 @@ def _leaving(group: ConsumerGroup, identity: leave_group.MemberIdentity) -> Cons
 
 
 def _owned(member: ConsumerMember, said: Subscription, image: Image) -> frozenset[TopicIdPartition]:
-    """The partitions that a member owns. A member that sends none, or those of an earlier generation, has revoked
-    all."""
+    """The partitions that a member owns. A member that sends none, or sends partitions of an earlier generation, has
+    revoked all."""
     if said.generation not in (-1, member.current.epoch):
         return NOTHING
     return owned_places(said.owned, image)

@@ -21,7 +21,7 @@ def listed(group: ConsumerGroup) -> ListedGroup:
 
 
 def described(group: ConsumerGroup, assignor: str, image: Image) -> DescribedGroup:
-    """Deleted topics are left out."""
+    """The group's row in a ConsumerGroupDescribe response. Deleted topics are left out."""
     return DescribedGroup(
         group_id=group.group_id,
         group_state=group.state,

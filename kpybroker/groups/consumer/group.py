@@ -51,7 +51,7 @@ class ResolvedRegex(NamedTuple):
 
     topics: frozenset[str]
     version: int
-    """The offset of the metadata that it was evaluated on."""
+    """The offset of the metadata on which it was evaluated."""
     timestamp_ms: int
 
 
@@ -111,7 +111,7 @@ class ConsumerMember:
         rebalance_timeout_ms: int,
         server_assignor: str | None,
     ) -> None:
-        """Take over what the client says about itself, apart from its subscription."""
+        """Adopt what the client says about itself, except its subscription."""
         self.client_id, self.client_host, self.rack_id = client_id, client_host, rack_id
         self.rebalance_timeout_ms, self.server_assignor = rebalance_timeout_ms, server_assignor
 
@@ -194,9 +194,9 @@ class ConsumerGroup:
         """The hash of the subscribed topics at the last bump of the epoch."""
         self.assignment_epoch = FIRST_EPOCH
         self.assigned_at_ms = 0
-        """By the wall clock, since the value is stored."""
+        """When the target assignment was computed, by the wall clock, because the time is stored."""
         self.decided_at_ms: int | None = None
-        """The same by the steady clock; None after a replay."""
+        """The same time by the steady clock; None after a replay."""
         self.members: dict[str, ConsumerMember] = {}
         self.instances: dict[str, str] = {}
         """Static members: group.instance.id -> member id."""
@@ -212,14 +212,14 @@ class ConsumerGroup:
         self.tried: Any = None
         """The topics that the regular expressions were last evaluated on."""
         self.tried_at_ms: int | None = None
-        """When, by the steady clock; None after a replay."""
+        """When they were last evaluated, by the steady clock; None after a replay."""
         self.resolving: Timer | None = None
 
     # -- questions ------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        """The state, by Kafka's name."""
+        """Kafka's name of the group's state."""
         if not self.members:
             return "Empty"
         if self.epoch > self.assignment_epoch:
@@ -287,7 +287,7 @@ class ConsumerGroup:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "the group has members")
 
     def check_delete_offsets(self) -> None:
-        """Offsets of topics that nobody subscribes to may be deleted at any time."""
+        """Never raises: offsets of topics to which no member subscribes may be deleted at any time."""
 
     def check_commit(self, command: CommitOffsets) -> None:
         """Raises the refusal of an OffsetCommit or TxnOffsetCommit."""
@@ -328,7 +328,7 @@ class ConsumerGroup:
             raise self._stale(member, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Whether a member may read offsets; a request without a member id always may. Raises the same errors as
+        """Check that a member may read offsets; a request without a member id always may. Raises the same errors as
         `check_commit`."""
         if member_id is None and epoch < 0:
             return
@@ -352,7 +352,7 @@ class ConsumerGroup:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def bump(self, metadata_hash: int) -> None:
-        """Begin the next group epoch: the members, the subscriptions or the topics, with this hash, have changed."""
+        """Begin the next group epoch, after a change of members, subscriptions or topics; the topics have this hash."""
         self.epoch += 1
         self.metadata_hash = metadata_hash
 
@@ -361,7 +361,7 @@ class ConsumerGroup:
         self.epoch, self.metadata_hash = epoch, metadata_hash
 
     def assigned(self, epoch: int, wall_ms: int, now_ms: int | None) -> None:
-        """The target assignment of this epoch was computed at this time, by the wall clock and the steady one."""
+        """The target assignment of this epoch was computed at this time, by the wall clock and by the steady clock."""
         self.assignment_epoch = epoch
         self.assigned_at_ms, self.decided_at_ms = wall_ms, now_ms
 
@@ -370,7 +370,7 @@ class ConsumerGroup:
         self.epoch = self.assignment_epoch = generation
 
     def decided(self, now_ms: int) -> None:
-        """Another coordinator computed the target assignment, at this time of the steady clock."""
+        """Set when another coordinator computed the target assignment, by the steady clock."""
         self.decided_at_ms = now_ms
 
     def compared_with(self, image: Any) -> None:
@@ -388,7 +388,7 @@ class ConsumerGroup:
         return self.resolving
 
     def resolve(self, regex: str, resolved: ResolvedRegex, now_ms: int) -> None:
-        """A regular expression now matches other topics than before."""
+        """Set the topics that a regular expression matches, which have changed."""
         self.resolved[regex] = resolved
         self.resolved_at_ms = now_ms
 

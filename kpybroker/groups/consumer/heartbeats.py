@@ -20,12 +20,12 @@ from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.rpc.consumer_group_heartbeat import Assignment, Request, Response, TopicPartitions
 
 RECORDS_BESIDE, RECORD_BESIDE_BYTES = 4, 64
-"""The records written besides the member's: epoch and target epoch of the group, target and current assignment of the
-member. The size is that of a value with few partitions."""
+"""The number of records that are written in addition to the member's record (epoch and target epoch of the group,
+target and current assignment of the member), and the size of each with few partitions."""
 
 
 class Heartbeats:
-    """Answers heartbeats, by the transitions of `Transitions`.
+    """Answers heartbeats, with the transitions in `Transitions`.
 
     - find: the group of a heartbeat that does not join. Raises GROUP_ID_NOT_FOUND.
     - find_or_make: the group of a heartbeat that joins, created or migrated if needed.
@@ -54,8 +54,8 @@ class Heartbeats:
         return self._stay(group, command, step)
 
     def _group_to_join(self, command: ConsumerHeartbeat, step: Step) -> ConsumerGroup:
-        """No group is created or converted for a member that is refused; in an existing group, other errors come
-        first."""
+        """The group of a heartbeat that joins. Checks the member before a group is created or converted; in an existing
+        group, other errors come first."""
         request = command.request
         try:
             return self._find(request.group_id)
@@ -65,7 +65,7 @@ class Heartbeats:
             self._check_size(ConsumerMember(request.member_id, request.instance_id), command)
         return self._find_or_make(request.group_id, step)
 
-    # -- what is wrong with a request whatever the group ----------------------------------------------------------
+    # -- errors that do not depend on the group -------------------------------------------------------------------
 
     def _check(self, request: Request) -> None:
         why = _malformed(request)
@@ -136,7 +136,7 @@ class Heartbeats:
     def _known(
         self, group: ConsumerGroup, request: Request, owned: frozenset[TopicIdPartition] | None
     ) -> ConsumerMember | None:
-        """The member, or the previous member with its instance id; None for a new one. Raises Kafka's refusals."""
+        """The member, or the previous member with its instance id; None for a new one. Raises Kafka's errors."""
         member_id, instance_id = request.member_id, request.instance_id
         if request.member_epoch == JOIN:
             if instance_id is None:
@@ -167,7 +167,7 @@ class Heartbeats:
             )
 
     def _update(self, group: ConsumerGroup, member: ConsumerMember, command: ConsumerHeartbeat, step: Step) -> bool:
-        """Take over the member's request; True if its subscription has changed."""
+        """Adopt the member's request. Returns whether its subscription has changed."""
         request = command.request
         before, regex_before, names_before = member.said(), member.regex, set(member.names)
         if request.instance_id is not None:
@@ -201,7 +201,7 @@ class Heartbeats:
 
 
 def _take_over(member: ConsumerMember, command: ConsumerHeartbeat) -> None:
-    """Take over the fields of a request; null keeps the previous value."""
+    """Adopt the fields of a request. A null field keeps the previous value."""
     request = command.request
     timeout_ms = request.rebalance_timeout_ms
     member.update(
@@ -241,8 +241,8 @@ def _malformed(request: Request) -> str | None:
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: frozenset[TopicIdPartition] | None) -> None:
-    """A member may be one epoch behind if it missed the last response, provided that its partitions are part of its
-    assignment."""
+    """Raises FENCED_MEMBER_EPOCH. A member may be one epoch behind if it missed the last response, provided that its
+    partitions are part of its assignment."""
     current = member.current
     if epoch == current.epoch:
         return

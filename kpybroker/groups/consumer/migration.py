@@ -49,7 +49,7 @@ class Migration:
     # -- up -------------------------------------------------------------------------------------------------------
 
     def upgraded(self, group_id: str, step: Step) -> ConsumerGroup | None:
-        """The classic group with this id, converted to a consumer group; None if there is none, or if it is empty.
+        """Convert the classic group with this id to a consumer group; None if there is no such group, or it is empty.
 
         Raises GROUP_ID_NOT_FOUND if it cannot be converted: clients then report that the group uses another protocol.
         """

@@ -18,8 +18,8 @@ def reconciled(
     wanted: Mapping[bytes, int],
     owned: frozenset[TopicIdPartition] | None,
 ) -> CurrentAssignment:
-    """The member's assignment after this heartbeat. `wanted` are the ids of the topics that it subscribes to; `owned`
-    are the partitions in its request, None if the request has none."""
+    """The member's assignment after this heartbeat. `wanted`: the ids of the topics to which it subscribes; `owned`:
+    the partitions in its request, None if the request has none."""
     current = member.current
     target = frozenset(place for place in group.targets.get(member.member_id, NOTHING) if place[0] in wanted)
     if current.state is MemberState.UNREVOKED_PARTITIONS:
@@ -51,8 +51,8 @@ def _next(
 
 
 def _without_unwanted(current: CurrentAssignment, wanted: Mapping[bytes, int]) -> CurrentAssignment:
-    """The member has not confirmed the revocation yet; it must also revoke topics that it has unsubscribed from
-    since."""
+    """The assignment of a member that has not confirmed its revocation yet. It must also revoke partitions of topics
+    from which it has unsubscribed since."""
     more = {place: since for place, since in current.assigned.items() if place[0] not in wanted}
     if not more:
         return current

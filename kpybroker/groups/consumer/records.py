@@ -23,7 +23,7 @@ _REPLAY_ORDER = (GROUP_EPOCH, PARTITION_METADATA, TARGET_EPOCH, MEMBER, TARGET, 
 
 
 def tombstones(keys: Iterable[bytes]) -> list[Stored]:
-    """Delete these keys, in an order in which every prefix can be replayed."""
+    """The tombstones of these keys, in an order in which every prefix can be replayed."""
     ordered = sorted(keys, key=lambda key: _TOMBSTONE_ORDER.index(int.from_bytes(key[:2], "big")))
     return [Stored(key, None) for key in ordered]
 
@@ -92,7 +92,7 @@ def current_record(group_id: str, member: ConsumerMember) -> Stored:
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Stored]:
-    """Delete a member."""
+    """The tombstones of a member."""
     return [
         _record(stored.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None),
         _record(stored.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None),
@@ -101,7 +101,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[Stored]:
 
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex | None) -> Stored:
-    """The topics that a regular expression matches; None: no member uses it any more."""
+    """The topics that a regular expression matches; None if no member uses the expression any more."""
     value = resolved and stored.ConsumerGroupRegularExpressionValue(
         topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.timestamp_ms
     )
@@ -131,7 +131,7 @@ def _with_epochs(places: Mapping[TopicIdPartition, int]) -> list[Any]:
 
 
 def read_group(group_id: str, said: Mapping[bytes, bytes]) -> ConsumerGroup:
-    """The group in these records; the caller starts the timers. Raises Damage."""
+    """The group in these records. The caller must start its timers. Raises Damage."""
     group = ConsumerGroup(group_id)
     for key in sorted(said, key=lambda key: _REPLAY_ORDER.index(int.from_bytes(key[:2], "big"))):
         _READERS[int.from_bytes(key[:2], "big")](group, key, said[key])
@@ -203,7 +203,7 @@ def _read_regex(group: ConsumerGroup, key: bytes, value: bytes) -> None:
 
 
 def _pass_over(_group: ConsumerGroup, _key: bytes, _value: bytes) -> None:
-    """The topic metadata that Kafka wrote before 4.1, which is not used."""
+    """Ignore a record of topic metadata, which Kafka wrote before 4.1."""
 
 
 _READERS = {

@@ -1,10 +1,10 @@
 """Subscriptions by regular expression: RE2, as in Kafka, matched in time linear in the topic's name.
 
-RE2 comes with google-re2, which the extra `regex` installs. Without it expressions are refused: Python's own `re` can
-take exponential time, on the thread that serves everybody.
+RE2 comes with google-re2, which the extra `regex` installs. Without it, regular expressions are refused: Python's own
+`re` can take exponential time, on the thread that serves all requests.
 
-An expression is matched against whole names. Expressions and names are tried in steps, so that many of them do not hold
-up the loop; an expression that takes much memory when compiled is refused.
+An expression is matched against whole names. Matching is done in steps, so that many expressions and names do not hold
+up the loop. An expression that takes much memory when compiled is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAMES_A_STEP = 1_000
 COMPILING_IN_NAMES = 250
 """The cost of compiling an expression of usual size, in names."""
 ASKING_IN_NAMES = 2
-"""The cost of asking the authorizer about a name, in names."""
+"""The cost of calling the authorizer for a name, in names."""
 COMPILED_BYTES = 1 << 20
 """RE2's memory limit for one expression, which takes a few milliseconds to compile; larger ones are refused."""
 LENGTH_MAX = 4_096
@@ -43,7 +43,7 @@ does not: quoted text and other escapes."""
 def compiled(regex: str) -> Any:
     """The compiled expression. Raises INVALID_REGULAR_EXPRESSION."""
     try:
-        import re2  # imported here, so that only groups with regular expressions pay for it
+        import re2  # imported here, so that only groups with regular expressions pay for the import
     except ImportError:
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, WITHOUT_RE2) from None
     why: object = f"it is longer than {LENGTH_MAX} characters"
@@ -72,7 +72,7 @@ class RegexResolution:
     """
 
     def __init__(self, regexes: Iterable[str], names: Iterable[str], may_describe: MayDescribe | None = None) -> None:
-        """Of the names that match, only those are found that may be described; None: all of them."""
+        """Only names that `may_describe` permits are found; None: all names that match."""
         self.may_describe = may_describe
         self.found: dict[str, set[str]] = {regex: set() for regex in regexes}
         self.regexes = frozenset(self.found)

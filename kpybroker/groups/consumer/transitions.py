@@ -1,6 +1,6 @@
 """The transitions of consumer groups (KIP-848) that heartbeats, timers and classic members share.
 
-Every change is written in the same step: a new coordinator continues from the records.
+Every change is written in the same step, so that a new coordinator can continue from the records.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Transitions:
     # -- topics ---------------------------------------------------------------------------------------------------
 
     def partitions(self, names: frozenset[str]) -> dict[bytes, int]:
-        """Topic id -> number of partitions, of existing topics."""
+        """The number of partitions of each existing topic, by topic id."""
         return partitions_of(self.image(), names)
 
     def refresh(self, group: ConsumerGroup, step: Step, *, changed: bool) -> None:
@@ -115,8 +115,8 @@ class Transitions:
     def resolve(self, group: ConsumerGroup, at_ms: int, may_describe: MayDescribe | None) -> None:
         """Evaluate the group's regular expressions soon, but not within this step.
 
-        As in Apache Kafka, the rights of the member whose heartbeat asks for it decide for all members: each gets, of
-        the topics that its expression matches, those that this member may describe.
+        As in Apache Kafka, the rights of the member whose heartbeat causes the evaluation decide for all members: each
+        gets only those of its matching topics that this member may describe.
         """
         begin = partial(self._begin_to_resolve, group, may_describe)
         timer = group.resolving or group.resolving_timer(begin)
@@ -176,7 +176,7 @@ class Transitions:
     # -- assignments ----------------------------------------------------------------------------------------------
 
     def assignor(self, group: ConsumerGroup) -> str:
-        """The assignor that most members ask for; by default, the first one of the settings."""
+        """The assignor that most members request; by default, the first one in the settings."""
         votes: dict[str, int] = {}
         for member in group.members.values():
             if member.server_assignor in self.settings.consumer_assignors:
@@ -215,7 +215,7 @@ class Transitions:
     def reconcile(
         self, group: ConsumerGroup, member: ConsumerMember, owned: frozenset[tuple[bytes, int]] | None, step: Step
     ) -> None:
-        """Take a member one step towards its target, and start its revocation timer if it has to revoke partitions."""
+        """Move a member one step closer to its target, and start its timer if it has to revoke partitions."""
         current = reconciled(group, member, self.partitions(group.wanted(member)), owned)
         if current == member.current:
             return

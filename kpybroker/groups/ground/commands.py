@@ -100,16 +100,16 @@ class DescribeShareGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListSharePartitions:
-    """Answered with the initialized share partitions: a list of (topic id, partition); of no group, an empty one."""
+    """Answered with a list of the initialized share partitions, (topic id, partition); empty for an unknown group."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class AlterShareOffsets:
-    """Begin share partitions of a topic anew, in a group without members, which is made if it is missing.
+    """Set the start offsets of share partitions of a topic, in a group without members; creates the group if needed.
 
-    Answered with the ErrorCode of the topic once the share coordinator has done it. Raises: GROUP_ID_NOT_FOUND,
+    Answered with the ErrorCode of the topic once the share coordinator has stored them. Raises: GROUP_ID_NOT_FOUND,
     NON_EMPTY_GROUP, GROUP_MAX_SIZE_REACHED.
     """
 
@@ -121,10 +121,10 @@ class AlterShareOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DeleteShareOffsets:
-    """Forget the share partitions of a topic, in a group without members; None: only check the group.
+    """Delete the share partitions of a topic, in a group without members. Without a topic id, only check the group.
 
-    Answered with the ErrorCode of the topic once the share coordinator has done it; UNKNOWN_TOPIC_OR_PARTITION if there
-    are none. Raises: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+    Answered with the ErrorCode of the topic once the share coordinator has deleted them; UNKNOWN_TOPIC_OR_PARTITION if
+    the group has none. Raises: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
     """
 
     group_id: str
@@ -133,13 +133,13 @@ class DeleteShareOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AwaitErrands:
-    """Answered with what is to be asked of share coordinators (`share/errands.py`), as soon as there is anything. After
-    an empty answer, ask again."""
+    """Answered with the errands to run at share coordinators (`share/errands.py`), as soon as there are any. After an
+    empty answer, send the command again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrandDone:
-    """A share coordinator has done an errand, or refused it with this code. Answered with None."""
+    """A share coordinator has executed an errand, or refused it with this code. Answered with None."""
 
     errand: Any
     code: ErrorCode
@@ -189,7 +189,7 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsets:
-    """OffsetFetch; answered with a list of (topic, [(partition, Committed or None)]). If `topics` is None, with all
+    """OffsetFetch; answered with a list of (topic, [(partition, Committed or None)]), or, if `topics` is None, with all
     offsets of the group.
 
     With `require_stable`, UNSTABLE_OFFSET_COMMIT replaces offsets that an open transaction may change. An unknown group

@@ -80,7 +80,7 @@ class GroupKind(ABC):
     classic_calls: ClassicCalls | None = None
     """Answers the classic calls for these groups; None: no group of this kind has classic members."""
     taken: ClassVar[ErrorCode] = ErrorCode.GROUP_ID_NOT_FOUND
-    """What a client is told that wants a group of this kind, if a group of another kind keeps the id."""
+    """The error for a client that wants to create a group of this kind while a group of another kind has the id."""
 
     @abstractmethod
     def __init__(self, context: KindContext) -> None: ...
@@ -133,15 +133,15 @@ class GroupKind(ABC):
 
     @abstractmethod
     def forget(self, group_id: str, step: Step) -> None:
-        """Delete the group's records; its offsets are gone already."""
+        """Delete the group's records. Its offsets have been deleted already."""
 
     def delete(self, ticket: Any, group_id: str, step: Step) -> None:
-        """A group without offsets is deleted: answer DeleteGroup with False once nothing is left of it."""
+        """Delete a group that has no offsets. Answers DeleteGroup with False once nothing is left of the group."""
         self.forget(group_id, step)
         step.answer(ticket, False)
 
     def drop_topics(self, topics: Mapping[str, bytes], step: Step) -> None:
-        """Forget what else is kept of deleted topics (name -> the id they had)."""
+        """Forget everything else that is kept about deleted topics (name -> the id they had)."""
         return
 
     def give_way(self, group_id: str, step: Step) -> None:
@@ -154,7 +154,7 @@ class GroupKind(ABC):
 
 
 class KindContext(NamedTuple):
-    """What the kinds of one machine are made from."""
+    """The parts from which the kinds of one machine are built."""
 
     kinds: GroupKinds
     """The kinds that were created before; the machine adds each one after it is created."""
@@ -172,7 +172,7 @@ class DefaultKind(GroupKind):
 
     @abstractmethod
     def add_without_members(self, group_id: str, wall_ms: int) -> Group:
-        """Make a group that only has offsets; nothing is written."""
+        """Create a group that only has offsets. Nothing is written."""
 
 
 class GroupKinds:
@@ -219,7 +219,7 @@ class GroupKinds:
         return (kind and kind.classic_calls) or self.default.classic_calls
 
     def make_room(self, group_id: str, for_kind: GroupKind, step: Step) -> None:
-        """A group without members gives way to one of another kind.
+        """Delete a group without members whose id a group of another kind needs.
 
         Raises `for_kind.taken` if a group of another kind keeps the id; GROUP_MAX_SIZE_REACHED. Groups of every kind
         count, including those of unserved protocols: each takes memory.

@@ -18,7 +18,7 @@ FOREIGN_GROUP_METADATA = {17: "streams"}
 
 KEY_VERSION = 0
 HIGHEST_VERSION = 4
-"""The highest version that Kafka 4.3 reads, of either kind of value."""
+"""The highest version of either kind of value that Kafka 4.3 reads."""
 _first_int16 = Struct(">h").unpack_from
 
 

@@ -52,7 +52,7 @@ class GroupSettings:
     max_batch_bytes: int = LogSettings().max_message_bytes - HEADER_BYTES
     """The most bytes of one step's records: a batch of `__consumer_offsets` without its header."""
     max_pending_members: int = 10_000
-    """The most member ids of one group that are assigned and not used yet. Each expires after its session timeout."""
+    """The most member ids of one group that are assigned, but not used yet. Each expires after its session timeout."""
     max_groups: int = 1_000_000
     """The most groups in one partition of `__consumer_offsets`."""
     first_join_pause_ms: int = 2
@@ -60,7 +60,7 @@ class GroupSettings:
     time, if the initial rebalance delay is 0. Without this pause the first member would be alone in a generation, and
     the others would join only after its next heartbeat, which stock clients send after three seconds."""
     first_join_limit_ms: int = 100
-    """The longest total wait, also for members that have been assigned an id and have not joined with it."""
+    """The longest total wait, including that for members that have been assigned an id, but have not joined with it."""
 
     consumer_assignors: tuple[str, ...] = setting("group.consumer.assignors", _assignors)
     """The assignors that members may choose; the first one is the default."""
@@ -94,6 +94,6 @@ class GroupSettings:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> GroupSettings:
-        """The settings in force. Raises ConfigError if an assignor is unknown."""
+        """The effective settings. Raises ConfigError if an assignor is unknown."""
         room = config.log_settings().max_message_bytes - HEADER_BYTES
         return read_settings(cls, config, max_batch_bytes=room)

@@ -1,4 +1,4 @@
-"""The topics that groups of KIP-848 and KIP-932 subscribe to, as the metadata has them."""
+"""The topics to which consumer groups (KIP-848) and share groups (KIP-932) subscribe, as in the metadata."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kpybroker.metadata.image import Image
 
 
 def partitions_of(image: Image, names: Iterable[str]) -> dict[bytes, int]:
-    """Topic id -> number of partitions, of existing topics."""
+    """The number of partitions of each existing topic, by topic id."""
     found = (image.topics.get(name) for name in names)
     return {topic.id: len(topic.partitions) for topic in found if topic is not None}
 

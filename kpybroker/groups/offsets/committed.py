@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Committed(NamedTuple):
-    """One committed offset, with the fields of OffsetCommitValue. A tuple, since a replay creates thousands."""
+    """One committed offset, with the fields of OffsetCommitValue. It is a tuple because a replay creates thousands."""
 
     offset: int
     leader_epoch: int

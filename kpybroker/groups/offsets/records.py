@@ -25,7 +25,7 @@ _EXPIRING_COMMIT_VERSION = 1
 NO_TOPIC_ID = bytes(16)
 _PARTITION_BYTES = 4
 _USUAL = Struct(">hqiBq3s16s")
-"""The most common form of the value, unpacked at once since a replay reads thousands: version, offset, leader epoch,
+"""The most common form of the value, unpacked in one call, as a replay reads thousands: version, offset, leader epoch,
 size of the metadata, timestamp, tag of the topic id, topic id."""
 _NO_METADATA, _TOPIC_ID_FOLLOWS = 1, b"\x01\x00\x10"
 

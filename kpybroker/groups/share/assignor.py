@@ -1,8 +1,8 @@
-"""The assignor of share groups (KIP-932, "simple"): which member shall fetch from which partitions.
+"""The assignor of share groups (KIP-932, "simple"): which member fetches from which partitions.
 
-Of members with the same topics, each partition goes to ceil(members / partitions) of them, or each member gets about
-partitions / members of them: every partition has a member, and every member a partition. A member keeps what it has as
-far as that allows.
+Members with the same topics share their partitions. If there are more members than partitions, each partition goes to
+about members / partitions members; otherwise each member gets about partitions / members partitions. So every partition
+has a member, and every member a partition. Within these limits, a member keeps the partitions that it has.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ def simple(
     held: Mapping[str, frozenset[TopicIdPartition]],
     partitions: Mapping[bytes, Collection[int]],
 ) -> dict[str, frozenset[TopicIdPartition]]:
-    """Member id -> its target. wanted: the topic ids of each member; held: its previous target; partitions: those that
-    may be assigned, by topic id. The same in, the same out."""
+    """The target of each member, by member id. Deterministic.
+
+    wanted: the topic ids of each member; held: its previous target; partitions: those that may be assigned, by topic
+    id.
+    """
     classes: defaultdict[tuple[str, ...], list[bytes]] = defaultdict(list)
     for topic in sorted(partitions):
         subscribers = tuple(sorted(member_id for member_id, topics in wanted.items() if topic in topics))
@@ -40,8 +43,8 @@ def _spread(
     places: list[TopicIdPartition],
     held: Mapping[str, frozenset[TopicIdPartition]],
 ) -> None:
-    """Spread places over members who want the same topics: first keep, then fill."""
-    sharers = -(-len(members) // len(places))  # members of one place
+    """Spread places over members with the same topics: members first keep places, then the rest is given out."""
+    sharers = -(-len(members) // len(places))  # the most members that share a place
     assignments = max(len(places), len(members))
     share, more = divmod(assignments, len(members))
     holders: dict[TopicIdPartition, int] = dict.fromkeys(places, 0)
@@ -68,7 +71,7 @@ def _spread(
 
 
 def _give(plan: dict[str, set[TopicIdPartition]], place: TopicIdPartition, waiting: list[tuple[int, str]]) -> None:
-    """Give a place to the member with the fewest."""
+    """Give a place to the member with the fewest places."""
     count, member_id = waiting[0]
     plan[member_id].add(place)
     heapq.heapreplace(waiting, (count + 1, member_id))

@@ -16,7 +16,7 @@ def listed(group: ShareGroup) -> ListedGroup:
 
 
 def described(group: ShareGroup, image: Image) -> DescribedGroup:
-    """Deleted topics are left out."""
+    """The group's row in a ShareGroupDescribe response. Deleted topics are left out."""
     return DescribedGroup(
         group_id=group.group_id,
         group_state=group.state,

@@ -1,7 +1,7 @@
-"""What the group coordinator has to ask of share coordinators: to initialize or delete the state of share partitions.
+"""Errands of the group coordinator at share coordinators: to initialize or delete the state of share partitions.
 
-An errand is run once the record that announces it has committed, and again by the next group coordinator if this one
-ends in between: doing it twice does no harm.
+An errand is run once the record that announces it has committed. If the group coordinator ends before the errand is
+done, the next one runs it again: running it twice does no harm.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kpybroker.machine.runner import Runner
 NO_LIMIT_MS = 0
 RETRY_S = 0.05
 RUNNING_MAX = 100
-"""The most errands that run at a time, of one partition of `__consumer_offsets`."""
+"""The most errands that run at a time, for each partition of `__consumer_offsets`."""
 
 
 class InitializeState(NamedTuple):
-    """Begin the state of share partitions of one topic. starts: a start offset for each, or -1."""
+    """Begin the state of share partitions of one topic. starts: the start offset of each, or -1 if it is not known."""
 
     group_id: str
     topic_id: bytes
@@ -31,7 +31,7 @@ class InitializeState(NamedTuple):
 
 
 class DeleteState(NamedTuple):
-    """Forget the state of share partitions of one topic."""
+    """Delete the state of share partitions of one topic."""
 
     group_id: str
     topic_id: bytes
@@ -42,7 +42,7 @@ Errand = InitializeState | DeleteState
 
 
 class StateKeeper(Protocol):
-    """Asks the share coordinators, wherever they are (`shares/persister.py`). Both raise KafkaError."""
+    """Calls the share coordinators on any broker (`shares/persister.py`). Both methods raise KafkaError."""
 
     async def initialize(
         self, group_id: str, topic_id: bytes, state_epoch: int, starts: Sequence[tuple[int, int]]
@@ -50,7 +50,7 @@ class StateKeeper(Protocol):
         """Begin the state of share partitions; starts: (partition, start offset)."""
 
     async def delete(self, group_id: str, topic_id: bytes, partitions: Sequence[int]) -> None:
-        """Forget the state of share partitions."""
+        """Delete the state of share partitions."""
 
 
 class ErrandRunner:
@@ -79,7 +79,7 @@ class ErrandRunner:
         while runner.ready:
             try:
                 errands: list[Errand] = await runner.ask(AwaitErrands(), NO_LIMIT_MS)
-            except KafkaError:  # the log refused the step that would have answered, or the reign is over
+            except KafkaError:  # the log refused the step with the answer, or this broker no longer leads
                 await asyncio.sleep(RETRY_S)
                 continue
             for errand in errands:

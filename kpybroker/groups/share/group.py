@@ -1,7 +1,7 @@
 """One share group (KIP-932): its members, their assignments, and its share partitions. No clocks, no records.
 
-Any number of members may have a partition, so that nobody waits for another to give it up: a member jumps to its target
-with its next heartbeat. Only partitions whose state the share coordinator has initialized are assigned.
+Several members may share a partition, so no member has to wait until another gives a partition up: each adopts its
+target with its next heartbeat. Only partitions whose state the share coordinator has initialized are assigned.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ShareMember:
         return self.rack_id, self.client_id, self.client_host, self.names
 
     def update(self, rack_id: str | None, client_id: str, client_host: str, names: Iterable[str] | None) -> None:
-        """Take over what the client says about itself; None leaves the subscription as it is."""
+        """Adopt what the client says about itself. If `names` is None, the subscription does not change."""
         self.rack_id, self.client_id, self.client_host = rack_id, client_id, client_host
         if names is not None:
             self.names = tuple(dict.fromkeys(names))
@@ -94,7 +94,7 @@ class ShareGroup:
     )
 
     may_expire = False
-    """A share group has no offsets that expire, and stays until it is deleted."""
+    """A share group has no offsets that could expire. It stays until it is deleted."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -102,25 +102,25 @@ class ShareGroup:
         self.metadata_hash = 0
         """The hash of the subscribed topics at the last bump of the epoch."""
         self.assigned_at_ms = 0
-        """When the target assignment was decided, by the wall clock, since it is stored."""
+        """When the target assignment was decided, by the wall clock, because the time is stored."""
         self.decided_at_ms: int | None = None
-        """The same by the steady clock; None after a replay."""
+        """The same time by the steady clock; None after a replay."""
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, frozenset[TopicIdPartition]] = {}
         self.initializing: dict[bytes, TopicState] = {}
         self.initialized: dict[bytes, TopicState] = {}
         self.deleting: dict[bytes, str] = {}
-        """Topic id -> name, of topics whose share partitions are being deleted."""
+        """The topics whose share partitions are being deleted: topic id -> name."""
         self.is_pending = True
-        """Partitions may be initialized that are in no target assignment yet."""
+        """Whether there may be initialized partitions that no target assignment contains yet."""
         self.seen: Any = None
-        """The Image in which all partitions of the subscribed topics have been looked for."""
+        """The Image in which this group last looked for new partitions of the subscribed topics; None: look again."""
 
     # -- questions ------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        """The state, by Kafka's name."""
+        """Kafka's name of the group's state."""
         return "Stable" if self.members else "Empty"
 
     def topics(self) -> frozenset[str]:
@@ -131,7 +131,7 @@ class ShareGroup:
         return topic in self.topics()
 
     def usage(self) -> Usage:
-        """It commits no offsets; what it may have had of another kind stays."""
+        """A share group commits no offsets. Offsets that a group of another kind committed under its id stay."""
         return Usage(None, None)
 
     def check_delete(self) -> None:
@@ -153,12 +153,12 @@ class ShareGroup:
         return member
 
     def assignable(self, names: Mapping[bytes, Any]) -> dict[bytes, frozenset[int]]:
-        """Topic id -> initialized partitions, of these topics."""
+        """The initialized partitions of these topics, by topic id."""
         return {topic: state.partitions for topic, state in self.initialized.items() if topic in names}
 
     @property
     def has_unassigned(self) -> bool:
-        """Whether initialized partitions that somebody subscribes to are in no target assignment yet."""
+        """Whether a member subscribes to initialized partitions that no target assignment contains yet."""
         if not self.is_pending:
             return False
         names = self.topics()
@@ -171,7 +171,7 @@ class ShareGroup:
         return not wanted.issubset(frozenset[TopicIdPartition]().union(*self.targets.values()))
 
     def missing(self, partitions: Mapping[bytes, int], names: Mapping[bytes, str]) -> dict[bytes, TopicState]:
-        """The share partitions of these topics (id -> number of partitions) that nobody has begun to initialize."""
+        """The share partitions of these topics (id -> number of partitions) whose initialization has not begun."""
         found = {}
         for topic, count in partitions.items():
             if topic in self.deleting:
@@ -184,42 +184,42 @@ class ShareGroup:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def bump(self, metadata_hash: int) -> None:
-        """Begin the next group epoch: the members, the subscriptions or the topics, with this hash, have changed."""
+        """Begin the next group epoch, after a change of members, subscriptions or topics; the topics have this hash."""
         self.epoch += 1
         self.metadata_hash = metadata_hash
 
     def enter_epoch(self, epoch: int, metadata_hash: int) -> None:
-        """Be in a group epoch that was stored."""
+        """Set the group epoch to a stored one."""
         self.epoch, self.metadata_hash = epoch, metadata_hash
 
     def assigned(self, epoch: int, wall_ms: int, now_ms: int | None) -> None:
         """The target assignment of this epoch was decided at this time, by the wall clock and the steady one."""
         self.assignment_epoch = epoch
         self.assigned_at_ms, self.decided_at_ms = wall_ms, now_ms
-        self.is_pending = now_ms is None  # of a replay: there may have been more since
+        self.is_pending = now_ms is None  # after a replay: more may have been initialized since then
 
     def decided(self, now_ms: int) -> None:
-        """Another coordinator decided the target assignment, at this time of the steady clock."""
+        """Set when another coordinator decided the target assignment, by the steady clock."""
         self.decided_at_ms = now_ms
 
     def compared_with(self, image: Any) -> None:
-        """All partitions of the subscribed topics have been looked for in this Image; None: they must be again."""
+        """The group has looked for new partitions of the subscribed topics in this Image; None: it must look again."""
         self.seen = image
 
     def remove(self, member: ShareMember) -> None:
-        """A member has left."""
+        """Remove a member that has left."""
         if member.session is not None:
             member.session.cancel()
         del self.members[member.member_id]
         self.targets.pop(member.member_id, None)
 
     def initialize(self, topics: Mapping[bytes, TopicState]) -> None:
-        """These share partitions are being initialized."""
+        """Note that these share partitions are being initialized."""
         for topic, state in topics.items():
             _add(self.initializing, topic, state)
 
     def initialization_ended(self, topic: bytes, partitions: Iterable[int], *, done: bool) -> bool:
-        """Share partitions are initialized, or their initialization is taken back; whether anything has changed."""
+        """The initialization of share partitions succeeded (`done`) or failed. Returns whether the group changes."""
         state = self.initializing.get(topic)
         ended = frozenset(partitions) & (state.partitions if state is not None else frozenset())
         if state is None or not ended:
@@ -233,19 +233,19 @@ class ShareGroup:
         return True
 
     def delete(self, topic: bytes) -> tuple[int, ...]:
-        """The share partitions of a topic are being deleted; which there are."""
+        """Note that the share partitions of a topic are being deleted, and return them."""
         states = [each.pop(topic) for each in (self.initializing, self.initialized) if topic in each]
         if states:
             self.deleting[topic] = states[0].name
         return tuple(sorted(frozenset[int]().union(*(state.partitions for state in states))))
 
     def deleted(self, topic: bytes) -> bool:
-        """The share partitions of a topic are deleted; whether that is new."""
+        """The share partitions of a topic are deleted. Returns whether the group changes."""
         self.seen = None
         return self.deleting.pop(topic, None) is not None
 
     def drop(self, topic: bytes) -> bool:
-        """A topic was deleted, and its share partitions with it; whether there were any."""
+        """A topic was deleted, and its share partitions with it. Returns whether there were any."""
         known = [each.pop(topic, None) for each in (self.initializing, self.initialized)]
         return self.deleted(topic) or any(state is not None for state in known)
 

@@ -1,7 +1,7 @@
 """The share groups (KIP-932) of one partition of `__consumer_offsets`.
 
-Hard state is the last value of each record. The groups are made from it when a coordinator begins, and then change
-together with the records that they write.
+Hard state is the last value of each record. When a coordinator begins, it builds the groups from these values; then the
+groups change together with the records that they write.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class ShareGroups(GroupKind):
         self._steps = Transitions(context.settings, context.timers, context.image, self._begin_to_initialize)
         self._heartbeats = Heartbeats(self._steps, self.find, self._find_or_make)
         self._due: list[Errand] = []
-        """Errands that nobody runs yet."""
+        """Errands that have not been passed to the runner yet."""
         self._runner: Any = None
-        """The ticket of the one who runs them, while it waits."""
+        """The ticket of the ErrandRunner while it waits for errands, else None."""
         self._askers: dict[Errand, list[tuple[Any, bool]]] = {}
-        """The tickets that wait for an errand, and whether they delete a whole group."""
+        """By errand: the tickets of the commands that wait for it, and whether they delete a whole group."""
 
     def configure(self, settings: GroupSettings) -> None:
         self._steps.configure(settings)
@@ -96,7 +96,7 @@ class ShareGroups(GroupKind):
                 self._steps.begin_session(group, member, step.now_ms)
             for topic, state in list(group.initializing.items()):
                 known = group.initialized.get(topic)
-                if known is not None:  # they were to begin anew, for a caller that is gone
+                if known is not None:  # an AlterShareOffsets began this; its caller is gone
                     group.initialization_ended(topic, known.partitions & state.partitions, done=False)
             self._begin_to_initialize(group, group.initializing)
             for topic in group.deleting:
@@ -151,7 +151,7 @@ class ShareGroups(GroupKind):
         return ()
 
     def delete(self, ticket: Any, group_id: str, step: Step) -> None:
-        """First the state of its share partitions is deleted, and when that is asked again, the group."""
+        """Delete a group: first the state of its share partitions. The answer True means: that is done, call again."""
         group = self.groups[group_id]
         errands = [
             self._delete_all(group, topic) for topic in (*group.initializing, *group.initialized, *group.deleting)
@@ -205,7 +205,7 @@ class ShareGroups(GroupKind):
             group = self._find_or_make(command.group_id, step)
             step.write(records.epoch_record(group))
         group = self._find_empty(command.group_id)
-        if topic.id in group.deleting:  # both at once might leave either behind
+        if topic.id in group.deleting:  # if both ran at once, either could win
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The state of topic {topic.name} is being deleted; retry."
             )
@@ -238,7 +238,7 @@ class ShareGroups(GroupKind):
             self._due.append(InitializeState(group.group_id, topic, group.epoch, partitions, starts))
 
     def _delete_all(self, group: ShareGroup, topic: bytes) -> DeleteState:
-        """Delete the state of a topic's share partitions, of those that it has now if the earlier ones are unknown."""
+        """Delete the state of a topic's share partitions; of all its current partitions if the group knows none."""
         partitions = group.delete(topic)
         known = self._image().topic_by_id(topic)
         if not partitions and known is not None:

@@ -22,7 +22,7 @@ MEMBER_ID_MAX = 36
 
 
 class Heartbeats:
-    """Answers heartbeats, by the transitions of `Transitions`.
+    """Answers heartbeats, with the transitions in `Transitions`.
 
     - find: the group of a heartbeat that does not join. Raises GROUP_ID_NOT_FOUND.
     - find_or_make: the group of a heartbeat that joins, created if needed.
@@ -78,7 +78,7 @@ class Heartbeats:
         return response
 
     def _known(self, group: ShareGroup, request: Request) -> ShareMember | None:
-        """The member; None for a new one. Raises Kafka's refusals."""
+        """The member; None for a new one. Raises the same refusals as Kafka."""
         if request.member_epoch == JOIN:
             return group.members.get(request.member_id)
         member = group.member(request.member_id)
@@ -112,7 +112,7 @@ class Heartbeats:
             )
 
     def _update(self, group: ShareGroup, member: ShareMember, command: ShareHeartbeat, step: Step) -> bool:
-        """Take over what the heartbeat says; whether the subscription has changed."""
+        """Adopt the fields of the heartbeat. Returns whether the subscription has changed."""
         said, names = member.said(), frozenset(member.names)
         _take_over(member, command)
         is_new = member.member_id not in group.members
@@ -145,7 +145,7 @@ def _malformed(request: Request) -> str | None:
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """A member may lag by one response that it has not received."""
+    """Raises FENCED_MEMBER_EPOCH. The previous epoch is valid, too: the last response may have been lost."""
     if epoch in (member.epoch, member.previous_epoch):
         return
     if epoch > member.epoch:

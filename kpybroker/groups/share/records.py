@@ -18,13 +18,13 @@ from kpybroker.wire.stored.prefixed import build_stored, parse_stored
 MEMBER, GROUP_EPOCH, TARGET_EPOCH, TARGET, CURRENT, STATE_PARTITIONS = 10, 11, 12, 13, 14, 15
 KINDS = frozenset({MEMBER, GROUP_EPOCH, TARGET_EPOCH, TARGET, CURRENT, STATE_PARTITIONS})
 _TOMBSTONE_ORDER = (CURRENT, TARGET, MEMBER, TARGET_EPOCH, STATE_PARTITIONS, GROUP_EPOCH)
-"""A member's record is deleted after its assignments, and the group's record last, so that any prefix can be replayed.
-"""
+"""A member's record is deleted after its assignments, and the group's record last, so that every prefix of the
+tombstones can be replayed."""
 _REPLAY_ORDER = (GROUP_EPOCH, TARGET_EPOCH, STATE_PARTITIONS, MEMBER, TARGET, CURRENT)
 
 
 def tombstones(keys: Iterable[bytes]) -> list[Stored]:
-    """Delete these keys, in an order in which every prefix can be replayed."""
+    """The tombstones of these keys, in an order in which every prefix can be replayed."""
     ordered = sorted(keys, key=lambda key: _TOMBSTONE_ORDER.index(int.from_bytes(key[:2], "big")))
     return [Stored(key, None) for key in ordered]
 
@@ -88,7 +88,7 @@ def current_record(group_id: str, member: ShareMember) -> Stored:
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Stored]:
-    """Delete a member."""
+    """The tombstones of a member."""
     return [
         _record(stored.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None),
         _record(stored.ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None),
@@ -129,7 +129,7 @@ def _topics(states: Mapping[bytes, TopicState]) -> list[Any]:
 
 
 def read_group(group_id: str, said: Mapping[bytes, bytes]) -> ShareGroup:
-    """The group in these records; the caller starts the timers. Raises Damage."""
+    """The group in these records. The caller must start its timers. Raises Damage."""
     group = ShareGroup(group_id)
     for key in sorted(said, key=lambda key: _REPLAY_ORDER.index(int.from_bytes(key[:2], "big"))):
         _READERS[int.from_bytes(key[:2], "big")](group, key, said[key])

@@ -1,6 +1,6 @@
 """The transitions of share groups (KIP-932) that heartbeats, timers and errands share.
 
-Every change is written in the same step: a new coordinator continues from the records.
+Every change is written in the same step, so that a new coordinator can continue from the records.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ class Transitions:
     # -- topics ---------------------------------------------------------------------------------------------------
 
     def partitions(self, group: ShareGroup) -> dict[bytes, int]:
-        """Topic id -> number of partitions, of the existing topics that somebody subscribes to."""
+        """The number of partitions of each existing topic that a member subscribes to, by topic id."""
         return partitions_of(self.image(), group.topics())
 
     def refresh(self, group: ShareGroup, step: Step, *, changed: bool) -> None:
-        """Bump the group's epoch if its subscriptions or their topics have changed, or more of them is initialized."""
+        """Bump the group's epoch if its subscriptions or topics have changed, or more partitions are initialized."""
         if changed:
             group.compared_with(None)
         is_at_rest = group.epoch == group.assignment_epoch
@@ -96,7 +96,7 @@ class Transitions:
             step.write(records.epoch_record(group))
 
     def initialize_missing(self, group: ShareGroup, step: Step) -> None:
-        """Begin to initialize the share partitions of subscribed topics that are new, and forget deleted topics."""
+        """Begin to initialize the new share partitions of subscribed topics, and forget deleted topics."""
         image = self.image()
         if group.seen is image:
             return
@@ -120,7 +120,7 @@ class Transitions:
         if group.epoch <= group.assignment_epoch:
             return
         interval_ms = self._assignment_interval_ms(group.group_id)
-        if group.decided_at_ms is None:  # another coordinator decided, or none did
+        if group.decided_at_ms is None:  # another coordinator decided the last assignment, or there is none
             passed_ms = min(max(step.wall_ms - group.assigned_at_ms, 0), interval_ms)
             group.decided(step.now_ms - passed_ms)
         assert group.decided_at_ms is not None
@@ -139,7 +139,7 @@ class Transitions:
         step.write(records.target_epoch_record(group))
 
     def reconcile(self, group: ShareGroup, member: ShareMember, step: Step) -> None:
-        """Take a member to its target, without topics that it does not subscribe to any more."""
+        """Give a member its target, without topics to which it no longer subscribes."""
         wanted = partitions_of(self.image(), member.names)
         target = frozenset(place for place in group.targets.get(member.member_id, NOTHING) if place[0] in wanted)
         if member.epoch == group.assignment_epoch and member.assigned == target:

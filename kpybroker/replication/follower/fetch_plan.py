@@ -24,8 +24,8 @@ RETRY_MS = 20
 """The delay after a first failure; doubled with each further one, up to replica.fetch.backoff.ms."""
 LOOK_AT_ALL_S = 0.25
 WITHOUT_SESSION_MS = 20
-"""How long the leader may park a Fetch that leaves partitions to the next one, if the leader keeps no session: without
-a session every Fetch names its partitions again, and would be followed by another at once."""
+"""How long the leader may park a Fetch that leaves partitions to the next one, if the leader keeps no session. Without
+a session, every Fetch names its partitions again, and the next one would follow at once."""
 
 
 class FetchPlan:
@@ -41,10 +41,10 @@ class FetchPlan:
         self._left: frozenset[TopicIdPartition] = frozenset()
         """Partitions that were left out of the last request, for lack of room."""
         self._ready: dict[TopicIdPartition, tuple[Partition, FetchPosition]] = {}
-        """What the last look found to fetch."""
+        """The partitions that the last look found, and the positions from which to fetch."""
         self._looked_at: list[TopicIdPartition] = []
         self._is_whole = False
-        """Whether the last look was at all partitions."""
+        """Whether the last look checked all partitions."""
         self._whole_at_s = 0.0
         """When to look at all partitions again, in seconds of the loop's clock."""
         self._delayed: dict[TopicIdPartition, tuple[float, int]] = {}
@@ -123,7 +123,7 @@ class FetchPlan:
         except Damage as damage:
             partition.fail(str(damage))
             return None
-        # a Fetch claims everything below its offset, and a thread is still writing some of it
+        # a Fetch claims everything below its offset, but a thread is still writing some of it
         return place if partition.log.behind is None else None
 
     def next_s(self) -> float | None:
@@ -139,8 +139,8 @@ class FetchPlan:
         return [one for one, place in found if one.log.settings.fsync_always and one.log.synced_end < place.offset]
 
     def request(self, wait_ms: int) -> fetch.Request:
-        """A Fetch of the partitions that the last look found, unless the leader already knows them. What does not fit
-        is left for the next Fetch."""
+        """A Fetch of the partitions that the last look found, unless the leader already knows them. Partitions that
+        do not fit are left for the next Fetch."""
         config, context, ready = self._context.config(), self._context, self._ready
         wanted = {key: self._asked(*ready[key]) if key in ready else None for key in self._looked_at}
         changed, forgotten, left = self.session.news(wanted, is_whole=self._is_whole)
@@ -198,7 +198,7 @@ class FetchPlan:
     # ---- after it
 
     def asked(self, key: TopicIdPartition) -> tuple[Partition, FetchPosition] | None:
-        """The partition and position that the Fetch asked for; None if either has changed since. Looks again later."""
+        """The partition and the position in the Fetch; None if either has changed since. Looks at it again later."""
         self._touched[key] = None
         asked = self._ready.get(key)
         if asked is None or self._partitions.get(key) is not asked[0]:
@@ -213,7 +213,7 @@ class FetchPlan:
         return key in self._left
 
     def served(self, key: TopicIdPartition) -> None:
-        """Clear its delay, as the leader did not refuse it."""
+        """The leader did not refuse the partition: clear its delay."""
         self._delayed.pop(key, None)
 
     def delay(self, key: TopicIdPartition, refusal: KafkaError) -> None:

@@ -18,7 +18,7 @@ NAMED_MAX = 2500
 
 
 class PartitionFetch(NamedTuple):
-    """What a Fetch says about one partition."""
+    """The fields of a Fetch for one partition."""
 
     place: FetchPosition
     log_start: int
@@ -26,7 +26,7 @@ class PartitionFetch(NamedTuple):
 
 
 class FetchSession:
-    """What the leader knows from the earlier Fetches of the session."""
+    """The fields that the leader knows from earlier Fetches of the session."""
 
     def __init__(self) -> None:
         self.id = 0

@@ -1,6 +1,6 @@
-"""The follower's loop: one connection to one leader broker, and one Fetch at a time for all partitions it leads.
+"""The follower's loop: one connection to one leader broker, and one Fetch at a time for all partitions that it leads.
 
-A Fetch claims that everything below its offset is as durable here as the settings demand. With
+A Fetch claims that everything below its offset is as durable here as the settings require. With
 `kpybroker.fsync=always` it is therefore sent after the fdatasync. A refused partition is delayed; the others go on.
 """
 
@@ -67,7 +67,7 @@ class Fetcher:
         self._plan.leave(partition)
 
     def wake(self) -> None:
-        """Look for partitions to fetch, and make a Fetch that is parked at the leader return."""
+        """Look for partitions to fetch. A Fetch that is parked at the leader is made to return."""
         self._changed.set()
         if self._is_parked and self._poking is None and self._peer is not None:
             self._poking = self._loop.create_task(self._poke(self._peer))
@@ -170,9 +170,9 @@ class Fetcher:
                 key = (topic.topic_id, row.partition_index)
                 asked = plan.asked(key)
                 if plan.is_left(key):
-                    continue  # an earlier Fetch asked for it; the response to a later one is applied
+                    continue  # the row answers an outdated position; the response to a later Fetch is applied
                 if asked is None:
-                    plan.session.end()  # within the session the leader would not repeat the row
+                    plan.session.end()  # the leader would not repeat the row within the session
                     continue
                 self._take(key, *asked, row)
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -83,7 +83,7 @@ def _told(row: PartitionData) -> Diverges:
 
 
 def cut(partition: Partition, offset: int) -> None:
-    """Truncate to where the leader's history ends. Raises Damage; KafkaError if that is not possible now."""
+    """Truncate at the offset where the leader's history differs. Raises Damage; KafkaError if not possible now."""
     storage = partition.log
     if offset < storage.high_watermark:
         log.warning(
@@ -124,7 +124,7 @@ def follow_marks(partition: Partition, high_watermark: int, log_start: int) -> N
 
 
 def _begin_at(partition: Partition, first: Batch) -> None:
-    """Start an empty log with a whole batch, within which the leader's log starts. Raises CORRUPT_MESSAGE."""
+    """Start an empty log with a whole batch that contains the leader's log start. Raises CORRUPT_MESSAGE."""
     storage = partition.log
     if storage.start < storage.end or first.next_offset <= storage.end:
         raise KafkaError(

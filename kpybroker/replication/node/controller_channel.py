@@ -19,10 +19,10 @@ BACKOFF_MAX_MS = 500
 IN_VAIN_MS = 3000
 """How long a request waits for a controller while a majority of the voters is out of reach."""
 DIAL_TIMEOUT_MS = 1000
-"""For a connection and its ApiVersions: a node of the cluster either answers quickly or is down."""
+"""The timeout for a connection and its ApiVersions: a node of the cluster either answers quickly or is down."""
 NOBODY_LEADS = "the quorum has no leader"
 ASKED_MAX = 1000
-"""The most requests at once; more are refused rather than queued."""
+"""The most requests at a time; more are refused, not queued."""
 
 
 class ControllerAddress(Protocol):
@@ -39,7 +39,7 @@ class ControllerAddress(Protocol):
 
 
 class ActiveController(Protocol):
-    """What the channel needs to know of the quorum: where the active controller is, or why there is none."""
+    """The part of the quorum that the channel uses: the address of the active controller, or why there is none."""
 
     @property
     def is_leader(self) -> bool: ...
@@ -82,8 +82,8 @@ class ControllerChannel:
         """Send a request to the active controller and return its answer. If the controller moved or cannot be reached,
         the request is sent again.
 
-        try_ms: when to close a connection on which no answer comes. Raises REQUEST_TIMED_OUT; before timeout_ms, if the
-        reachable voters cannot elect a controller.
+        try_ms: after how long a connection without an answer is closed. Raises REQUEST_TIMED_OUT, even before
+        timeout_ms if the reachable voters cannot elect a controller.
         """
         if self._asked >= ASKED_MAX:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{ASKED_MAX} requests already wait for the controller")
@@ -93,7 +93,7 @@ class ControllerChannel:
                 answer = await self._here(name, request)
                 if not by_name[name].has_error(answer, ErrorCode.NOT_CONTROLLER):
                     return answer
-            # its own task: time-outs need one, and a handler's first step runs outside any task
+            # in a task, because timeouts need one, and a handler's first step runs outside any task
             return await asyncio.get_running_loop().create_task(
                 self._ask(name, request, timeout_ms, try_ms or timeout_ms)
             )

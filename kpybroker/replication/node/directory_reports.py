@@ -18,7 +18,7 @@ from kpybroker.wire.rpc.assign_replicas_to_dirs import DirectoryData, PartitionD
 log = logging.getLogger(__name__)
 
 AT_ONCE_MAX = 2250
-"""Replicas in one request, as in Kafka."""
+"""The most replicas in one request, as in Kafka."""
 TIMEOUT_MS = 5_000
 RETRY_MS = 50
 IN_VAIN = (
@@ -30,7 +30,7 @@ IN_VAIN = (
 
 
 class DirectoryReports:
-    """Collects the directories of replicas and sends them. broker_epoch: of this node's registration."""
+    """Collects the directories of replicas and sends them. broker_epoch: the epoch of this node's registration."""
 
     def __init__(self, channel: ControllerChannel, node_id: int, broker_epoch: Callable[[], int]) -> None:
         self._channel = channel
@@ -46,7 +46,7 @@ class DirectoryReports:
             self._task = asyncio.get_running_loop().create_task(self._send_all())
 
     def settled(self, topic_id: bytes, index: int) -> None:
-        """Drop a report: the metadata has it, or this broker no longer has the replica."""
+        """Drop a report: the metadata has the directory, or this broker no longer has the replica."""
         self._wanted.pop((topic_id, index), None)
 
     def close(self) -> None:

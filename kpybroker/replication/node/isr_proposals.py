@@ -21,12 +21,13 @@ from kpybroker.wire.rpc.alter_partition import BrokerState, PartitionData, Parti
 log = logging.getLogger(__name__)
 
 AT_ONCE_MAX = 2500
-"""Partitions in one request. The controller closes the connection if they and their replicas have more elements than
-the Api table allows."""
+"""The most partitions in one request. The controller closes the connection if a request has more elements (partitions
+and replicas) than the Api table allows."""
 TIMEOUT_MS = 5_000
 RETRY_MS = 50
 RECOVERED = 0
-"""leader_recovery_state: a leader that proposes has recovered its log, also after an unclean election (KIP-704)."""
+"""The leader_recovery_state: a leader that sends proposals has recovered its log, even after an unclean election
+(KIP-704)."""
 AGAIN = (
     ErrorCode.NOT_CONTROLLER,
     ErrorCode.REQUEST_TIMED_OUT,
@@ -37,7 +38,7 @@ AGAIN = (
 
 
 class IsrProposals:
-    """Collects proposals and sends them. broker_epoch: of this node's registration."""
+    """Collects proposals and sends them. broker_epoch: the epoch of this node's registration."""
 
     def __init__(self, channel: ControllerChannel, node_id: int, broker_epoch: Callable[[], int]) -> None:
         self._channel = channel

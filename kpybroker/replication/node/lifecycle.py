@@ -16,9 +16,9 @@ from kpybroker.wire.rpc import broker_heartbeat, broker_registration
 log = logging.getLogger(__name__)
 
 RETRY_MS = 50
-"""Between heartbeats of a broker that waits to be unfenced, or for permission to shut down."""
+"""The pause between heartbeats of a broker that waits to be unfenced, or for permission to shut down."""
 SHUTDOWN_PATIENCE_MS = 5000
-"""How long a broker that shuts down waits for others to take over its leaderships."""
+"""How long a broker that shuts down waits until others lead its partitions."""
 LEAVING_TIMEOUT_MS = 1000
 """How long a broker that shuts down looks for a controller."""
 TAKEN_AFTER_SESSIONS = 3
@@ -49,10 +49,12 @@ class Stage(Enum):
 class Lifecycle:
     """`join` registers, and returns once unfenced; `leave` hands over the leaderships; between them are heartbeats.
 
-    registration: the request. metadata_offset: of the last record that is applied here. on_epoch: called with the epoch
-    of every registration. on_failure: called with the reason why this node cannot stay. offline_log_dirs: ids of
-    directories that failed since the registration (KIP-858). wants_fence: whether this broker asks to be fenced, though
-    it is alive: others should lead.
+    - registration: builds the request.
+    - metadata_offset: returns the offset of the last record that is applied here.
+    - on_epoch: called with the epoch of every registration.
+    - on_failure: called with the reason why this node cannot stay in the cluster.
+    - offline_log_dirs: returns the ids of directories that failed since the registration (KIP-858).
+    - wants_fence: whether this broker, although it is alive, wants to be fenced, so that others lead.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Lifecycle:
         await self._reached
 
     async def leave(self, patience_ms: int = SHUTDOWN_PATIENCE_MS) -> bool:
-        """Controlled shutdown: when this returns, others lead what this broker led. False if that took too long."""
+        """Controlled shutdown: on return, others lead this broker's partitions. False if that took too long."""
         if self._heartbeats is None or self._heartbeats.done():
             return False
         self.stage = Stage.LEAVING
@@ -121,7 +123,7 @@ class Lifecycle:
             self._wake.set()
 
     def tell(self) -> None:
-        """Send a heartbeat now: there is something that the controller should know."""
+        """Send a heartbeat now, because it has news for the controller."""
         self._wake.set()
 
     @property

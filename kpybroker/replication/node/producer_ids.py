@@ -17,7 +17,7 @@ class IdBlock(Protocol):
 
 
 class ProducerIds:
-    """Hands out ids. allocate: asks the controller for a block when the current one is used up."""
+    """Hands out ids. allocate: requests a block from the controller; called when the current one is used up."""
 
     def __init__(self, allocate: Callable[[], Awaitable[IdBlock]]) -> None:
         self._allocate = allocate

@@ -42,7 +42,7 @@ class ReplicaMove:
     future: Log
     target: LogDirectory
     generation: int = -1
-    """The generation of the current log's truncations at the last comparison of the two logs."""
+    """The current log's `generation`, which counts truncations, when the two logs were last compared."""
     is_reported: bool = False
     """Whether the new directory was reported to the controller."""
 
@@ -76,7 +76,8 @@ class ReplicaMoves:
         """Move a replica to this directory. If it is there already, cancel a move elsewhere.
 
         Raises INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION, and
-        REPLICA_NOT_AVAILABLE if this broker does not have it: a later replica will be created in this directory.
+        REPLICA_NOT_AVAILABLE if this broker does not have the replica: if it gets it later, it creates it in this
+        directory.
         """
         key = topic, index
         if is_too_long(topic, index):

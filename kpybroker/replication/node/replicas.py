@@ -26,17 +26,19 @@ from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED
 log = logging.getLogger(__name__)
 
 HOSTED_AT_ONCE = 200
-"""How many logs are opened in one turn of the loop, in some 10 ms. At the start all are opened, before it serves."""
+"""How many logs are opened in one turn of the loop, in about 10 ms. At its start, the broker opens all logs before it
+serves."""
 OPEN_RETRY_S = 0.5
-"""After how long a log that could not be opened for lack of a file descriptor is opened again."""
+"""When to retry to open a log that could not be opened for lack of a file descriptor."""
 
 
 class ReplicaCallbacks(NamedTuple):
-    """What the broker does about changes of its replicas.
+    """The broker's reactions to changes of its replicas.
 
-    on_leadership: this broker began (True) or ceased (False) to lead a partition. on_lost: the disk failed under
-    partitions that other brokers have, or under all; this broker must stop, so that others lead. on_offline: one of
-    several log directories failed, and the controller must know.
+    - on_leadership: this broker began (True) or ceased (False) to lead a partition.
+    - on_lost: the disk failed under partitions that other brokers have, too, or under all partitions. This broker must
+      stop, so that others lead.
+    - on_offline: one of several log directories failed, and the controller must know.
     """
 
     on_leadership: Callable[[Partition, bool], None]
@@ -69,21 +71,21 @@ class Replicas:
         self._image = context.image
         log_dirs.listen(self._disk_failed, self._directory_failed, self._on_lost)
         self._created_anew: set[tuple[bytes, int]] = set()
-        """Replicas that were recreated, since the directory that the metadata names is gone."""
+        """Replicas that were recreated, because the directory that the metadata names is gone."""
         self._unopened: dict[str, LogSettings] = {}
         """Topics with logs that could not be opened for lack of a file descriptor, with their settings at that time."""
         self._room = HOSTED_AT_ONCE
         """How many more logs may be opened in this turn of the loop."""
         self._rest: dict[str, tuple[int, LogSettings]] = {}
-        """Topics whose partitions from an index on are opened in later turns, with their settings."""
+        """Topics whose partitions, from an index on, are opened in later turns, with the settings of the topics."""
         self._hosted: asyncio.Future[None] | None = None
         """Done when `_rest` is empty."""
         self.is_registered = False
         """Whether the metadata shows this incarnation of the broker.
 
-        Before that, it may show what the previous incarnation led. A crash may have truncated the log, and leading in
-        the same epoch would make followers truncate theirs. So until then, this broker leads only partitions without
-        other replicas.
+        Before that, it may show leaderships of the previous incarnation. A crash may have truncated the log, and if
+        this broker led in the same epoch, followers would truncate theirs. So until then, it leads only partitions
+        without other replicas.
         """
         hosting.events.on_written(self._fetchers.written)
 
@@ -94,7 +96,8 @@ class Replicas:
     def host(self, topic: TopicImage, settings: LogSettings, begin: int = 0) -> None:
         """Open this broker's partitions of a topic, and delete those it no longer has, from index `begin` on.
 
-        Once the broker serves, it opens HOSTED_AT_ONCE logs in a turn of the loop, and leads a partition after that.
+        Once the broker serves, it opens HOSTED_AT_ONCE logs in a turn of the loop, and leads a partition only once its
+        log is open.
         """
         self._rest.pop(topic.name, None)
         for index, image in enumerate(topic.partitions[begin:], begin):
@@ -194,7 +197,7 @@ class Replicas:
     def _report_directory(self, partition: Partition, image: PartitionImage) -> None:
         """Report a replica's directory to the controller, if the metadata has another one.
 
-        For a replica created anew, the old directory is first reported as lost: it had records that this one lacks.
+        For a recreated replica, the old directory is first reported as lost: it had records that this one lacks.
         """
         directory = self._log_dirs.of(partition.log)
         if directory is None or not self.is_registered or partition in self.moves:

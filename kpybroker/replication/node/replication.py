@@ -25,7 +25,7 @@ from kpybroker.world import World
 class Replication:
     """The flush queue, the hosted partitions, fetch sessions, and the replicas that follow the metadata.
 
-    channel: to the active controller. config, epoch, image: return the broker's current ones.
+    channel: the channel to the active controller. config, epoch, image: return the broker's current values.
     """
 
     def __init__(

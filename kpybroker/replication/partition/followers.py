@@ -39,7 +39,7 @@ class Follower:
         self.log_end = UNKNOWN
         self.log_start = UNKNOWN
         self.caught_up_ms = caught_up_ms
-        """When it last had everything that the leader had then."""
+        """The last time when the follower had everything that the leader had."""
         self._fetched_ms = caught_up_ms
         self._end_at_fetch = 0
         self.told_high_watermark = UNKNOWN
@@ -49,8 +49,8 @@ class Follower:
         self.want: Hashable = None
 
     def fetched(self, offset: int, log_start: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
-        """Note a Fetch from `offset`: the follower has everything below. If that reaches the leader's end at the time
-        of its previous Fetch, it was caught up at that time."""
+        """Note a Fetch from `offset`: the follower has everything below. If `offset` has reached the end that the
+        leader had at the follower's previous Fetch, the follower was caught up at that time."""
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self._end_at_fetch:
@@ -63,7 +63,7 @@ class Follower:
         self.told_high_watermark = high_watermark
 
     def attach(self, news: News[Any], want: Hashable) -> None:
-        """Its session requests this partition by `want`: note changes in the session's news."""
+        """The follower's session requests this partition by `want`: note changes in the session's news."""
         self.news, self.want = news, want
 
     def detach(self, want: Hashable) -> None:
@@ -79,7 +79,8 @@ class Follower:
 class Followers:
     """The other replicas of a partition that this broker leads; empty for one that it follows.
 
-    may_join: whether a node that fetched with a broker epoch may be in sync: registered with it, and not fenced.
+    may_join: whether a node that fetched with a broker epoch may be in sync: it is registered with that epoch, and not
+    fenced.
     """
 
     __slots__ = ("_lag_max_ms", "_may_join", "_node_id", "by_id", "isr", "proposed", "woken_at")
@@ -139,7 +140,7 @@ class Followers:
         return (*self.isr, *(node_id for node_id in proposed if node_id not in self.isr))
 
     def required(self, min_isr: int) -> int:
-        """How many replicas must be in sync: at most all of them."""
+        """How many replicas must be in sync: min.insync.replicas, but at most the number of all replicas."""
         return min(min_isr, len(self.by_id) + 1)
 
     def agreed_end(self, own_end: int, min_isr: int, now_ms: int) -> int:

@@ -56,11 +56,11 @@ class Hosting:
         return partition
 
     def find(self, topic: str, index: int) -> Partition | None:
-        """The partition, led here or not; None if this broker does not have it or could not open it."""
+        """The partition, whether led here or not; None if this broker does not have it or could not open it."""
         return self._partitions.get((topic, index))
 
     def leads_id(self, topic_id: bytes, index: int) -> Partition | None:
-        """The partition if this broker leads it and it is online; otherwise None, and `leads` raises the reason."""
+        """The partition if this broker leads it and it is online; else None, and `leads` raises the reason."""
         partition = self._by_id.get((topic_id, index))
         if partition is None or partition.leader_id != self.node_id or partition.offline is not None:
             return None
@@ -86,7 +86,7 @@ class Hosting:
         return partition
 
     def replica(self, topic: str, index: int) -> Partition:
-        """The partition, led here or not (KIP-392). Raises the same errors as `leads`."""
+        """The partition, whether led here or not (KIP-392). Raises the same errors as `leads`."""
         partition = self._partitions.get((topic, index))
         if partition is None or partition.offline is not None:
             return self.leads(topic, index)

@@ -19,7 +19,7 @@ class News(Generic[W]):
 
     def __init__(self) -> None:
         self.wants: dict[W, None] = {}
-        """Partitions that the Fetch named, that changed, or of which there is more to send."""
+        """Partitions that the Fetch named, that changed, or that have more to send."""
         self.waiter: Waiter | None = None
         """The parked Fetch."""
         self.counted_ms = NEVER_MS
@@ -27,8 +27,8 @@ class News(Generic[W]):
         self.broker_epoch = -1
 
     def is_due(self, broker_epoch: int, now_ms: int, every_ms: int) -> bool:
-        """Whether to count all partitions now: it is time, or this is a new incarnation. If so, notes that they are
-        counted."""
+        """Whether to count all partitions now, because it is time or the follower is a new incarnation. If so, notes
+        that they are counted."""
         if broker_epoch == self.broker_epoch and now_ms - self.counted_ms < every_ms:
             return False
         self.broker_epoch, self.counted_ms = broker_epoch, now_ms

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 WAITERS_LIMIT = 100_000
 """Produces that wait for the high watermark, per partition."""
 FLUSH_RETRY_S = 0.1
-"""After how long a flush that lacked a file descriptor is tried again."""
+"""When to retry a flush that lacked a file descriptor."""
 
 
 class Partition:
@@ -112,7 +112,7 @@ class Partition:
         return f"<{self.topic}-{self.index} epoch {self.leader_epoch} end {self.log.end}>"
 
     def configure(self, settings: LogSettings) -> None:
-        """Adopt the topic's settings. If they now ask for fsync, sync what is not on disk yet."""
+        """Adopt the topic's settings. If they now require fsync, sync what is not on disk yet."""
         self.log.configure(settings)
         if settings.fsync_always and self.offline is None:
             self._start_sync()
@@ -256,7 +256,7 @@ class Partition:
         self._queue.flush()
 
     def _written(self) -> None:
-        """A thread has written what a flush handed to it, or the log has failed."""
+        """A thread has written the batches of a flush, or the log has failed."""
         if self.log.offline is not None:
             self.fail(self.log.offline)
         elif self.log.settings.fsync_always:
@@ -291,7 +291,7 @@ class Partition:
 
     @property
     def committable_end(self) -> int:
-        """The end of the log that is as durable as the settings demand."""
+        """The offset up to which the log is as durable as the settings require."""
         return self.log.synced_end if self.log.settings.fsync_always else self.log.files.written_end
 
     def on_advance(self, callback: Callable[[], None]) -> None:
@@ -374,7 +374,7 @@ class Partition:
 
     @property
     def refusal(self) -> KafkaError | None:
-        """Why waiting for this partition is pointless; None if it makes sense."""
+        """Why it is pointless to wait for this partition; None if it is not."""
         if self.offline is not None:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
         return None if self.leads else KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -13,7 +13,7 @@ def _ignore(partition: object) -> None:
 
 
 class PartitionEvents(Generic[P]):
-    """Callbacks and counters. propose: sends the controller the in-sync set that a partition proposes."""
+    """Callbacks and counters. propose: sends the in-sync set that a partition proposes to the controller."""
 
     __slots__ = ("isr_expands", "isr_shrinks", "propose", "written")
 

@@ -37,7 +37,7 @@ class ReplicaRules:
 
     @classmethod
     def of(cls, config: BrokerConfig, image: Callable[[], Image]) -> ReplicaRules:
-        """The rules by a broker's settings and its current Image."""
+        """The rules that follow from a broker's settings and its current Image."""
         return cls(
             config.node_id,
             lag_max_ms=config.replica_lag_time_max_ms,

@@ -26,8 +26,8 @@ EVICTION_MS = 120_000
 """KIP-227's min.incremental.fetch.session.eviction.ms, a constant in Apache Kafka."""
 
 PARTITIONS_MAX = 200_000
-"""The limit for all consumers' sessions together, at some 330 bytes a partition, and the topic's name. A consumer may
-name partitions that do not exist. Replicas' sessions name partitions that exist, and do not count."""
+"""The most partitions in all consumers' sessions together; each takes about 330 bytes, and the topic's name. A consumer
+may name partitions that do not exist. Replicas' sessions have only partitions that exist, and do not count."""
 
 NAME_LENGTH_MAX = 249
 """No topic has a longer name, and a session that would have to keep one is not opened."""
@@ -60,7 +60,7 @@ class Want:
         self.told_high_watermark = -1
         self.told_log_start = -1
         self.partition: Partition | None = None
-        """Where the last look found it; looked up again once this broker no longer leads it."""
+        """The partition that the last look found. It is looked up again once this broker no longer leads it."""
 
     def renew(self, want: Want) -> None:
         """Adopt what a later Fetch of the session requests from the same partition."""
@@ -159,7 +159,7 @@ class Session:
         self.news: News[ReplicaWant] | None = News() if is_replica else None
         self.begun_ms = self.used_ms = now_ms
         self.rank: Rank = (is_replica, len(wants), session_id)
-        """As of the last use of the session."""
+        """The rank at the last use of the session."""
         self.counted = 0
         """How many of its partitions `FetchSessions` has counted."""
 
@@ -191,11 +191,12 @@ def has_long_name(wants: Iterable[SessionKey]) -> bool:
 class FetchSessions:
     """All sessions of a broker: at most `limit`, with at most `partitions_limit` partitions of consumers.
 
-    Without room for a new session, others are evicted (KIP-227): one for its slot, several for its partitions. Evicted
-    is a session that was not used for EVICTION_MS; or else
+    If there is no room for a new session, others are evicted (KIP-227): one for its slot, several for its partitions. A
+    session may be evicted if
 
-    - a consumer's session in favour of a replica's, or
-    - a session older than EVICTION_MS in favour of one of the same kind with more partitions.
+    - it was not used for EVICTION_MS,
+    - it is a consumer's session, and the new one is a replica's, or
+    - it is older than EVICTION_MS, and the new one is of the same kind and has more partitions.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class FetchSessions:
         self._young: dict[int, Session] = {}
         """By id, oldest first: the sessions younger than EVICTION_MS at the last search for a slot."""
         self._old: list[Rank] = []
-        """The ranks of all others, sorted: a refused session need not look at each of them."""
+        """The ranks of all other sessions, sorted, so that a refusal does not cost a look at each of them."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -289,7 +290,7 @@ class FetchSessions:
         return True
 
     def resume(self, session_id: int, epoch: int, *, by_id: bool, is_replica: bool = False) -> Session:
-        """The session with this id, moved on to its next epoch.
+        """The session with this id, advanced to its next epoch.
 
         Raises FETCH_SESSION_ID_NOT_FOUND (also for a session of the other kind), INVALID_FETCH_SESSION_EPOCH,
         FETCH_SESSION_TOPIC_ID_ERROR.
@@ -309,7 +310,7 @@ class FetchSessions:
         return session
 
     def forget_what_was_told(self, session_id: int) -> None:
-        """A response was not sent after all: the next one includes every partition, like the first one did."""
+        """A response was not sent after all: the next one includes every partition, as the first one did."""
         session = self._sessions.get(session_id)
         for want in () if session is None else session.wants.values():
             want.forget_told()

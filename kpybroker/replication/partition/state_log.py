@@ -95,9 +95,10 @@ class PartitionLog:
         return partition.log.end
 
     async def replay(self) -> AsyncIterator[list[Stored]]:
-        """Yields every record from start to end, in order; of control batches, the markers of transactions.
+        """Yields every record from start to end, in order; control batches become the markers of transactions.
 
-        Yields to the loop between runs: a log may be long, and a node that does not answer is considered dead.
+        Gives other work a turn of the loop between runs: a log may be long, and a node that does not answer counts as
+        dead.
         """
         storage = self._partition.log
         await storage.until_written()
@@ -140,7 +141,7 @@ class PartitionLog:
             )
 
     async def _plain(self, batch: Batch) -> bytes:
-        """The decompressed records of a batch; empty if it is not compressed. Off the loop, since they may be large."""
+        """The decompressed records of a batch; empty if it is not compressed. Off the loop: they may be large."""
         if not batch.codec:
             return b""
         body, found = batch.view[HEADER_BYTES:], list[bytes]()

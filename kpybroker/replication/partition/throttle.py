@@ -2,9 +2,9 @@
 
 A throttle applies to a replica under three conditions: the broker has a rate (`leader.` or
 `follower.replication.throttled.rate`), the topic lists the replica (`leader.` or
-`follower.replication.throttled.replicas`: `partition:broker`, or `*`), and the replica is not in sync. Bytes that were
-sent are paid off at the rate before more are sent, so any period exceeds the rate by one response at most. Kafka also
-counts the bytes of listed replicas that are in sync; here only replicas that may be slowed count.
+`follower.replication.throttled.replicas`: `partition:broker`, or `*`), and the replica is not in sync. Sent bytes are a
+debt that is paid off at the rate before more are sent, so in any period, the rate is exceeded by at most one response.
+Kafka also counts the bytes of listed replicas that are in sync; here only replicas that may be slowed count.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ CLOSED_WAIT_MS = 1000
 
 
 class Throttle:
-    """One direction of a broker. named: the replicas that a topic's settings list. now_ms: the loop's clock.
+    """One direction of a broker. named: returns the replicas that a topic's settings list. now_ms: the loop's clock.
 
-    Rates are bytes a second. The debt is kept in thousandths of a byte, so that it is a whole number.
+    Rates are in bytes a second. The debt is kept in thousandths of a byte, so that it is a whole number.
     """
 
     def __init__(self, node_id: int, named: Callable[[LogSettings], frozenset[str]], now_ms: Callable[[], int]) -> None:

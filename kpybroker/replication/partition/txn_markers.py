@@ -29,7 +29,7 @@ COORDINATORS_WORDS = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
 )
-"""The error codes of a group coordinator for which a log would have NOT_LEADER_OR_FOLLOWER."""
+"""The error codes of a group coordinator that become NOT_LEADER_OR_FOLLOWER, the code of a log in the same case."""
 
 MARKERS_A_TURN = 200
 """After this many markers, the writer yields to the loop."""

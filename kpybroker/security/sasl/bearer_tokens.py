@@ -1,6 +1,6 @@
 """Tokens in the compact form of a JWS: three parts in base64url, of which the first two are JSON (RFC 7515, RFC 7519).
 
-What is read here comes from a client that nobody knows yet. Whatever it is, it is read or refused.
+The input comes from a client that has not authenticated yet. Any input is either parsed or refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from kpybroker.security.sasl.exchange import Preparation
 
 TOKEN_MAX = 65_536
-"""The most characters of a token. Apache Kafka has only the limit of a request, 524,288 bytes."""
+"""The most characters of a token. Apache Kafka only limits the whole request, to 524,288 bytes."""
 NAME_MAX = 1024
 """The most characters of a name."""
 PARTS = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)")
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 class TokenRefused(Exception):
-    """A token that logs nobody in, and why; `scope` is what it lacks. The text has no part of the token."""
+    """Why a token is refused; `scope` is the scope that it lacks. The text contains no part of the token."""
 
     def __init__(self, why: str, scope: str | None = None) -> None:
         super().__init__(why)
@@ -33,21 +33,21 @@ class TokenRefused(Exception):
 
     @property
     def answer(self) -> str:
-        """What a client is told (RFC 7628, 3.2.2)."""
+        """The response to the client (RFC 7628, 3.2.2)."""
         if self.scope is None:
             return '{"status":"invalid_token"}'
         return f'{{"status":"insufficient_scope", "scope":"{self.scope}"}}'
 
 
 class BearerLogin(NamedTuple):
-    """Who a token logs in, and for how long; 0 if it has expired, and only the clock skew lets it in."""
+    """The user of a token, and how long the login lasts; 0 if it has expired, but is within the clock skew."""
 
     name: str
     lifetime_ms: int
 
 
 class TokenCheck(Protocol):
-    """The rules of a listener."""
+    """The rules of a listener for tokens."""
 
     def preparation(self) -> Preparation | None:
         """What has to be done before `check`; None if nothing."""
@@ -57,7 +57,7 @@ class TokenCheck(Protocol):
 
 
 class Parts(NamedTuple):
-    """A token. `signed` is what its signature is for. The claims are not to be believed yet."""
+    """A token. `signed` is the part that its signature covers. The claims must not be trusted yet."""
 
     header: Json
     signed: bytes
@@ -80,13 +80,13 @@ def parts_of(token: str) -> Parts:
 
 
 def parse_object(data: bytes) -> Json:
-    """A JSON object, no name of which comes twice. Raises TokenRefused."""
+    """Parse a JSON object in which no name occurs twice. Raises TokenRefused."""
     try:
         found = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        raise TokenRefused("a part is no JSON") from None
+        raise TokenRefused("a part is not JSON") from None
     if not isinstance(found, dict):
-        raise TokenRefused("a part is no JSON object")
+        raise TokenRefused("a part is not a JSON object")
     return found
 
 
@@ -97,23 +97,23 @@ def number(claims: Json, name: str) -> float | None:
         return None
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
     if not is_number or not abs(found) < LIFETIME_MAX_MS or not math.isfinite(found):
-        raise TokenRefused(f"{name} is no time")
+        raise TokenRefused(f"{name} is not a time")
     return float(found)
 
 
 def checked_name(claim: str, found: object) -> str:
     """The name in a claim. Raises TokenRefused."""
     if not isinstance(found, str) or not found.strip():
-        raise TokenRefused(f"{claim} is no name")
+        raise TokenRefused(f"{claim} is not a name")
     if len(found) > NAME_MAX:
         raise TokenRefused(f"{claim} has more than {NAME_MAX} characters")
     if any("\ud800" <= character <= "\udfff" for character in found):
-        raise TokenRefused(f"{claim} has half a character")
+        raise TokenRefused(f"{claim} contains half of a surrogate pair")
     return found
 
 
 def lifetime_ms(ends_ms: int, now_ms: int) -> int:
-    """Raises TokenRefused for one that is too long to be counted."""
+    """The rest of a token's lifetime, 0 if it has expired. Raises TokenRefused if it is longer than LIFETIME_MAX_MS."""
     left_ms = max(ends_ms - now_ms, 0)
     if left_ms > LIFETIME_MAX_MS:
         raise TokenRefused("it expires in more than 292 years")
@@ -130,7 +130,7 @@ def _decoded(part: str) -> bytes:
 def _unique(pairs: list[tuple[str, Any]]) -> Json:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name comes twice")
+        raise ValueError("a name occurs twice")
     return found
 
 

@@ -1,4 +1,4 @@
-"""One login: tokens of a client, and what the mechanism says to them (RFC 4422)."""
+"""One login: a client's tokens, and how the mechanism answers them (RFC 4422)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol
 from kpybroker.security.principal import Principal
 
 Preparation = Callable[[], Awaitable[None]]
-"""Work that takes a while; begun when it is called."""
+"""Work that takes a while. It begins when this is called."""
 
 
 class LoginRefused(Exception):
-    """The token is not valid. `told` is the text for the client; None for the text that all mechanisms share."""
+    """The token is not valid. `told` is the error message for the client; None for the default message."""
 
     def __init__(self, why: str, told: str | None = None) -> None:
         super().__init__(why)
@@ -28,7 +28,7 @@ class Exchange(Protocol):
 
     @property
     def lifetime_ms(self) -> int | None:
-        """How long the client may stay logged in with what it has logged in with; None for ever."""
+        """How long the client's credential lets it stay logged in; None if it has no limit."""
 
     def preparation(self, token: bytes) -> Preparation | None:
         """What has to be done before `step` can answer this token; None if nothing."""
@@ -38,8 +38,8 @@ class Exchange(Protocol):
 
 
 class Mechanism(NamedTuple):
-    """A mechanism of a listener. `lifetime_ms` is connections.max.reauth.ms: for how long a login is valid, 0 for
-    ever."""
+    """A mechanism of a listener. `lifetime_ms` is connections.max.reauth.ms: how long a login is valid; 0 means no
+    limit."""
 
     begin: Callable[[], Exchange]
     lifetime_ms: int = 0

@@ -1,6 +1,6 @@
-"""One small page by HTTP, on the event loop: every read, size and time has a limit.
+"""Fetches one small page by HTTP, on the event loop. The number of reads, the size and the time are limited.
 
-Redirects are followed as Java's URL does, on which Apache Kafka relies: never to another scheme. Proxies are not used.
+Redirects are followed as by Java's URL, which Apache Kafka uses: never to another scheme. Proxies are not used.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from kpybroker.world.secure import TlsContext
 BODY_MAX_BYTES = 1 << 20
 HEADERS_MAX_BYTES = 65_536
 PIECES_MAX = 4096
-"""Into how many pieces an answer may be cut: each takes its time, however small it is."""
+"""The most pieces of a response: each takes time, however small it is."""
 REDIRECTS_MAX = 20
 PATIENCE_S = 20.0
-"""For the whole, with redirects."""
+"""The time limit for everything, including redirects."""
 REDIRECTS = (301, 302, 303, 307)
 OK = 200
 
 
 class Answer(NamedTuple):
-    """A response. `location` is where a redirect leads to."""
+    """A response. `location` is the target of a redirect."""
 
     status: int
     location: str
@@ -34,7 +34,7 @@ class Answer(NamedTuple):
 
 
 async def http_get(network: Network, url: HttpUrl, tls: TlsContext | None) -> bytes:
-    """The page at an address. `tls` is for https. Raises OSError with the reason."""
+    """The page at an address. `tls` is used for https. Raises OSError with the reason."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             return await _followed(network, url, tls)
@@ -88,7 +88,7 @@ class _Exchange(asyncio.Protocol):
         ]
         request = h11.Request(method="GET", target=self._url.target, headers=headers)
         data = (self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b"")
-        cast(asyncio.Transport, transport).write(data)  # uvloop's does not derive from it
+        cast(asyncio.Transport, transport).write(data)  # uvloop's transports do not derive from it
 
     def data_received(self, data: bytes) -> None:
         self._take(data)
@@ -109,7 +109,7 @@ class _Exchange(asyncio.Protocol):
                     return
                 self._take_event(event)
         except h11.RemoteProtocolError as wrong:
-            self._fail(OSError(f"the answer is no HTTP: {wrong}"))
+            self._fail(OSError(f"the answer is not HTTP: {wrong}"))
 
     def _take_event(self, event: object) -> None:
         self._pieces += 1

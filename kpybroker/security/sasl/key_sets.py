@@ -1,7 +1,7 @@
-"""The public keys of an identity provider: a JSON Web Key Set (RFC 7517), and the key that a token names.
+"""The public keys of an identity provider, a JSON Web Key Set (RFC 7517), and the choice of the key for a token.
 
-Only public keys are used, and only those with which Apache Kafka checks signatures. A key of another kind, or one that
-cannot be read, is left out, as there.
+Only public keys are used, of the kinds with which Apache Kafka checks signatures. Other keys, and keys that cannot be
+read, are left out, as in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'kpybroker[oauth]'"
 KEYS_MAX = 1000
 RSA_BITS = range(2048, 16_385)
-"""RFC 7518 asks for 2048 bits or more. Longer ones cost time."""
+"""RFC 7518 requires at least 2048 bits. Checking longer keys costs time."""
 EXPONENT_BITS_MAX = 64
 MEMBERS = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 """The members of a public key, by type."""
 TEXTS = ("kty", "crv", "kid", "alg", "use", "x5t", "x5t#S256")
-"""Members that are texts if they are there."""
+"""Members that must be strings if they are present."""
 CURVES = {"EC": ("P-256", "P-384", "P-521"), "OKP": ("Ed25519", "Ed448")}
 KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC"}
 CURVE_OF = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 EDDSA = "EdDSA"
 ALGORITHMS = (*(f"{kind}{bits}" for kind in KEY_TYPES for bits in (256, 384, 512)), EDDSA)
-"""What tokens may be signed with. Never `none`, nor with a secret that both sides know (HMAC)."""
+"""The algorithms of valid signatures. `none` is not one of them, nor are algorithms with a shared secret (HMAC)."""
 
 
 class SetKey(NamedTuple):
-    """A key and what its set says of it, None for nothing."""
+    """A key, and what its set says about it; None where the set says nothing."""
 
     kid: str | None
     algorithm: str | None
     thumbprints: Mapping[str, str]
-    """Of its certificate, by `x5t` and `x5t#S256`."""
+    """The thumbprints of its certificate, by `x5t` and `x5t#S256`."""
     key_type: str
     curve: str | None
     key: PublicKey
 
 
 class KeySet:
-    """The keys that may sign tokens. `left_out` is how many others the set has."""
+    """The keys that may sign tokens. `left_out` is the number of other keys in the set."""
 
     def __init__(self, keys: Iterable[SetKey], left_out: int) -> None:
         self.keys = tuple(keys)
         self.left_out = left_out
 
     def find(self, header: Mapping[str, Any]) -> SetKey | None:
-        """The key of a token whose header names one of ALGORITHMS; None if none fits. The first of several is taken."""
+        """The key for a token whose header names one of ALGORITHMS: the first that fits, or None."""
         algorithm = header["alg"]
         wanted = "OKP" if algorithm == EDDSA else KEY_TYPES[algorithm[:2]]
         found = [each for each in self.keys if each.key_type == wanted and header.get("kid") in (None, each.kid)]
@@ -81,14 +81,14 @@ def check_library() -> None:
 
 
 def parse_keys(data: bytes) -> KeySet:
-    """Read a set. Raises ValueError with the reason."""
+    """Parse a key set. Raises ValueError with the reason."""
     try:
         found = json.loads(data.decode())
     except (ValueError, RecursionError):
-        raise ValueError("it is no JSON") from None
+        raise ValueError("it is not JSON") from None
     rows = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError('it is no JSON object with a list of keys, {"keys": [...]}')
+        raise ValueError('it is not a JSON object with a list of keys, {"keys": [...]}')
     if len(rows) > KEYS_MAX:
         raise ValueError(f"it has {len(rows)} keys, at most {KEYS_MAX} are allowed")
     keys = [key for key in map(_key, rows) if key is not None]
@@ -110,7 +110,7 @@ def is_signed_by(found: SetKey, algorithm: str, signed: bytes, signature: bytes)
 
 
 def _key(row: Mapping[str, Any]) -> SetKey | None:
-    """A key that may sign tokens; None for any other."""
+    """The key in a row of the set; None if it may not sign tokens."""
     about = {name: row.get(name) for name in TEXTS}
     if not all(isinstance(value, str | None) for value in about.values()):
         return None

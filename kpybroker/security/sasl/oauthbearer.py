@@ -1,7 +1,7 @@
-"""SASL OAUTHBEARER: a token logs in (RFC 7628, KIP-255).
+"""SASL OAUTHBEARER: login with a bearer token (RFC 7628, KIP-255).
 
-A token that is refused gets an answer first, in JSON; the client acknowledges it with one byte, and then the login
-fails. As in Apache Kafka, a client may send another token in place of that byte.
+If a token is refused, the server first says so in JSON. The client acknowledges this with one byte, and then the login
+fails. As in Apache Kafka, the client may send another token in place of that byte.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from kpybroker.security.sasl.bearer_tokens import NAME_MAX, TOKEN_MAX, TokenChec
 from kpybroker.security.sasl.exchange import LoginRefused, Preparation
 
 SEEN = b"\x01"
-"""What a client sends when it has seen that its token is refused."""
+"""A client's acknowledgement that its token was refused."""
 TOKENS_MAX = 8
 """The most tokens that one login may try."""
 MESSAGE_MAX = TOKEN_MAX + 8192
-"""The most bytes of a client's first message: for 524,288 the next expression takes 40 ms."""
+"""The most bytes of a client's first message. For 524,288 bytes, the regular expression below takes 40 ms."""
 FIRST = re.compile(
     r"n,(?:a=((?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+))?,\x01((?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
 )
@@ -26,12 +26,12 @@ Asked = tuple[str, str]
 
 
 class OAuthBearerExchange:
-    """One login by a token."""
+    """One login with a bearer token."""
 
     def __init__(self, tokens: TokenCheck) -> None:
         self._tokens = tokens
         self._refused: TokenRefused | None = None
-        """Of the last token, which the client has been told."""
+        """Why the last token was refused; the client has received this, but has not acknowledged it."""
         self._tried = 0
         self._principal: Principal | None = None
         self._lifetime_ms: int | None = None
@@ -48,7 +48,7 @@ class OAuthBearerExchange:
         return self._tokens.preparation()
 
     def step(self, token: bytes) -> bytes:
-        """The answer to the client's first message, which is empty if its token logs in. Raises LoginRefused."""
+        """The answer to a client's message; empty if its token is accepted. Raises LoginRefused."""
         refused, self._refused = self._refused, None
         if refused is not None and token == SEEN:
             raise LoginRefused(f"the token is refused: {refused}", refused.answer)
@@ -72,7 +72,7 @@ class OAuthBearerExchange:
 
 
 def _first_message(message: bytes) -> Asked:
-    """The authorization id, which may be empty, and the token. Extensions are read, and have no effect."""
+    """The authorization id, which may be empty, and the token. Extensions are parsed, but have no effect."""
     if len(message) > MESSAGE_MAX:
         raise LoginRefused(f"the client's first message has more than {MESSAGE_MAX} bytes")
     try:
@@ -80,7 +80,7 @@ def _first_message(message: bytes) -> Asked:
     except UnicodeDecodeError:
         form = None
     if form is None:
-        raise LoginRefused("the client's first message has not the form of RFC 7628")
+        raise LoginRefused("the client's first message does not have the form of RFC 7628")
     pairs = dict(pair.split("=", 1) for pair in form[2].split("\x01")[:-1])
     auth = AUTH.fullmatch(pairs.get("auth", ""))
     if auth is None or auth[1].lower() != "bearer":

@@ -1,4 +1,4 @@
-"""SASL PLAIN: the password as it is (RFC 4616, KIP-43)."""
+"""SASL PLAIN: the client sends its password in clear text (RFC 4616, KIP-43)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKENS = 3
 
 
 class PlainExchange:
-    """One login of a user whose password is known. `users` are the passwords by name."""
+    """One login. `users` has the passwords by user name."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users
@@ -52,7 +52,7 @@ class PlainExchange:
 
 
 def plain_token(user: str, password: str) -> bytes:
-    """What a client sends."""
+    """The token that a client sends."""
     return f"\0{user}\0{password}".encode()
 
 

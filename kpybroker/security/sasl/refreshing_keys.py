@@ -1,7 +1,7 @@
-"""Keys of an identity provider that follow their source: a file that changes, or an address that is asked again.
+"""An identity provider's keys, kept up to date: read again when their file changes, or fetched again from their URL.
 
-As in Apache Kafka, a file that cannot be read any more lets nobody in until it can, and an address that does not answer
-leaves the keys that were there.
+As in Apache Kafka, nobody can log in while the file is unreadable. If the URL does not answer, the previous keys stay
+in use.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ log = logging.getLogger(__name__)
 OffLoop = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs work on a thread."""
 Get = Callable[[], Awaitable[bytes]]
-"""Asks the address. Raises OSError."""
+"""Fetches the URL. Raises OSError."""
 AGAIN_AFTER_S = 1.0
-"""The least time between two requests for keys that tokens name; Apache Kafka has no limit."""
+"""The least time between two fetches because tokens name unknown keys; Apache Kafka has no limit."""
 MISSING_MAX = 16
 MISSING_KID_MAX = 1000
 MISSING_FOR_MS = 60_000
-"""For so long, a key that was missing is not asked for again."""
+"""How long a missing key causes no further fetch."""
 
 
 class FileKeys:
-    """The keys in a file. `load` them first."""
+    """The keys in a file. Call `load` first."""
 
     def __init__(self, listener: str, settings: KeysFile, off_loop: OffLoop) -> None:
         self._listener = listener
@@ -52,17 +52,17 @@ class FileKeys:
         _tell(self._listener, self.current)
 
     async def follow(self) -> None:
-        """A file is looked at when somebody logs in."""
+        """Nothing to do: the file is checked at each login."""
 
     def missing(self, kid: str) -> None:
-        """A file has what it has."""
+        """Nothing to do: the file has no other keys."""
 
     def preparation(self) -> Preparation | None:
         """Read the file again if it has changed."""
         return None if stamp(self._path) == self._stamp else self._renewed
 
     async def _renewed(self) -> None:
-        """Wait until the file is read, however many logins want it."""
+        """Wait until the file is read. Logins that wait at the same time share one read."""
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._renew())
             self._reading.add_done_callback(self._has_read)
@@ -85,7 +85,7 @@ class FileKeys:
 
 
 class UrlKeys:
-    """The keys at an address. `load` them first; then let `follow` run."""
+    """The keys at a URL. Call `load` first; then run `follow`."""
 
     def __init__(
         self, listener: str, settings: KeysUrl, get: Get, steady_ms: Callable[[], int], off_loop: OffLoop
@@ -97,15 +97,14 @@ class UrlKeys:
         self._off_loop = off_loop
         self._wanted = asyncio.Event()
         self._missing: dict[str, int] = {}
-        """Until when a key is not asked for again, by name."""
+        """By key id: until when the missing key causes no further fetch."""
         self.current = NO_KEYS
 
     def preparation(self) -> None:
         return None
 
     async def load(self) -> None:
-        """Raises ConfigError if there is no answer, or no set of keys in it: a listener that knows no keys lets nobody
-        in."""
+        """Raises ConfigError if there is no answer, or no key set in it: without keys, nobody could log in."""
         try:
             await self._ask_patiently()
         except (OSError, ValueError) as error:
@@ -113,7 +112,7 @@ class UrlKeys:
         _tell(self._listener, self.current)
 
     async def follow(self) -> None:
-        """Ask again every refresh.ms, and soon if a token names a key that is missing. Never returns."""
+        """Fetch the keys every refresh.ms, and soon after a token names a missing key. Never returns."""
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), self._settings.refresh_ms / 1000)
@@ -122,7 +121,7 @@ class UrlKeys:
                 await self._ask_patiently()
             except (OSError, ValueError) as error:
                 log.warning(
-                    "listener %s: the keys of tokens stay as they are: %s=%s: %s",
+                    "listener %s: the previous token keys stay in use: %s=%s: %s",
                     self._listener,
                     KEYS_URL,
                     self._settings.url,
@@ -131,18 +130,18 @@ class UrlKeys:
             await asyncio.sleep(AGAIN_AFTER_S)
 
     def missing(self, kid: str) -> None:
-        """Ask for the keys soon, unless that was done a short time ago because of the same one."""
+        """Fetch the keys soon, unless the same missing key caused a fetch a short time ago."""
         now_ms = self._steady_ms()
         if len(kid) > MISSING_KID_MAX or self._missing.get(kid, now_ms) > now_ms:
             return
         self._missing.pop(kid, None)
-        self._missing[kid] = now_ms + MISSING_FOR_MS  # now the last to go
+        self._missing[kid] = now_ms + MISSING_FOR_MS  # now the last to be evicted
         if len(self._missing) > MISSING_MAX:
             del self._missing[next(iter(self._missing))]
         self._wanted.set()
 
     async def _ask_patiently(self) -> None:
-        """Ask until there is an answer, or retry.backoff.max.ms are over. Raises OSError, ValueError."""
+        """Retry the fetch until there is an answer, or retry.backoff.max.ms have passed. Raises OSError, ValueError."""
         settings, began_ms, wait_ms = self._settings, self._steady_ms(), self._settings.backoff_ms
         while True:
             try:
@@ -160,7 +159,7 @@ class UrlKeys:
 
 
 def _tell(listener: str, keys: KeySet) -> None:
-    log.info("listener %s: knows %d keys of tokens", listener, len(keys.keys))
+    log.info("listener %s: loaded %d token keys", listener, len(keys.keys))
     if keys.left_out or not keys.keys:
         log.warning(
             "listener %s: %d keys are left out: they are too short, of an unknown kind, or not for signatures",
@@ -170,7 +169,7 @@ def _tell(listener: str, keys: KeySet) -> None:
 
 
 async def _parsed(data: bytes, off_loop: OffLoop) -> KeySet:
-    """Parse a set on a thread: a large one takes a while. Raises ValueError."""
+    """Parse a key set on a thread, because a large one takes a while. Raises ValueError."""
     found: list[KeySet] = []
     await off_loop(lambda: found.append(parse_keys(data)))
     return found[0]

@@ -1,6 +1,6 @@
 """SASL SCRAM: both sides prove that they know the password, and neither sends it (RFC 5802, KIP-84).
 
-The password is UTF-8 as it is, without SASLprep, as in Apache Kafka. Channel binding is not supported: `c=` is read and
+The password is plain UTF-8, without SASLprep, as in Apache Kafka. Channel binding is not supported: `c=` is parsed, but
 not compared.
 """
 
@@ -29,7 +29,7 @@ from kpybroker.security.scram import (
 MECHANISMS: Mapping[str, ScramMechanism] = MappingProxyType(
     {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
 )
-"""By the names of SASL."""
+"""The mechanisms by their SASL names."""
 NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 EXTENSIONS = r"(?:,[A-Za-z]+=[\x01-\x2b\x2d-\x7f]+)*"
 NONCE = r"[\x21-\x2b\x2d-\x7e]+"
@@ -39,29 +39,30 @@ CLIENT_FINAL = re.compile(rf"(c={BASE64},r=({NONCE}){EXTENSIONS}),p=({BASE64})")
 SERVER_FIRST = re.compile(rf"r=({NONCE}),s=({BASE64}),i=([0-9]{{1,9}}){EXTENSIONS}")
 SERVER_FINAL = re.compile(rf"v=({BASE64}){EXTENSIONS}")
 MESSAGE_MAX = 4096
-"""The most bytes of a client's message; Kafka's are about a hundred. The first is kept until the login ends, and for
-524,288 bytes the expressions above take 70 ms and 100 MB."""
+"""The most bytes of a client's message; Kafka's clients send about a hundred. The first message is kept until the login
+ends, and for 524,288 bytes the expressions above take 70 ms and 100 MB."""
 ITERATIONS_LIMIT = 1 << 20
-"""The most iterations that a server may ask of this client."""
+"""The most iterations that a server may require of this client."""
 OTHER_ID = "Authentication failed: Client requested an authorization id that is different from username"
 Lookup = Callable[[str], ScramCredential | None]
-"""The credential of a user for the mechanism."""
+"""Returns the credential of a user for the mechanism, or None."""
 BY_TOKEN = "tokenauth=true"
-"""The extension of a login by a delegation token (KIP-48), whose id is the name, and whose secret is the password."""
+"""The extension for a login with a delegation token (KIP-48): its id is the name, and its secret is the password."""
 
 
 NONCE_BYTES = 18
 SALTED_MAX = 64
-"""How many salted passwords of this process's own logins are kept; the one that was used longest ago goes first."""
+"""How many salted passwords are cached for logins of this process at other nodes; the least recently used one is
+evicted first."""
 
 
 def new_nonce(secret_bytes: Callable[[int], bytes]) -> str:
-    """A nonce of printable characters, for one login. `secret_bytes` is that of a World."""
+    """A nonce of printable characters, for one login. `secret_bytes` is the method of a World."""
     return base64.urlsafe_b64encode(secret_bytes(NONCE_BYTES)).decode()
 
 
 class TokenLogin(NamedTuple):
-    """What a delegation token logs in with, and as whom, and for how long."""
+    """The credential of a delegation token, the principal that it logs in, and for how long."""
 
     credential: ScramCredential
     principal: Principal
@@ -69,7 +70,7 @@ class TokenLogin(NamedTuple):
 
 
 class TokenLookup(Protocol):
-    """The delegation tokens that a listener knows. Their credentials have to be derived first, which takes a while."""
+    """The delegation tokens that a listener knows. Their credentials must be derived first, which takes a while."""
 
     def derivation(self, mechanism: ScramMechanism, token_id: str) -> Preparation | None:
         """What has to be done before `find`; None if nothing."""
@@ -79,10 +80,10 @@ class TokenLookup(Protocol):
 
 
 class ScramExchange:
-    """One login. `nonce` is printable and never repeats. Without `tokens`, nobody logs in with a delegation token.
+    """One login. `nonce` is printable and unique. Without `tokens`, nobody can log in with a delegation token.
 
-    A name without a credential gets a salt that is made of it and of `secret`, always the same one, and fails with the
-    proof, as a wrong password does: so nobody learns who has a credential.
+    A name without a credential gets a salt that is derived from the name and `secret`, always the same. Its login fails
+    at the proof, like one with a wrong password, so that nobody can find out which names have credentials.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class ScramExchange:
         self._tokens = tokens
         self._credential: ScramCredential | None = None
         self._login: tuple[Principal, int | None] | None = None
-        """Who the client says it is, and for how long; None if the name is not known."""
+        """Who the client claims to be, and for how long it may log in; None if the name is not known."""
         self._begun = ""
         """client-first-message-bare and server-first-message; empty before the first token."""
         self._principal: Principal | None = None
@@ -124,11 +125,12 @@ class ScramExchange:
         form = _client_first(token)
         asked, bare, escaped, nonce, _ = form.groups()
         name = _unescaped(escaped)
-        found, faked = self._find(name, by_token=_is_by_token(form)), self._faked(name)  # both always: same time
+        # always both, so that the time reveals nothing
+        found, faked = self._find(name, by_token=_is_by_token(form)), self._faked(name)
         if asked is not None and _unescaped(asked) != name:
             raise LoginRefused(OTHER_ID, OTHER_ID)
         if found is not None and found.iterations < ITERATIONS_MIN:
-            raise LoginRefused(f"the stored credential has {found.iterations} iterations, at least {ITERATIONS_MIN}")
+            raise LoginRefused(f"the stored credential has {found.iterations} iterations, not {ITERATIONS_MIN} or more")
         self._credential = credential = found or faked
         self._nonce = nonce + self._nonce
         salt = base64.b64encode(credential.salt).decode()
@@ -137,7 +139,7 @@ class ScramExchange:
         return answer.encode()
 
     def _find(self, name: str, *, by_token: bool) -> ScramCredential | None:
-        """The credential, after `_login` has been set."""
+        """Set `_login`, and return the credential."""
         if not by_token:
             found = self._lookup(name)
             self._login = None if found is None else (Principal(USER, name), None)
@@ -150,15 +152,15 @@ class ScramExchange:
         form = CLIENT_FINAL.fullmatch(_text(token))
         credential, self._credential = self._credential, None  # one attempt
         if form is None or credential is None:
-            raise LoginRefused("the client's final message has not the form of RFC 5802")
+            raise LoginRefused("the client's final message does not have the form of RFC 5802")
         without_proof, nonce, proof_text = form.groups()
         if not hmac.compare_digest(nonce, self._nonce):
-            raise LoginRefused("the final message has another nonce")
+            raise LoginRefused("the final message has a different nonce")
         proof = _bytes(proof_text)
         signed = f"{self._begun},{without_proof}".encode()
         signature = hmac.digest(credential.stored_key, signed, self._digest)
         if len(proof) != len(signature):
-            raise LoginRefused("the proof has another length than the mechanism's")
+            raise LoginRefused("the proof does not have the length that the mechanism requires")
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         stored_key = hashlib.new(self._digest, client_key).digest()
         if not hmac.compare_digest(stored_key, credential.stored_key) or self._login is None:
@@ -191,13 +193,17 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """The proof. Raises LoginRefused if the server's message is wrong, or asks for too much work or too little."""
+        """The proof. Raises LoginRefused if the server's message, or its number of iterations, is invalid."""
         form = SERVER_FIRST.fullmatch(server_first.decode("ascii", "replace"))
         if form is None or not form[1].startswith(self._nonce) or form[1] == self._nonce:
-            raise LoginRefused("the server's first message has not the form of RFC 5802, or another nonce")
+            raise LoginRefused(
+                "the server's first message does not have the form of RFC 5802, or does not continue the client's nonce"
+            )
         iterations = int(form[3])
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_LIMIT:
-            raise LoginRefused(f"the server asks for {iterations} iterations, not {ITERATIONS_MIN} or more")
+            raise LoginRefused(
+                f"the server requires {iterations} iterations, not {ITERATIONS_MIN} to {ITERATIONS_LIMIT}"
+            )
         salted = salted_password(self._digest, self._password, _bytes(form[2]), iterations)
         client_key = hmac.digest(salted, b"Client Key", self._digest)
         without_proof = f"c=biws,r={form[1]}"
@@ -216,7 +222,7 @@ class ScramClient:
 
 @lru_cache(SALTED_MAX)
 def salted_password(digest: str, password: bytes, salt: bytes, iterations: int) -> bytes:
-    """Takes milliseconds. Whoever renews a login gets the same salt again (RFC 5802, 5.1 says to keep the result)."""
+    """Takes milliseconds, so the result is cached: a login that is renewed gets the same salt (RFC 5802, 5.1)."""
     return hashlib.pbkdf2_hmac(digest, password, salt, iterations)
 
 
@@ -232,16 +238,16 @@ def _text(token: bytes) -> str:
 def _client_first(token: bytes) -> re.Match[str]:
     form = CLIENT_FIRST.fullmatch(_text(token))
     if form is None:
-        raise LoginRefused("the client's first message has not the form of RFC 5802 without channel binding")
+        raise LoginRefused("the client's first message does not have the form of RFC 5802 without channel binding")
     return form
 
 
 def _is_by_token(form: re.Match[str]) -> bool:
-    """Raises LoginRefused for an extension that comes twice."""
+    """Whether the client logs in with a delegation token. Raises LoginRefused if an extension occurs twice."""
     pairs = [each.split("=", 1) for each in form[5].split(",")[1:]]
     extensions = dict(pairs)
     if len(extensions) != len(pairs):
-        raise LoginRefused("an extension comes twice")
+        raise LoginRefused("an extension occurs twice")
     return extensions.get("tokenauth", "").lower() == "true"
 
 

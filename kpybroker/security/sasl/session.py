@@ -1,8 +1,8 @@
-"""The login of one connection: which frames may come when, and the answer to each (KIP-43, KIP-152, KIP-368).
+"""The login of one connection: the order of its frames, and the answer to each (KIP-43, KIP-152, KIP-368).
 
-First may come one ApiVersions, then a SaslHandshake that names the mechanism, then the tokens: in SaslAuthenticate, or
-bare after a SaslHandshake v0, which older clients send. The session reads and makes frames without their size; it sends
-nothing, and has no clock of its own.
+A client may first send one ApiVersions. Then it sends a SaslHandshake that names the mechanism, and then its tokens: in
+SaslAuthenticate requests, or bare after a SaslHandshake v0, which older clients send. The session parses and builds
+frames without their size; it sends nothing itself.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kpybroker.wire.rpc import api_versions, sasl_authenticate, sasl_handshake
 
 HANDSHAKE, AUTHENTICATE = by_name["SaslHandshake"], by_name["SaslAuthenticate"]
 AGAIN_AFTER_MS = 1000
-"""The least time between the beginnings of two re-authentications."""
+"""The least time from the beginning of one re-authentication to that of the next."""
 Buffers = list[bytes | memoryview]
 Refuse = Callable[[Api, Any, KafkaError], Any]
-"""The response of an API that refuses a request. Raises MalformedFrame if it has none."""
+"""Builds the response that refuses a request of an API. Raises MalformedFrame if the API has no such response."""
 
 
 class Stage(Enum):
-    """How far a login is."""
+    """The stage of a login."""
 
     FIRST = "first"
     HANDSHAKE = "handshake"
@@ -40,8 +40,8 @@ class Stage(Enum):
 
 
 class Verdict(NamedTuple):
-    """What to do with a frame. `passes`: the dispatcher answers it. `failure`: why the login has failed; the answer is
-    sent late, and the connection is closed after it. `preparation`: do it, and then give the frame again."""
+    """What to do with a frame. `passes`: the dispatcher answers it. `failure`: why the login failed; the answer is sent
+    after a delay, and then the connection is closed. `preparation`: run it, and then pass the same frame again."""
 
     answer: Buffers = []
     passes: bool = False
@@ -62,16 +62,16 @@ class LoginSession:
         self._now_ms = now_ms
         self.stage = Stage.FIRST
         self.principal = ANONYMOUS
-        """Who has logged in; during a re-authentication, who did before."""
+        """Who has logged in; during a re-authentication, the principal of the previous login."""
         self._mechanism = ""
         self._exchange: Exchange | None = None
         self._bare = False
         self._logged_in_with: str | None = None
         self._began_again_ms: int | None = None
         self._lifetime_ms = 0
-        """For how long the last login is valid; 0 for ever."""
+        """How long the last login is valid; 0 means no limit."""
         self.ends_ms: int | None = None
-        """When the session has to have been renewed; None for never."""
+        """When the session ends unless it is renewed; None for never."""
 
     @property
     def takes_bare_tokens(self) -> bool:
@@ -80,23 +80,23 @@ class LoginSession:
 
     @property
     def has_logged_in(self) -> bool:
-        """Whether a login has succeeded, ever."""
+        """Whether a login has ever succeeded on this connection."""
         return self._logged_in_with is not None
 
     @property
     def is_settled(self) -> bool:
-        """Every later frame is for the dispatcher."""
+        """Whether all later frames are for the dispatcher."""
         return self.stage is Stage.COMPLETE and self.ends_ms is None
 
     def take(self, frame: memoryview, *, prepared: bool = False) -> Verdict:
-        """Judge the next frame; or, if that one had to be prepared, the same frame again. Raises MalformedFrame: the
-        connection is to be closed at once, without an answer."""
+        """Handle the next frame, or, after a preparation, the same frame again. Raises MalformedFrame if the connection
+        must be closed at once, without an answer."""
         stage = self.stage
         if stage is Stage.COMPLETE:
             return self._during_session(frame)
         if stage is Stage.FAILED:
             raise MalformedFrame("a frame after a failed login")
-        self.stage = Stage.FAILED  # unless the frame is found to be right
+        self.stage = Stage.FAILED  # unless the frame turns out to be right
         if stage is Stage.AUTHENTICATE:
             return (self._bare_token if self._bare else self._token)(frame, prepared=prepared)
         return self._before_tokens(frame, stage)
@@ -171,7 +171,7 @@ class LoginSession:
         return Verdict([pack(">i", len(token)) + token])
 
     def _step(self, token: bytes, *, prepared: bool) -> bytes | Preparation:
-        """The answer to a token, or what has to be done before; with the last token the login is complete. Raises
+        """The answer to a token, or the preparation that the answer needs. The last token completes the login. Raises
         LoginRefused, MalformedFrame."""
         if self._exchange is None:
             raise MalformedFrame(f"re-authentication with {self._mechanism}, after a login with {self._logged_in_with}")
@@ -200,7 +200,8 @@ class LoginSession:
         self.stage = Stage.COMPLETE
 
     def _during_session(self, frame: memoryview) -> Verdict:
-        """A frame of a session that has an end: a SaslHandshake may renew it, and nothing else comes after the end."""
+        """Handle a frame in a session with an end. A SaslHandshake renews the session; after the end, no other frame is
+        accepted."""
         now_ms = self._now_ms()
         key = int.from_bytes(frame[:2], "big")
         is_soon = self._began_again_ms is not None and now_ms - self._began_again_ms < AGAIN_AFTER_MS
@@ -215,7 +216,7 @@ class LoginSession:
 
     @property
     def _shared_text(self) -> str:
-        """What a client is told in place of the reason."""
+        """The error message that the client gets in place of the reason."""
         during = "authentication" if self._logged_in_with is None else "re-authentication"
         return f"Authentication failed during {during} due to invalid credentials with SASL mechanism {self._mechanism}"
 

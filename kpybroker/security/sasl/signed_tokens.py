@@ -1,7 +1,7 @@
 """Tokens that an identity provider has signed (KIP-768).
 
-The signature is checked before the claims are even parsed. The rules are those of Apache Kafka, which are sometimes
-not what one expects: a token that names an audience is refused if the listener expects none.
+The signature is checked before the claims are even parsed. The rules are Apache Kafka's, and sometimes surprising: a
+token that names an audience is refused if the listener expects none.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Keys(Protocol):
     def current(self) -> KeySet: ...
 
     def preparation(self) -> Preparation | None:
-        """What has to be done before `current` is right; None if nothing."""
+        """What has to be done before `current` is up to date; None if nothing."""
 
     def missing(self, kid: str) -> None:
-        """A token names a key that is not there: it may be a new one."""
+        """A token names a key that is missing: it may be a new one."""
 
 
 class SignedCheck:
-    """The rules of a listener that believes an identity provider. `wall_ms` is the wall clock."""
+    """The rules of a listener that trusts an identity provider. `wall_ms` is the wall clock."""
 
     def __init__(self, rules: SignedTokens, keys: Keys, wall_ms: Callable[[], int]) -> None:
         self._rules = rules
@@ -57,7 +57,7 @@ class SignedCheck:
         if key is None:
             if header.get("kid") is not None:
                 self._keys.missing(header["kid"])
-            raise TokenRefused("none of the keys is the one that it names")
+            raise TokenRefused("no known key fits its header")
         if not is_signed_by(key, header["alg"], parts.signed, parts.signature):
             raise TokenRefused("its signature is wrong")
         claims, now_ms = parse_object(parts.payload), self._wall_ms()
@@ -72,9 +72,9 @@ class SignedCheck:
         if header.get("alg") not in ALGORITHMS:
             raise TokenRefused(f"it is not signed with one of {', '.join(ALGORITHMS)}")
         if "crit" in header or header.get("b64", True) is not True:  # RFC 7515, RFC 7797
-            raise TokenRefused("its header asks for something that is not understood here")
+            raise TokenRefused("its header requires an extension (crit or b64) that is not supported")
         if not all(isinstance(header.get(name), str | None) for name in ("kid", "x5t", "x5t#S256")):
-            raise TokenRefused("its header has a wrong type")
+            raise TokenRefused("kid, x5t or x5t#S256 in its header is not a string")
 
     def _check_audience(self, claims: Json) -> None:
         found, expected = claims.get("aud"), self._rules.audiences
@@ -82,7 +82,7 @@ class SignedCheck:
             return
         named = [found] if isinstance(found, str) else found
         if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
-            raise TokenRefused("aud is absent, or neither a text nor a list of texts")
+            raise TokenRefused("aud is absent, or neither a string nor a list of strings")
         if not any(each in expected for each in named):
             raise TokenRefused(
                 "aud is not among sasl.oauthbearer.expected.audience"
@@ -95,10 +95,10 @@ class SignedCheck:
             raise TokenRefused("iss is not sasl.oauthbearer.expected.issuer")
 
     def _check_texts(self, claims: Json) -> None:
-        """Claims that may be absent, and have no effect here."""
+        """Check the types of claims that may be absent, and that have no effect here."""
         for name in ("iss", "sub", "jti"):
             if not isinstance(claims.get(name), str | None):
-                raise TokenRefused(f"{name} is no text")
+                raise TokenRefused(f"{name} is not a string")
         found = claims.get(self._rules.scope_claim)
         if not isinstance(found, str | list):
             return
@@ -106,10 +106,10 @@ class SignedCheck:
             each.strip() if isinstance(each, str) else "" for each in ([found] if isinstance(found, str) else found)
         ]
         if not all(scopes) or len(set(scopes)) != len(scopes):
-            raise TokenRefused(f"{self._rules.scope_claim} has an empty scope, or one twice")
+            raise TokenRefused(f"{self._rules.scope_claim} has an empty or repeated scope")
 
     def _check_times(self, claims: Json, now_s: int) -> int:
-        """When the token expires, in seconds. Fractions are cut off."""
+        """When the token expires, in whole seconds since the epoch."""
         found = {name: number(claims, name) for name in ("exp", "iat", "nbf")}
         ends, issued, begins = (None if each is None else int(each) for each in found.values())
         if ends is None or issued is None:

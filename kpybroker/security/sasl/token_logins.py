@@ -1,6 +1,6 @@
-"""Logins by delegation tokens: the credential of each is derived once, when somebody first logs in with it (KIP-48).
+"""Logins with delegation tokens (KIP-48). A token's credential is derived when a client first logs in with the token.
 
-A derivation takes milliseconds, so a thread does it. It is kept for later logins with the same token.
+The derivation takes milliseconds, so it runs on a thread. The credential is kept for later logins with the token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kpybroker.security.scram import (
 )
 
 CREDENTIALS_MAX = 10_000
-"""How many credentials are kept, of a few hundred bytes each; the one that was used longest ago goes first."""
+"""How many credentials are kept, of a few hundred bytes each; the least recently used one is evicted first."""
 Tokens = Callable[[], Mapping[str, DelegationToken]]
 """The tokens that this node knows now, by id."""
 OffLoop = Callable[[Callable[[], None]], Awaitable[None]]
@@ -32,8 +32,10 @@ Asked = tuple[ScramMechanism, str]
 
 
 class TokenLogins:
-    """The tokens of one listener. `salts` is the secret that makes the salts of unknown names, too: so an answer does
-    not tell whether there is such a token. `wall_ms` is the wall clock.
+    """The tokens of one listener. `wall_ms` is the wall clock.
+
+    `salts` is the secret from which the salts are made. Those of unknown names are made from it too, so an answer does
+    not reveal whether a token exists.
     """
 
     def __init__(
@@ -48,18 +50,18 @@ class TokenLogins:
         self._deriving: dict[Asked, asyncio.Task[None]] = {}
 
     def derivation(self, mechanism: ScramMechanism, token_id: str) -> Preparation | None:
-        """The derivation of a token's credential, unless that is known, or the token is not valid."""
+        """The derivation of a token's credential; None if the credential is known, or the token is not valid."""
         asked = mechanism, token_id
         if asked in self._credentials or self._valid(token_id) is None:
             return None
         return partial(self._derived, asked)
 
     def find(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
-        """What a token logs in with; None if it is not valid, or if its credential has not been derived."""
+        """The login of a token; None if the token is not valid, or its credential has not been derived."""
         token, credential = self._valid(token_id), self._credentials.pop((mechanism, token_id), None)
         if credential is None:
             return None
-        self._credentials[mechanism, token_id] = credential  # now the last to go
+        self._credentials[mechanism, token_id] = credential  # now the last to be evicted
         if token is None or token.login is None:
             return None
         left_ms = min(token.expires_ms, token.max_ms) - self._wall_ms()
@@ -70,7 +72,7 @@ class TokenLogins:
         return None if token is None or token.login is None or token.has_expired(self._wall_ms()) else token
 
     async def _derived(self, asked: Asked) -> None:
-        """Wait for one derivation, however many logins want it."""
+        """Wait for the derivation. Logins that wait at the same time share one."""
         deriving = self._deriving.get(asked)
         if deriving is None:
             deriving = self._deriving[asked] = asyncio.get_running_loop().create_task(self._derive(asked))

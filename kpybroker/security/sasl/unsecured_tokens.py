@@ -1,4 +1,4 @@
-"""Tokens that nobody has signed: `alg` is `none`, and the third part is empty (KIP-255). For development only."""
+"""Unsigned tokens: `alg` is `none`, and the third part is empty (KIP-255). For development only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kpybroker.security.sasl.bearer_tokens import (
 
 
 class UnsecuredCheck:
-    """The rules of a listener that believes its clients. `wall_ms` is the wall clock."""
+    """The rules of a listener that accepts unsigned tokens. `wall_ms` is the wall clock."""
 
     def __init__(self, rules: UnsecuredTokens, wall_ms: Callable[[], int]) -> None:
         self._rules = rules
@@ -40,7 +40,7 @@ class UnsecuredCheck:
         return BearerLogin(name, lifetime_ms(floor(ends_s * 1000 + 0.5), now_ms))
 
     def _check_times(self, claims: Json, now_ms: int) -> float:
-        """When the token expires, in seconds."""
+        """When the token expires, in seconds since the epoch."""
         issued_s, ends_s = number(claims, "iat"), number(claims, "exp")
         if ends_s is None:
             raise TokenRefused("exp is absent")
@@ -53,10 +53,10 @@ class UnsecuredCheck:
         return ends_s
 
     def _check_scope(self, claims: Json) -> None:
-        """A text is one scope, even with blanks in it, as in Apache Kafka; a list has one in each element."""
+        """A string is one scope, even if it contains blanks, as in Apache Kafka; each element of a list is one."""
         found = claims.get(self._rules.scope_claim)
         if not isinstance(found, str | list | None):
-            raise TokenRefused(f"{self._rules.scope_claim} is neither a text nor a list")
+            raise TokenRefused(f"{self._rules.scope_claim} is neither a string nor a list")
         items = found if isinstance(found, list) else [found]
         scopes = {item.strip() for item in items if isinstance(item, str)}
         if not scopes.issuperset(self._rules.required_scope):

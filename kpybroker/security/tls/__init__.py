@@ -1,1 +1,1 @@
-"""TLS of listeners: settings, stores of keys and certificates, cipher suites, principals of client certificates."""
+"""TLS for listeners: settings, stores of keys and certificates, cipher suites, principals of client certificates."""

@@ -1,4 +1,4 @@
-"""The contexts of TLS of one listener, made from its settings, and made again when they or the files change."""
+"""The TLS contexts of a listener: made from its settings, and made again when the settings or the files change."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from kpybroker.world.secure import (
 log = logging.getLogger(__name__)
 
 LOOKED_EVERY_MS = 1000
-"""How often the files of a context in use are checked for a change."""
+"""How often the files of a context in use are checked for changes, at most."""
 
 
 class RenewedContext:
-    """A context that follows its settings and the files of its stores.
+    """A context that is renewed when its settings or the files of its stores change.
 
-    A connection keeps the certificates that its handshake had. If new ones cannot be used, the former context stays,
-    and the log says why.
+    A connection keeps the certificates of its handshake. If the new ones cannot be used, the previous context stays in
+    use, and the log says why.
     """
 
     def __init__(
@@ -68,10 +68,12 @@ class RenewedContext:
             self._context = self._make(settings)
         except ConfigError as error:
             log.error(
-                "listener %s: the changed stores are not used, and the former ones stay: %s", self._listener, error
+                "listener %s: the changed stores are not used, and the previous ones stay in use: %s",
+                self._listener,
+                error,
             )
         else:
-            log.info("listener %s: uses the changed stores for new connections", self._listener)
+            log.info("listener %s: the changed stores are used for new connections", self._listener)
 
 
 def _sources(settings: TlsSettings) -> tuple[TlsSettings, tuple[int, ...], tuple[int, ...]]:
@@ -79,7 +81,7 @@ def _sources(settings: TlsSettings) -> tuple[TlsSettings, tuple[int, ...], tuple
 
 
 def serving_context(settings: TlsSettings, now_ms: int, listener: str) -> TlsContext:
-    """For accepted sockets. Raises ConfigError with the setting, the cause and the way out."""
+    """The context for accepted sockets. Raises ConfigError with the setting, the cause and the remedy."""
     material = _material(settings, now_ms, listener, needs_key=True)
     if settings.client_auth == "required" and not material.trust_pem:
         raise ConfigError("ssl.client.auth=required needs the certificates to trust: set ssl.truststore.location")
@@ -87,7 +89,7 @@ def serving_context(settings: TlsSettings, now_ms: int, listener: str) -> TlsCon
 
 
 def dialing_context(settings: TlsSettings, now_ms: int, listener: str) -> TlsContext:
-    """To dial other nodes. Raises ConfigError with the setting, the cause and the way out."""
+    """The context for connections to other nodes. Raises ConfigError with the setting, the cause and the remedy."""
     material = _material(settings, now_ms, listener, needs_key=False)
     return _taken(lambda: client_context(material, check_host=bool(settings.host_names)))
 
@@ -103,7 +105,7 @@ def listener_settings(config: BrokerConfig, endpoint: Endpoint) -> TlsSettings:
 
 
 def check_stores(config: BrokerConfig, wall_ms: Callable[[], int]) -> None:
-    """Raises ConfigError if a listener with TLS could not serve with these settings, with its name."""
+    """Raises ConfigError, with the name of the listener, if a listener with TLS cannot serve with these settings."""
     for endpoint in (*config.listeners, *config.controller_listeners):
         if endpoint.protocol in TLS_PROTOCOLS:
             try:
@@ -115,7 +117,7 @@ def check_stores(config: BrokerConfig, wall_ms: Callable[[], int]) -> None:
 def node_context(
     config: Callable[[], BrokerConfig], listener: str, wall_ms: Callable[[], int], steady_ms: Callable[[], int]
 ) -> RenewedContext:
-    """To dial the listeners of this name of other nodes. Raises ConfigError."""
+    """The context for connections to other nodes' listeners of this name. Raises ConfigError."""
     try:
         return RenewedContext(
             listener,
@@ -143,4 +145,4 @@ def _taken(make: Callable[[], TlsContext]) -> TlsContext:
     try:
         return make()
     except OSError as error:
-        raise ConfigError(f"OpenSSL does not take its key, certificates or ciphers: {error}") from None
+        raise ConfigError(f"OpenSSL does not accept the key, certificates or ciphers: {error}") from None

@@ -1,7 +1,7 @@
-"""How many iterations a store says that its passwords need, found before they are made.
+"""How many iterations a store requires for the keys derived from its password, found before any key is derived.
 
-In DER, the numbers stand behind the salt: `OCTET STRING, INTEGER` (PBEParameter, PBKDF2-params and MacData: RFC 7292,
-RFC 8018).
+In DER, the iteration count follows the salt: `OCTET STRING, INTEGER` (PBEParameter, PBKDF2-params and MacData: RFC
+7292, RFC 8018).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NUMBER_BYTES_MAX = 16
 
 
 def der_iterations(store: bytes) -> Iterator[int]:
-    """The numbers that may be iterations. Ends where the data is damaged."""
+    """The numbers that may be iteration counts. Ends where the data is damaged."""
     data, at, before = memoryview(store), 0, 0
     while at + 2 <= len(data):
         tag, begin, size = data[at], *_length(data, at + 1)
@@ -29,7 +29,8 @@ def der_iterations(store: bytes) -> Iterator[int]:
 
 
 def _length(data: memoryview, at: int) -> tuple[int, int]:
-    """Where the content of an element begins, and its size; none of an indefinite length, which is written inside."""
+    """Where the content of an element begins, and its size; 0 for an element of indefinite length, whose content marks
+    its own end."""
     size = data[at]
     if size <= INDEFINITE:
         return at + 1, size & 0x7F
@@ -38,7 +39,7 @@ def _length(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def _holds_more(content: memoryview) -> bool:
-    """Whether an octet string is a sequence itself."""
+    """Whether the content of an octet string is itself a sequence."""
     if len(content) < 2 or content[0] != SEQUENCE:
         return False
     begin, size = _length(content, 1)

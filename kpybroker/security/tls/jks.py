@@ -1,7 +1,7 @@
 """Java's old format of key stores (JKS), read as `sun.security.provider.JavaKeyStore` writes it.
 
-A file is `FE ED FE ED`, a version, a number of entries, the entries, and a SHA-1 digest of the password, a fixed phrase
-and all that came before. A key is encrypted by Sun's own KeyProtector: XOR with a stream of SHA-1 digests.
+A file has `FE ED FE ED`, a version, the number of entries, the entries, and a SHA-1 digest of the password, a fixed
+phrase and everything before. Keys are encrypted by Sun's own KeyProtector: XOR with a stream of SHA-1 digests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INT, _SHORT = Struct(">I"), Struct(">H")
 
 
 class Damaged(Exception):
-    """The file is no complete JKS file, or the password is not its password."""
+    """The file is not a complete JKS file, or the password is wrong."""
 
 
 class JksKey(NamedTuple):
@@ -98,7 +98,7 @@ def _octets(info: bytes) -> bytes:
 
 
 class _Reader:
-    """Reads a file from its beginning. Each method raises Damaged at its end."""
+    """Reads a file from its beginning. Each method raises Damaged if the file ends too early."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""The principal of a client certificate: its subject as Java writes it, through `ssl.principal.mapping.rules`.
+"""The principal of a client certificate: `ssl.principal.mapping.rules`, applied to its subject as Java writes it.
 
 Source: KIP-371, RFC 2253.
 """
@@ -30,16 +30,16 @@ SHORT_NAMES = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-"""The types that RFC 2253 names. Java writes any other as its number with the value in hexadecimal."""
+"""The attribute types with a name in RFC 2253. Java writes any other as its number, with the value in hexadecimal."""
 
 
 class MappingRule(NamedTuple):
-    """A regular expression for the whole name, and what replaces it. None: the name as it is."""
+    """A regular expression for the whole name, and its replacement. None: the name stays unchanged."""
 
     pattern: re.Pattern[str] | None
     replacement: str
     case: str
-    """`L` or `U`: the result in lower or upper case."""
+    """`L` or `U`: the result is converted to lower or upper case."""
 
     def apply(self, name: str) -> str | None:
         """The short name; None if the rule does not match."""
@@ -75,7 +75,7 @@ def _rule(found: re.Match[str]) -> MappingRule:
         pattern = re.compile(found[2])
     except re.error as error:
         raise ConfigError(
-            f"{SETTING}: {found[2][:100]!r} is no regular expression that Python knows ({error}); write it without "
+            f"{SETTING}: {found[2][:100]!r} is not a regular expression for Python ({error}); write it without "
             "Java's own syntax"
         ) from None
     groups = [int(part[2]) for part in GROUP.finditer(found[3]) if part[2]]
@@ -85,8 +85,8 @@ def _rule(found: re.Match[str]) -> MappingRule:
 
 
 def principal_of(certificate: bytes | None, rules: tuple[MappingRule, ...]) -> Principal | None:
-    """Who showed this certificate (DER): ANONYMOUS without one; None if no rule matches its name, or if it has none
-    that can be read: OpenSSL takes certificates that cryptography does not."""
+    """The principal of a client with this certificate (DER); ANONYMOUS for a client without one. None if no rule
+    matches the subject, or if the subject cannot be read: OpenSSL accepts certificates that cryptography does not."""
     if certificate is None:
         return ANONYMOUS
     try:
@@ -116,7 +116,8 @@ def _attribute(attribute: NameAttribute[Any]) -> str:
 
 
 def _value_in_der(attribute: NameAttribute[Any]) -> bytes:
-    """A Name of this attribute alone is a SEQUENCE of a SET of a SEQUENCE of the type and the value (RFC 5280)."""
+    """The value, cut from a Name of this attribute alone: a SEQUENCE of a SET of a SEQUENCE of type and value (RFC
+    5280)."""
     from cryptography.x509 import Name
 
     encoded = Name([attribute]).public_bytes()

@@ -1,4 +1,4 @@
-"""A private authority, and the certificates that it signs: for localhost, 127.0.0.1, ::1 and hosts that are named."""
+"""A private authority, and the certificates that it signs: for localhost, 127.0.0.1, ::1 and the given hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 class Certified(NamedTuple):
-    """A key and the certificate of its owner. Never shown."""
+    """A private key and its owner's certificate. Never shown."""
 
     key: EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -28,11 +28,11 @@ class Certified(NamedTuple):
 
 
 def laptop_files(now_ms: int, hosts: Sequence[str] = ()) -> Mapping[str, bytes]:
-    """By name, files of a new authority, a broker and a client, valid for a year from an hour ago.
+    """The files of a new authority, a broker and a client, by file name; valid for a year, beginning an hour ago.
 
     The broker's certificate is also for `hosts`, which are DNS names or IP addresses. `ca.pem` is the authority's
-    certificate; `server.pem` and `client.pem` have a key (PKCS8) and its certificate. The authority's key is dropped:
-    nobody can sign more in its name.
+    certificate; `server.pem` and `client.pem` have a key (PKCS8) and its certificate. The authority's key is
+    discarded, so that nobody can sign further certificates with it.
     """
     authority = _certified("kpybroker development", None, now_ms)
     found = {"ca.pem": _chain(authority)}

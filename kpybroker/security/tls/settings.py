@@ -16,7 +16,7 @@ from kpybroker.config.security_keys import SECURITY_KEYS
 
 @dataclass(frozen=True, repr=False)
 class TlsSettings:
-    """As parsed from Kafka's texts. It holds passwords and keys, and is never shown."""
+    """The parsed settings. They contain passwords and keys, and are never shown."""
 
     keystore_type: str = setting("ssl.keystore.type")
     keystore_location: str | None = setting("ssl.keystore.location")
@@ -36,7 +36,7 @@ class TlsSettings:
 
     @property
     def has_keystore(self) -> bool:
-        """Whether a key is set. A node that only dials needs none, unless it is asked for its certificate."""
+        """Whether a key is set. A node that only connects to others needs none, unless they require its certificate."""
         return bool(self.keystore_location or self.keystore_key or self.keystore_chain)
 
 
@@ -54,7 +54,7 @@ def tls_settings(config: BrokerConfig, listener: str) -> TlsSettings:
 
 
 def client_tls_settings(properties: Mapping[str, str]) -> TlsSettings:
-    """The settings of a client, by the names of Apache Kafka's clients. Raises ConfigError for a value out of range."""
+    """A client's settings, under the names of Apache Kafka's clients. Raises ConfigError for a value out of range."""
 
     def of_client(key: ConfigKey) -> Value:
         text = properties.get(key.name)

@@ -1,6 +1,6 @@
 """Key stores and trust stores: PEM in the settings (KIP-651), PEM files, PKCS12 files and JKS files.
 
-The first bytes say what a file is, as for Java, which opens both PKCS12 and JKS under either type.
+The first bytes of a file decide between PKCS12 and JKS, as in Java, which opens either kind under either type.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SEQUENCE = b"\x30"
 """The first byte of PKCS12."""
 CERTIFICATES_MAX = 1000
 ITERATIONS_MAX = 1_000_000
-"""A quarter of a second. Java allows five times as many; keytool takes 10,000."""
+"""These take a quarter of a second. Java allows five times as many; keytool uses 10,000."""
 
 
 class Identity(NamedTuple):
     """A key and its certificates. Never shown."""
 
     pem: bytes
-    """Both, the key not encrypted."""
+    """The key, not encrypted, and the certificates."""
     expires_ms: int
     """When the first certificate expires, in milliseconds since the epoch."""
 
@@ -54,7 +54,7 @@ def check_library() -> None:
 
 
 def unreadable() -> tuple[type[Exception], ...]:
-    """What is raised for keys and certificates that cannot be read."""
+    """The exceptions that are raised for keys and certificates that cannot be read."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.x509 import InvalidVersion
 
@@ -62,10 +62,10 @@ def unreadable() -> tuple[type[Exception], ...]:
 
 
 def read_identity(settings: TlsSettings, read: Read) -> Identity:
-    """The key and the certificates of a listener. Raises ConfigError with the setting, the cause and the way out."""
+    """The key and the certificates of a listener. Raises ConfigError with the setting, the cause and the remedy."""
     key, chain = _key_and_chain(settings, read)
     if key is None or not chain:
-        raise ConfigError(f"ssl.keystore: {'no key' if key is None else 'no certificate'} in it; add it")
+        raise ConfigError(f"ssl.keystore: {'no key' if key is None else 'no certificate'} in it; add one")
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
@@ -83,7 +83,7 @@ def read_identity(settings: TlsSettings, read: Read) -> Identity:
 
 
 def read_trust(settings: TlsSettings, read: Read) -> str:
-    """The certificates that are trusted, as PEM; empty without a trust store. Raises ConfigError."""
+    """The trusted certificates as PEM; empty without a trust store. Raises ConfigError."""
     text = settings.truststore_certificates
     if text:
         found = _certificates(text, "ssl.truststore.certificates")
@@ -177,20 +177,20 @@ def _of_jks(data: bytes, settings: TlsSettings, said: str) -> tuple[PrivateKeyTy
 
 
 def _loaded(certificates: Iterable[bytes]) -> list[Certificate]:
-    """Raises one of `unreadable` for one that is damaged."""
+    """The certificates. Raises one of `unreadable` if one of them is damaged."""
     from cryptography.x509 import load_der_x509_certificate
 
     return [load_der_x509_certificate(each) for each in certificates]
 
 
 def _is_pem(data: bytes, kind: str, said: str) -> bool:
-    """Whether a store is PEM; else it is PKCS12 or JKS. Raises ConfigError for a store that is not of its type."""
+    """Whether a store is PEM; otherwise it is PKCS12 or JKS. Raises ConfigError if it does not have the set type."""
     if kind.upper() not in ("PEM", "PKCS12", "JKS"):
         raise ConfigError(f"{said}: its type {kind} is not known; use PEM, PKCS12 or JKS")
     is_binary = data.startswith((SEQUENCE, jks.MAGIC))
     if (kind.upper() == "PEM") == is_binary:
         actual = "PKCS12 or JKS" if is_binary else "neither PKCS12 nor JKS; if it is PEM, set the type to PEM"
-        raise ConfigError(f"{said}: its type is said to be {kind}, and it is {actual}")
+        raise ConfigError(f"{said}: its type is set to {kind}, but it is {actual}")
     return kind.upper() == "PEM"
 
 
@@ -198,7 +198,7 @@ def _key(text: str, password: str | None, said: str) -> PrivateKeyTypes | None:
     begun = KEY.search(text)
     found = next(_blocks(text[begun.start() :], begun[1]), None) if begun else None
     if found is None:
-        raise ConfigError(f"{said}: no complete private key in PEM in it")
+        raise ConfigError(f"{said}: no complete private key in PEM format in it")
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     is_encrypted = "ENCRYPTED" in found
@@ -213,7 +213,7 @@ def _key(text: str, password: str | None, said: str) -> PrivateKeyTypes | None:
 
 
 def _blocks(text: str, label: str) -> Iterator[str]:
-    """The complete blocks with a label, in time that grows with the text alone."""
+    """The complete blocks with a label, in time proportional to the length of the text."""
     begin, end = f"-----BEGIN {label}-----", f"-----END {label}-----"
     at = text.find(begin)
     while at >= 0:
@@ -226,7 +226,7 @@ def _blocks(text: str, label: str) -> Iterator[str]:
 
 
 def _check_iterations(data: bytes, said: str) -> None:
-    """Raises ConfigError for a store that would take seconds to open, during which nobody is served."""
+    """Raises ConfigError for a store that would take seconds to open: nobody would be served in that time."""
     most = max(der_iterations(data), default=0)
     if most > ITERATIONS_MAX:
         raise ConfigError(f"{said}: it is encrypted with {most} iterations; at most {ITERATIONS_MAX} are allowed")
@@ -238,7 +238,7 @@ def _certificates(text: str, said: str) -> list[Certificate]:
     blocks = list(islice(_blocks(text, CERTIFICATE), CERTIFICATES_MAX + 1))
     if not blocks or len(blocks) > CERTIFICATES_MAX:
         number = "more" if blocks else "no"
-        raise ConfigError(f"{said}: {number} complete certificates in PEM, write 1 to {CERTIFICATES_MAX}")
+        raise ConfigError(f"{said}: {number} complete certificates in PEM format; write 1 to {CERTIFICATES_MAX}")
     try:
         return [load_pem_x509_certificate(block.encode()) for block in blocks]
     except unreadable():

@@ -1,4 +1,4 @@
-"""Versions and cipher suites of TLS: Java's names, which Kafka's settings have, as OpenSSL writes them (RFC 5289)."""
+"""TLS versions and cipher suites: Java's names, as in Kafka's settings, translated to OpenSSL's (RFC 5289)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SUITES_1_2: Mapping[str, str] = {
         ("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305"),
     )
 }
-"""Java's name -> OpenSSL's. Suites without forward secrecy or with CBC are not offered."""
+"""Java's name -> OpenSSL's name. Suites without forward secrecy or with CBC are not offered."""
 
 
 class Suites(NamedTuple):
-    """The lowest and the highest version, and OpenSSL's list of suites of TLS 1.2; empty for OpenSSL's default."""
+    """The lowest and the highest version, and the TLS 1.2 suites in OpenSSL's form; empty for OpenSSL's default."""
 
     lowest: str
     highest: str
@@ -31,7 +31,7 @@ class Suites(NamedTuple):
 
 
 def suites(protocols: Sequence[str], named: Sequence[str]) -> Suites:
-    """What `ssl.enabled.protocols` and `ssl.cipher.suites` allow. Raises ConfigError for what cannot be obeyed."""
+    """What `ssl.enabled.protocols` and `ssl.cipher.suites` allow. Raises ConfigError if they cannot be followed."""
     versions = [version for version in VERSIONS if version in protocols]
     if not versions or set(protocols) - set(VERSIONS):
         raise ConfigError(f"ssl.enabled.protocols={','.join(protocols)}: name {' or '.join(VERSIONS)}, or both")
@@ -46,7 +46,7 @@ def suites(protocols: Sequence[str], named: Sequence[str]) -> Suites:
         newest = wanted & SUITES_1_3
         if newest and newest != SUITES_1_3:
             raise ConfigError(
-                f"ssl.cipher.suites: the suites of TLS 1.3 cannot be chosen singly here; name all of "
+                f"ssl.cipher.suites: the suites of TLS 1.3 cannot be chosen individually; name all of "
                 f"{', '.join(sorted(SUITES_1_3))}, or none to serve TLS 1.2 alone"
             )
         older = wanted - SUITES_1_3

@@ -1,9 +1,9 @@
 """The Fetch of very many partitions: read, answered and encoded over several turns of the loop, so that other requests
 do not wait for it.
 
-After an append it looks again after a pause that grows with the number of partitions: however busy these are, it takes
-a fifth of the time at most. `max_wait_ms` holds as for any other fetch, unless too much waits already
-(`long_work.PARKED_MAX`): then it is answered at once.
+After an append, the fetch looks again after a pause that grows with the number of partitions: however busy they are,
+its looks take at most a fifth of the time. `max_wait_ms` applies as for any other fetch, unless too many rows wait
+already (`long_work.PARKED_MAX`): then the fetch is answered at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 AGAIN_S_A_PARTITION = 20e-6
-"""The pause before another look, for each partition: about four times as long as a look at it takes."""
+"""The pause before another look, for each partition: about four times the time of a look at one partition."""
 
 
 class ManyFetchReply(FetchReply):
@@ -50,7 +50,7 @@ class ManyFetchReply(FetchReply):
         return self
 
     async def first_look(self) -> None:
-        """Wait for the first look: then it is answered, or parked. Raises what the look raises."""
+        """Wait for the first look, after which the fetch is answered or parked. Raises what the look raises."""
         if self._task is not None:
             await self._task
 
@@ -94,7 +94,7 @@ class ManyFetchReply(FetchReply):
         return True
 
     async def _look_at_all(self) -> tuple[list[tuple[Want, PartitionData]], bool]:
-        """All rows, and whether there is enough in them for an answer."""
+        """All rows, and whether they contain enough for an answer."""
         view = self.view
         limit_bytes = min(view.request.max_bytes, view.broker.config.fetch_max_bytes)
         total_bytes, has_news = 0, False
@@ -131,7 +131,7 @@ class ManyFetchReply(FetchReply):
 
 
 async def fetch_in_turns(broker: Broker, call: Call, request: Request, by_id: bool) -> Reply:
-    """A Fetch that names very many partitions. Raises KafkaError as `session.resume`."""
+    """A Fetch that names very many partitions. Raises the same KafkaErrors as `session.resume`."""
     wants: OrderedDict[SessionKey, Want] = OrderedDict()
     turns = Turns(broker.long_work)
     async for topic in turns.through(request.topics):

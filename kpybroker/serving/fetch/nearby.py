@@ -46,7 +46,7 @@ class NearbyView(ConsumerView):
         return row, None, True
 
     def _nearest(self, want: Want) -> int | None:
-        """The replica to read from if it is not this one. An error is left to the row."""
+        """The replica to read from; None for this one. Errors are left to the row."""
         try:
             self.require_read(want)
             partition = want.partition or want.locate(self.find(want))
@@ -57,9 +57,10 @@ class NearbyView(ConsumerView):
 
 
 def nearest(broker: Broker, partition: Partition, offset: int, rack: str, listener: str) -> int | None:
-    """An in-sync follower in the rack that has the offset: the one with the longest log, and of these the most recent.
+    """An in-sync follower in the rack that has the offset: the one with the longest log; if there are several, the one
+    that caught up last.
 
-    None if this broker does not lead, if it is in the rack itself, or if no other replica is.
+    None if this broker does not lead, if it is in the rack itself, or if there is no such follower.
     """
     followers = partition.followers
     if not partition.leads or followers is None or partition.offline is not None:
@@ -78,6 +79,6 @@ def nearest(broker: Broker, partition: Partition, offset: int, rack: str, listen
 
 
 def fetch_nearby(broker: Broker, call: Call, request: Request, by_id: bool) -> Response | Reply:
-    """Answer at once, or park. Raises KafkaError as `session.resume`."""
+    """Answer at once, or park. Raises the same KafkaErrors as `session.resume`."""
     session, wants = resolve(broker, request, by_id)
     return begin(NearbyView(broker, call, request, session, wants))

@@ -64,7 +64,7 @@ class ReplicaView(View):
         self._replica_id = replica_id
         self._broker_epoch = UNKNOWN if request.replica_state is None else request.replica_state.replica_epoch
         self._is_stale = UNKNOWN < self._broker_epoch < broker.replication.hosting.rules.epoch_of(replica_id)
-        """Whether an earlier incarnation of the follower sent it (KIP-903)."""
+        """Whether an earlier incarnation of the follower sent this Fetch (KIP-903)."""
         self._even: list[ReplicaWant] = []
         """Partitions of which the follower had everything at the last look."""
         self._served: list[ReplicaWant] = []
@@ -222,7 +222,7 @@ def check_size(call: Call, request: Request) -> None:
 
 
 def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
-    """Count what the follower has, then answer at once, or park. Raises KafkaError as `session.resume`."""
+    """Count what the follower has, then answer at once, or park. Raises the same KafkaErrors as `session.resume`."""
     session, named = resume(broker, request, call.version >= 13, ReplicaWant)
     news = News() if session is None else session.news
     assert news is not None, "the session is a replica's"

@@ -24,7 +24,7 @@ def resume(
 ) -> tuple[Session | None, list[Want]]:
     """The session, if the fetch has one, and the wants that this request names, built by `make`.
 
-    Raises KafkaError as `Sessions.resume` and `Sessions.update`.
+    Raises the same KafkaErrors as `Sessions.resume` and `Sessions.update`.
     """
     wants: OrderedDict[SessionKey, Want] = OrderedDict()
     for topic in request.topics:

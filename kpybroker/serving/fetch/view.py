@@ -31,7 +31,7 @@ the row is worth an answer even if there are fewer bytes than `min_bytes`."""
 
 
 class Cold(NamedTuple):
-    """A look ended here: these bytes are not in the page cache."""
+    """A look that ended because these bytes are not in the page cache."""
 
     want: Want
     partition: Partition
@@ -99,13 +99,13 @@ class View:
 
     @property
     def again_s(self) -> float | None:
-        """After `answer` gave None: how long until another look, even if nothing is appended; None: no such time."""
+        """After `answer` returned None: the time until another look, even without an append; None if there is none."""
         return None
 
     # ---- one partition
 
     def forget_leaders(self) -> None:
-        """Before another look at all partitions: the new error rows name their leaders again."""
+        """Call this before another look at all partitions: the new error rows name their leaders again."""
         self._leaders.clear()
 
     def find(self, want: Want) -> Partition:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SlicesReply(Reply):
-    """Complete when each slice has its answer: written, replicated as far as `acks` asks, or timed out."""
+    """Complete when each slice has its answer: it is written and replicated as `acks` requires, or has timed out."""
 
     __slots__ = ("_answers", "_is_wanted", "_left")
 
@@ -58,7 +58,7 @@ class SlicesReply(Reply):
 
 
 async def produce_in_slices(broker: Broker, call: Call, request: Request, slice_bytes: int) -> SlicesReply:
-    """Append all slices, each of at most about `slice_bytes`. The reply waits for replication, this coroutine does not.
+    """Append all slices, each of at most about `slice_bytes`. The reply waits for replication; this coroutine does not.
 
     `timeout_ms` holds for the whole request. If the connection is lost, no reply waits for what was appended.
     """

@@ -1,7 +1,7 @@
 """A Produce that may begin a transaction in a partition.
 
-The transaction's coordinator is asked before anything is appended, so that no partition gets records of a transaction
-that no coordinator will end (KIP-890): whether the partition belongs to the transaction, or from v12 on to add it. The
+Before anything is appended, the transaction's coordinator is asked whether the partition belongs to the transaction,
+or, from v12 on, to add it. So no partition gets records of a transaction that no coordinator will end (KIP-890). The
 connection waits in the meantime: later records of the same producer must not be appended earlier.
 """
 

@@ -41,7 +41,7 @@ CHECKS: dict[str, Callable[[Stored], None]] = {
 """By topic: raises Damage if the topic's coordinator could not replay a record."""
 
 BYTES_A_RECORD = 1000
-"""The checksum of so many bytes takes as long as the scan of one record."""
+"""The checksum of this many bytes takes as long as the scan of one record."""
 
 
 def validating_one(
@@ -83,8 +83,8 @@ def _with_sound_header(batch: Batch, settings: LogSettings, now_ms: int) -> Batc
 def validating_all(broker: Broker, call: Call, request: Request, found: Validated) -> Work[Validated]:
     """Validate the batches of all partitions that are led here; the append refuses the others.
 
-    Results are put into `found`, and what is in there already is not validated again: a second run with the same
-    `found` continues after the last batch of the first.
+    The results are put into `found`. Batches that have a result there are not validated again: a second run with the
+    same `found` continues after the last batch of the first run.
     """
     done = 0
     for topic in request.topic_data:

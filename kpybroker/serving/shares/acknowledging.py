@@ -1,4 +1,4 @@
-"""The acknowledgements of a ShareFetch or a ShareAcknowledge: marked at once, and answered when they are written."""
+"""The acknowledgements of a ShareFetch or a ShareAcknowledge. They are marked at once, and answered once written."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from kpybroker.topics import TopicIdPartition
 
 Answers = dict["TopicIdPartition", KafkaError | None]
-"""By partition, None for what is acknowledged, or why it is not."""
+"""By partition: None if its records are acknowledged, otherwise the reason why they are not."""
 
 
 class Acknowledging:
-    """The acknowledgements of one request, all of which are marked when it is made."""
+    """The acknowledgements of one request. They are marked when this object is created."""
 
     def __init__(self, broker: Broker, call: Call, member: SessionKey, rows: list[Named], *, may_renew: bool) -> None:
         self._answers: Answers = {}
@@ -54,7 +54,8 @@ def _acknowledge(
     led = broker.coordinators.share_leader.find(ShareKey(member.group_id, *place))
     if led is None:
         raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "nobody of the group has fetched from this partition here"
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "no member of the group has fetched from this partition on this broker",
         )
     if led.leader_epoch != partition.leader_epoch:
         raise KafkaError(

@@ -1,7 +1,7 @@
-"""One ShareFetch: it looks at the partitions of its session, and acquires records when there are enough.
+"""One ShareFetch: it checks the partitions of its session, and acquires records when there are enough.
 
-Reading and acquiring is one step of the loop, so that nobody else acquires what was read. A fetch that finds too little
-waits for records, for a lock that ends, or until `max_wait_ms` is over.
+Reading and acquiring is one step of the event loop, so no other fetch can acquire the records in between. A fetch that
+finds too few records waits for more, for the end of a lock, or until `max_wait_ms` have passed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from kpybroker.world import Buffer
 
 EXACT = 1
-"""ShareAcquireMode: no more than max_records (KIP-1206)."""
+"""The ShareAcquireMode that acquires at most max_records (KIP-1206)."""
 EMPTY = b""
 
 
 class Candidate(NamedTuple):
-    """A partition that may give records: where to read, and up to where."""
+    """A partition that may have records: where to begin to read, and where to stop."""
 
     place: TopicIdPartition
     partition: Partition
@@ -51,14 +51,14 @@ class Candidate(NamedTuple):
 
 
 class Cold(NamedTuple):
-    """A look ended here: these bytes are not in the page cache."""
+    """A look that ended because these bytes are not in the page cache."""
 
     candidate: Candidate
     size_bytes: int
 
 
 class ShareView:
-    """What one ShareFetch looks at. acknowledged: the answers to its acknowledgements."""
+    """The partitions that one ShareFetch checks. acknowledged: the answers to its acknowledgements."""
 
     def __init__(
         self, broker: Broker, call: Call, request: Request, session: ShareSession, acknowledged: Answers
@@ -68,7 +68,7 @@ class ShareView:
         self.request = request
         self.session = session
         self.cold: dict[TopicIdPartition, tuple[int, Buffer]] = {}
-        """Bytes that were read from the disk for the next look, and their offset."""
+        """Bytes that were read from the disk for the next look, after their offset."""
         self._acknowledged = acknowledged
         self._rules = broker.coordinators.share_leader.rules(session.key.group_id)
         self._places = session.in_turn()
@@ -98,20 +98,20 @@ class ShareView:
             return read
         total_bytes = sum(len(records) for _, records in read)
         is_enough = bool(read) and total_bytes >= min(self.request.min_bytes, self.request.max_bytes)
-        has_refusals = bool(rows) and not is_awaited  # the others may be refused, too
+        has_refusals = bool(rows) and not is_awaited  # otherwise wait: partitions that load may be refused, too
         if not (final or is_enough or has_refusals) and self._places:
             return None
         self._acquire(read, rows)
         acquired = any(row.acquired_records for row in rows.values())
         if not (final or acquired or any(row.error_code for row in rows.values())):
-            return None  # all that was read is archived: it was aborted, or delivered too often
+            return None  # everything that was read is archived: aborted, or delivered too often
         return self._respond(rows)
 
     def _candidate(self, place: TopicIdPartition) -> Candidate | None:
-        """Where to read; None while the share partition is loaded. Raises KafkaError, Damage."""
+        """Where to read; None while the share partition is being loaded. Raises KafkaError, Damage."""
         topic = check_read(self.broker, self.call, place)
         earlier = self._awaited.get(place)
-        if earlier is not None and earlier.refusal is not None:  # it would be loaded anew, and refused again
+        if earlier is not None and earlier.refusal is not None:  # it would be loaded again, and refused again
             raise earlier.refusal
         partition, led = found(self.broker, self.session.key.group_id, topic, place)
         self._awaited[place] = led
@@ -127,7 +127,7 @@ class ShareView:
         return Candidate(place, partition, led, max(offset, storage.start), upper)
 
     def _read(self, candidates: list[Candidate]) -> list[tuple[Candidate, Buffer]] | Cold:
-        """The bytes of each partition: an even part of max_bytes, and of the first at least one batch."""
+        """The bytes of each partition: equal parts of max_bytes, but at least one batch of the first."""
         if not candidates or self.request.max_records <= 0:
             return []
         max_bytes = min(self.request.max_bytes, self.broker.quotas.fetch_max_bytes)
@@ -149,7 +149,7 @@ class ShareView:
     # ---- acquiring
 
     def _acquire(self, read: list[tuple[Candidate, Buffer]], rows: dict[TopicIdPartition, PartitionData]) -> None:
-        """Acquire from one partition after the other, until max_records are acquired."""
+        """Acquire records from one partition after another, until there are max_records."""
         left = self.request.max_records
         now_ms = self.broker.coordinators.share_leader.now_ms()
         for candidate, records in read:
@@ -187,7 +187,7 @@ class ShareView:
     # ---- the response
 
     def _respond(self, rows: dict[TopicIdPartition, PartitionData]) -> Response:
-        """In a session, of the partitions that have news, that were acknowledged, or that are new."""
+        """The response: partitions with records or errors, acknowledged ones, and those that are new to the session."""
         leaders = Leaders(self.broker, self.call)
         topics: dict[bytes, ShareFetchableTopicResponse] = {}
         shown = dict.fromkeys((*self._acknowledged, *self._places))
@@ -213,7 +213,7 @@ class ShareView:
     # ---- waiting
 
     def watch(self, reply: ShareFetchReply) -> None:
-        """After a look: have the reply settled when records may have become available."""
+        """After a look: have `reply.settle` called when records may have become available."""
         self.unwatch(reply)
         for place, led in self._awaited.items():
             led.waiters[reply] = None
@@ -223,7 +223,7 @@ class ShareView:
                 self._watched.append(partition)
 
     def unwatch(self, reply: ShareFetchReply) -> None:
-        """The reply is complete, or nobody waits for it."""
+        """The reply is complete, or abandoned."""
         for partition in self._watched:
             partition.fetches.pop(reply, None)
         for led in self._awaited.values():
@@ -234,7 +234,7 @@ class ShareView:
 def _row(
     place: TopicIdPartition, batches: list[Batch], acquired: list[Acquired], aborted: list[tuple[int, int]]
 ) -> PartitionData:
-    """Whole batches, from the first to the last acquired record, without aborted ones."""
+    """A partition's row, with whole batches from the first to the last acquired record, without aborted ones."""
     first, last, without = acquired[0].first, acquired[-1].last, {begin for begin, _ in aborted}
     views: list[memoryview | bytes] = [
         batch.view
@@ -258,7 +258,7 @@ def _refused(place: TopicIdPartition, error: KafkaError | Damage) -> PartitionDa
 
 
 class ShareFetchReply(Reply):
-    """Waits for records, for `max_wait_ms` to pass, or for a cold read; then looks again."""
+    """Waits for records, for the end of `max_wait_ms`, or for a read from the disk; then looks again."""
 
     __slots__ = ("_task", "_timer", "_view")
 
@@ -269,7 +269,7 @@ class ShareFetchReply(Reply):
         self._task: asyncio.Task[None] | None = None
 
     def park(self, seen: Cold | None) -> None:
-        """Wait for more after a look that found too little, or bytes to read from the disk."""
+        """Wait, after a look that found too few records, or bytes that must be read from the disk."""
         wait_s = max(self._view.request.max_wait_ms, 0) / 1000
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_out)
         self._go_on(seen)
@@ -301,13 +301,13 @@ class ShareFetchReply(Reply):
             self._task = asyncio.get_running_loop().create_task(self._bring(seen))
 
     async def _bring(self, seen: Cold) -> None:
-        """Read off the loop what is not in the page cache, then look again."""
+        """Read, off the event loop, bytes that are not in the page cache; then look again."""
         place, partition, _, offset, upper = seen.candidate
         try:
             records = await partition.log.read_cold(offset, seen.size_bytes, upper=upper, min_one=True)
             self._view.cold[place] = offset, records
         except (KafkaError, Damage):
-            pass  # the next look says what is wrong
+            pass  # the next look reports the error
         self._task = None
         self._time_out()
 
@@ -324,7 +324,7 @@ class ShareFetchReply(Reply):
 
 
 def begin(view: ShareView) -> Response | Reply:
-    """Look once: the response, or a reply that waits for more."""
+    """Look once. Returns the response, or a reply that waits for more."""
     seen = view.answer(final=view.request.max_wait_ms <= 0)
     if isinstance(seen, Response):
         return seen

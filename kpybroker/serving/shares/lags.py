@@ -1,4 +1,4 @@
-"""The ends of partitions, on whichever broker they are led, for the lag of share groups."""
+"""The ends of partitions that any broker leads, for the lag of share groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATEST = -1
 
 
 async def ends_of(broker: Broker, keys: Sequence[ShareKey]) -> dict[ShareKey, int]:
-    """The high watermark of each partition; those whose leader does not say it are missing."""
+    """The high watermark of each partition. Partitions whose leader does not answer are missing."""
     image = broker.metadata.image
     found: dict[ShareKey, int] = {}
     elsewhere: defaultdict[int, dict[tuple[str, int], ShareKey]] = defaultdict(dict)

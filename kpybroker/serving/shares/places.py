@@ -1,4 +1,4 @@
-"""Finds the share partitions that requests name, and where a share group begins in a log that it has not read."""
+"""Finds the share partitions in requests, and the offset where a share group begins in a log that it has not read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BY_DURATION = "by_duration:"
 
 
 def check_served(broker: Broker) -> None:
-    """Raises UNSUPPORTED_VERSION if share groups are switched off in the cluster."""
+    """Raises UNSUPPORTED_VERSION if share groups are disabled in the cluster."""
     if not broker.metadata.image.features.get(SHARE_FEATURE, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The feature {SHARE_FEATURE} is 0 in this cluster.")
 
@@ -42,7 +42,7 @@ def check_read(broker: Broker, call: Call, place: TopicIdPartition) -> str:
 
 
 def found(broker: Broker, group_id: str, topic: str, place: TopicIdPartition) -> tuple[Partition, LedSharePartition]:
-    """The partition, and what this broker knows of it for the group as its leader. Raises KafkaError."""
+    """The partition, and the group's share partition on this broker, which must be the leader. Raises KafkaError."""
     partition = broker.replication.hosting.leads(topic, place[1])
     key = ShareKey(group_id, *place)
     led = broker.coordinators.share_leader.lead(
@@ -54,7 +54,7 @@ def found(broker: Broker, group_id: str, topic: str, place: TopicIdPartition) ->
 
 
 async def _find_start(broker: Broker, group_id: str, partition: Partition, reset: str) -> int:
-    """The offset where a group begins, by share.auto.offset.reset. Raises KafkaError."""
+    """The offset where a group begins, from share.auto.offset.reset. Raises KafkaError."""
     storage = partition.log
     if reset == "earliest":
         return storage.start
@@ -75,7 +75,7 @@ def duration_ms(text: str) -> int:
 
 
 class Leaders:
-    """The leaders that the rows of one response name, because this broker is not the leader (KIP-951)."""
+    """The leaders that one response names for partitions that this broker does not lead (KIP-951)."""
 
     def __init__(self, broker: Broker, call: Call) -> None:
         self._broker = broker
@@ -93,7 +93,7 @@ class Leaders:
             self._found[leader.node_id] = leader
 
     def endpoints(self, make: Any) -> list[Any]:
-        """Where these leaders are. make: the class of the field."""
+        """The addresses of these leaders. make: the class of the field."""
         return [
             make(node_id=leader.node_id, host=leader.host, port=leader.port, rack=leader.rack)
             for leader in self._found.values()

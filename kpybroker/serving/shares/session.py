@@ -1,4 +1,4 @@
-"""The share session of a request, and what is wrong with a request as a whole."""
+"""Finds the share session of a request, and refuses requests that are invalid as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def key_of(request: share_fetch.Request | share_acknowledge.Request) -> SessionKey:
-    """The member that asks. Raises INVALID_REQUEST."""
+    """The member that sent the request. Raises INVALID_REQUEST."""
     if not request.member_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
     return SessionKey(request.group_id or "", request.member_id)
@@ -35,7 +35,7 @@ def named(request: share_fetch.Request | share_acknowledge.Request) -> list[Name
 
 
 def session_of_fetch(broker: Broker, call: Call, request: share_fetch.Request) -> ShareSession:
-    """The session of a ShareFetch, with the partitions that it adds and forgets. Raises KafkaError."""
+    """The session of a ShareFetch; adds and removes its partitions as requested. Raises KafkaError."""
     key = key_of(request)
     if request.is_renew_ack and (request.max_wait_ms or request.min_bytes or request.max_bytes or request.max_records):
         raise KafkaError(
@@ -66,8 +66,8 @@ def session_of_acknowledgement(broker: Broker, request: share_acknowledge.Reques
 
 
 def read_batches(batches: list[Any], *, may_renew: bool) -> list[Acknowledgement]:
-    """The acknowledgements of one partition. Raises INVALID_REQUEST: out of order, of the wrong length, or of an
-    unknown type."""
+    """The acknowledgements of one partition. Raises INVALID_REQUEST if they are out of order, have the wrong number of
+    types, or an unknown type."""
     last = -1
     found = []
     for batch in batches:
@@ -81,7 +81,9 @@ def read_batches(batches: list[Any], *, may_renew: bool) -> list[Acknowledgement
             )
         highest = AcknowledgeType.RENEW if may_renew else AcknowledgeType.REJECT
         if any(not AcknowledgeType.GAP <= each <= highest for each in types):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "an acknowledge type is not known, or not allowed here")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "an acknowledge type is unknown, or not allowed in this request"
+            )
         last = batch.last_offset
         found.append(Acknowledgement(batch.first_offset, batch.last_offset, types))
     return found

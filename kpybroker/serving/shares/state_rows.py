@@ -1,4 +1,4 @@
-"""Requests of brokers to the share coordinator: each names partitions by topic, and gets a row for each."""
+"""Brokers' requests to the share coordinator: each names partitions by topic, and its response has a row for each."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kpybroker.errors import KafkaError
 from kpybroker.shares.keys import ShareKey
 
 AT_ONCE = 200
-"""The most partitions that are asked about at a time."""
+"""The most partitions of one request that are processed at a time."""
 NOTHING: Mapping[str, Any] = {}
 
 Do = Callable[[ShareKey, Any], Awaitable[Mapping[str, Any] | None]]
-"""Does what one row asks; returns the fields of its result besides the partition. Raises KafkaError."""
+"""Executes one row; returns the fields of the result, without the partition. Raises KafkaError."""
 
 
 async def answer_rows(request: Any, do: Do, result: Any, row: Any) -> list[Any]:
-    """The results of all topics. result, row: the classes of a topic and of a partition in the response.
+    """The results for all topics. result, row: the classes of a topic and of a partition in the response.
 
     As Kafka does, a request without a group gets no rows.
     """
@@ -43,7 +43,7 @@ async def answer_rows(request: Any, do: Do, result: Any, row: Any) -> list[Any]:
 
 
 def refused_rows(request: Any, refusal: KafkaError, result: Any, row: Any) -> list[Any]:
-    """Refuse every partition."""
+    """The results that refuse every partition."""
     return [
         result(
             topic_id=topic.topic_id,

@@ -1,11 +1,11 @@
 """Decides which part of a log compaction may clean, whether that is worthwhile, and which segments are merged.
 
-A log is clean up to `Log.cleaned_end` (the cleaner-offset-checkpoint); above that it is dirty. Never cleaned are the
-active segment, segments that are not entirely below the last stable offset, and segments with records younger than
-min.compaction.lag.ms. The choice of the log follows Kafka: the dirtiest log whose share of dirty bytes is above
-min.cleanable.dirty.ratio, or whose dirty records have waited longer than max.compaction.lag.ms (KIP-354). Unlike in
-Kafka, the log of an internal topic is cleaned earlier, and its active segment is rolled for that, since a coordinator
-replays all of it before it answers.
+A log is clean up to `Log.cleaned_end` (the cleaner-offset-checkpoint); above that it is dirty. Three kinds of segments
+are never cleaned: the active one, those that are not entirely below the last stable offset, and those with records that
+are younger than min.compaction.lag.ms. The choice of the log follows Kafka: the dirtiest log whose share of dirty bytes
+is above min.cleanable.dirty.ratio, or whose dirty records have waited longer than max.compaction.lag.ms (KIP-354).
+Unlike in Kafka, the log of an internal topic is cleaned earlier, and its active segment is rolled for that, because a
+coordinator replays the whole log before it answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 REPLAYED_BYTES = 64 << 10
 REPLAYED_SHARE = 1 / 3
-"""The most of a replayed log that may be dirty: of the allowed bytes, or of a larger log."""
+"""The largest dirty share of a replayed log: of the allowed bytes, or of the log if that is larger."""
 _GROUP_LIMIT = 32
 """The most segments that are merged into one: their files are renamed in one step."""
 
@@ -60,7 +60,7 @@ def outgrows_replay(log: Log) -> bool:
 
 
 def look(log: Log, now_ms: int) -> Dirty | None:
-    """The part that may be cleaned now, or None; may wait for the disk (the time indexes). Raises OSError."""
+    """The part that may be cleaned now, or None. May wait for the disk, to read time indexes. Raises OSError."""
     if not log.settings.compacted or log.offline is not None:
         return None
     first = log.cleaned_end if log.start <= log.cleaned_end <= log.end else log.start
@@ -91,7 +91,8 @@ def _is_young(log: Log, segment: Segment, now_ms: int) -> bool:
 
 
 def groups(log: Log, segments: list[Segment], following_offset: int) -> list[list[Segment]]:
-    """Groups of neighbours that each fit into one segment. The segment after them begins at `following_offset`.
+    """Groups of neighbouring segments; each group fits into one segment. The segment after them begins at
+    `following_offset`.
 
     Raises OSError.
     """

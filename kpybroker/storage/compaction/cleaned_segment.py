@@ -19,7 +19,7 @@ SIZE_LIMIT_BYTES = (1 << 31) - 1
 
 
 class CleanedSegment:
-    """Batches in order of their offsets, which will become the segment `target`; nothing else writes to it."""
+    """Batches in order of their offsets, which will become the segment `target`. Nothing else writes to its files."""
 
     def __init__(self, disk: Disk, target: Segment, index_interval_bytes: int) -> None:
         self._disk = disk
@@ -73,7 +73,7 @@ class CleanedSegment:
         await self._disk.off_loop(self._write_indexes, self._path(LOG))
         handle = self._disk.open(self._path(LOG))
         try:
-            await self._disk.sync(handle)  # not on the thread that other requests wait for
+            await self._disk.sync(handle)  # not on the thread for which other requests wait
         finally:
             self._disk.close(handle)
         return target
@@ -97,7 +97,7 @@ class CleanedSegment:
 
 
 def _write_at(disk: Disk, path: str, buffers: Sequence[Buffer], position: int) -> None:
-    """The file is opened for each piece: an abandoned cleaning leaves no handle that a thread may still use."""
+    """Write a piece. The file is opened each time: an abandoned cleaning must leave no handle that a thread uses."""
     handle = disk.open(path, create=True)
     try:
         if buffers:

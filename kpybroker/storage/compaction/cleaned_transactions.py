@@ -17,7 +17,7 @@ from kpybroker.wire.records.markers import read_marker
 
 
 class CleanedTransactions:
-    """Gets every batch in order; `aborted` are the aborted transactions of the part that is being cleaned, in any
+    """Must be given every batch in order. `aborted`: the aborted transactions in the part that is being cleaned, in any
     order."""
 
     __slots__ = ("_aborting", "_committing", "_to_come")
@@ -25,7 +25,7 @@ class CleanedTransactions:
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._to_come = deque(sorted(aborted, key=itemgetter(1)))
         self._aborting: dict[int, tuple[AbortedTransaction, bool]] = {}
-        """By producer id: whether records of the transaction were found."""
+        """By producer id: the aborted transaction, and whether records of it were found."""
         self._committing: set[int] = set()
         """Producers with records of transactions that are not aborted."""
 
@@ -42,8 +42,8 @@ class CleanedTransactions:
         return True
 
     def outlived(self, batch: Batch) -> tuple[bool, AbortedTransaction | None]:
-        """For a control batch: whether no record of its transaction was found, and the aborted transaction whose
-        records were found."""
+        """For a control batch: whether no record of its transaction was found; and the transaction, if it was aborted
+        and records of it were found."""
         self._begin_up_to(batch.last_offset)
         if not batch.record_count:
             return True, None

@@ -1,16 +1,17 @@
 """One cleaning of one log: find the newest offset of each dirty key, then rewrite the segments without older records.
 
-The rules are Kafka's (`Cleaner`, KIP-98, KIP-354, KIP-534). These stay:
+The rules are Kafka's (`Cleaner`, KIP-98, KIP-354, KIP-534):
 
-- of each key the record with the largest offset; a tombstone until the delete horizon, which its batch gets at its
-  first cleaning, has passed; no record without a key;
-- no record of an aborted transaction; a marker as long as records of its transaction are left, and then until its
-  delete horizon;
-- without records, the batch with the last sequence of a producer that is known, so that it is not forgotten; and the
-  last batch of what becomes one segment, so that this ends where the next one begins (see `swapping` and `recovery`).
+- The record with the largest offset of each key stays. A tombstone stays until its batch's delete horizon, which is set
+  at the first cleaning, has passed. Records without a key are removed.
+- Records of aborted transactions are removed. A marker stays as long as records of its transaction are left, and then
+  until its delete horizon.
+- Two batches stay even without records: the one with the last sequence of a known producer, so that the producer is not
+  forgotten; and the last one of each new segment, so that the segment ends where the next one begins (see `swapping`
+  and `recovery`).
 
-It runs on the loop, and gives way after STEP records or STEP_BYTES; what takes long in one piece runs on the disk's
-thread (`plain_records`). Nothing of the log is changed until a segment is complete and synced.
+Cleaning runs on the loop, and gives way after STEP records or STEP_BYTES; work that takes long in one piece runs on the
+disk's thread (`plain_records`). The log is not changed until a new segment is complete and synced.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _BATCH = 4
 """The number of records that take as long as the overhead of a batch."""
 _PAUSE_S = 0.01
 _PAUSED_AT_ONCE_S = 1.0
-"""A change of log.cleaner.io.max.bytes.per.second takes effect after this time at the latest."""
+"""A change of log.cleaner.io.max.bytes.per.second takes effect within this time."""
 
 
 class Abandoned(Exception):
@@ -61,7 +62,7 @@ class Limits(NamedTuple):
     map_bytes: int
     read_bytes: int
     bytes_per_second: Callable[[], float]
-    """The current setting: it may change while a log is cleaned."""
+    """Returns the current setting, which may change while a log is cleaned."""
 
 
 class Cleaning:
@@ -97,8 +98,8 @@ class Cleaning:
 
     async def _clean(self) -> int:
         if self._log.synced_end < self._log.high_watermark:
-            # a power loss must not lose what makes other records superfluous: a newer record, the end of a transaction;
-            # and until the new names are on disk it may restore the old files
+            # a power loss must not lose what makes other records superfluous (newer records, ends of transactions), and
+            # it may restore the old files until the new names are on disk
             await self._log.sync(is_chore=True)
         await self._note_keys()
         end = self._map.latest + 1
@@ -111,7 +112,7 @@ class Cleaning:
         self._log.note_cleaned(end)
         return end
 
-    # the reads of the log
+    # reading the log
 
     async def _pay(self, size_bytes: int) -> None:
         """Wait as log.cleaner.io.max.bytes.per.second demands."""

@@ -1,4 +1,4 @@
-"""The newest offset of every key in the part of a log that is cleaned: in memory, and bounded.
+"""The newest offset of every key in the part of a log that is being cleaned: in memory, with a limited size.
 
 Kafka's log.cleaner.dedupe.buffer.size limits its size in bytes. Kafka needs 24 bytes for a key; here a key is an entry
 of a dictionary, and costs ENTRY_BYTES plus its own length. When the map is full, the offsets that it covers are
@@ -14,9 +14,9 @@ ENTRY_BYTES = 160
 """The size of an entry without its key: two objects, and their share of a table that is between a third and two thirds
 full."""
 _WHOLE_BYTES = 64
-"""Longer keys are stored as a digest of this length plus one byte, so that they cannot equal a shorter key."""
+"""Longer keys are stored as a digest of this length plus one byte, so that no digest equals a shorter key."""
 _SHARDS = 64
-"""A dictionary that grows is copied all at once, so there are many small ones, which grow one after another."""
+"""A growing dictionary is copied in one go, so there are many small ones, which grow one after another."""
 
 
 class Digest(bytes):
@@ -40,7 +40,7 @@ class OffsetMap:
         return sum(map(len, self._shards))
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Set `offset` as the newest one of `key`; offsets must grow. False: there is no room for another key."""
+        """Set the newest offset of `key`; offsets must grow. Returns False if there is no room for another key."""
         if len(key) > _WHOLE_BYTES:
             key = map_key(key)
         shard = self._shards[_shard(key)]

@@ -23,7 +23,7 @@ from kpybroker.wire.records.record_removal import Found, put_retimed, scan
 STEP = 500
 """The records, or equivalent work, of one turn of the loop: two to three milliseconds."""
 STEP_BYTES = 1 << 20
-"""The decompressed bytes, copied or decompressed on the loop, that take as long as STEP records."""
+"""The number of decompressed bytes whose copying or decompression on the loop takes as long as STEP records."""
 IN_PLACE_BYTES = PIECE_BYTES
 """The most bytes that are decompressed on the loop."""
 PACKED_BYTES = 16 << 10
@@ -31,11 +31,11 @@ PACKED_BYTES = 16 << 10
 LARGE_BYTES = 1 << 20
 """From this decompressed size on, the disk's thread does all the work."""
 PORTION_BYTES = 8 << 20
-"""How much the disk's thread decompresses at once: other work waits for that thread, too."""
+"""How much the disk's thread decompresses in one go, because other work waits for that thread, too."""
 _SLICE = 500
 Result = TypeVar("Result")
 Run = list[int]
-"""Consecutive records: where their bytes begin and end, and their number."""
+"""Consecutive records: where their bytes begin, where they end, and the number of records."""
 
 
 class CleaningTurns:
@@ -140,7 +140,7 @@ async def unpacked(batch: Batch, turns: CleaningTurns, where: str) -> PlainRecor
 
 
 def _take(source: Iterator[bytes | memoryview], plain: bytearray, size_bytes: int) -> bool:
-    """Decompress this many bytes more, or up to one piece beyond that; True at the end."""
+    """Decompress this many more bytes, or up to one piece beyond that. Returns True at the end."""
     until = len(plain) + size_bytes
     for part in source:
         plain += part
@@ -162,7 +162,7 @@ def _joined(plain: Buffer, runs: list[Run]) -> bytearray:
     out = bytearray()
     with memoryview(plain) as view:
         for begin, end, _ in runs:
-            for at in range(begin, end, LARGE_BYTES):  # the interpreter's lock is held for one of these at a time
+            for at in range(begin, end, LARGE_BYTES):  # one piece at a time, because each holds the interpreter's lock
                 out += view[at : min(at + LARGE_BYTES, end)]
     return out
 

@@ -19,14 +19,14 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 RETRY_S = 300.0
-"""A log that could not be cleaned (its disk is full, a batch is damaged) is still served, and cleaning is retried after
-this time."""
+"""When to retry the cleaning of a log after it failed (the disk is full, a batch is damaged). Meanwhile the log is
+served."""
 MAP_BYTES_MAX = (1 << 31) - 1
 """Kafka's limit on log.cleaner.dedupe.buffer.size."""
 READ_BYTES_MAX = 8 << 20
-"""A limit on log.cleaner.io.buffer.size; a larger batch is read whole."""
+"""The upper limit for log.cleaner.io.buffer.size. A batch that is larger is read whole."""
 REST_AT_ONCE_S = 15.0
-"""A change of log.cleaner.backoff.ms takes effect after this time at the latest."""
+"""A change of log.cleaner.backoff.ms takes effect within this time."""
 _LOOKED_AT_ONCE = 50
 
 
@@ -56,7 +56,7 @@ class Cleaner:
             left_s = began + self._config().log_cleaner_backoff_ms / 1000 - loop.time()
 
     async def clean_dirtiest(self) -> bool:
-        """Clean the log with the largest share of dirty bytes, among those that are worth it. False: there was none."""
+        """Clean the log with the largest share of dirty bytes. Returns False if no log needs cleaning."""
         best: Dirty | None = None
         for number, one in enumerate(list(self._directory.logs.values())):
             if one.settings.compacted and self._may_try(one):

@@ -1,7 +1,7 @@
-"""Names of the directories that partitions have in a log directory: `<topic>-<partition>`, and three for others.
+"""The names of partitions' directories in a log directory: `<topic>-<partition>`, and three special forms.
 
-A future replica (KIP-113) is in `<topic>-<partition>.<hex>-future`, a deleted partition in one that ends in `-delete`,
-and a replica that the metadata does not place here in one that ends in `-stray`.
+A future replica (KIP-113) is in `<topic>-<partition>.<hex>-future`. The directory of a deleted partition ends in
+`-delete`, and that of a replica that the metadata does not place here in `-stray`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def partitions_in(disk: Disk, path: str) -> list[TopicPartition]:
 def futures_in(disk: Disk, path: str) -> dict[TopicPartition, str]:
     """The future replicas in a log directory, and the names of their directories. Raises OSError.
 
-    One beside the current replica is left over from a cancelled move: it is ignored.
+    A future replica beside the current one in the same directory is left over from a cancelled move, and is ignored.
     """
     names = disk.list(path)
     found = ((key_of_future(name), name) for name in names if name.endswith(FUTURE))

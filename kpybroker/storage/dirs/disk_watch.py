@@ -1,7 +1,7 @@
-"""Detects a disk that hangs: a write or a sync that something waits for does not finish.
+"""Detects a disk that hangs: a write or a sync does not finish although something waits for it.
 
-Writes and syncs run on threads, so the rest of the node continues, including its heartbeats: no other node can detect
-the hang.
+Writes and syncs run on threads, so the rest of the node continues, including its heartbeats. So no other node can
+detect the hang.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ OTHERS_LEAD = "other brokers should lead in the meantime, if there are any"
 class DiskWatch:
     """Watches the disks of some directories. `hung` has the directories whose disk has not answered for `timeout_ms`.
 
-    `on_change` is called when a disk stops answering and when it answers again; `outcome` is the text of the log line
-    that says what the node does then; `out` has the offline directories, which are not watched.
+    `on_change` is called when a disk stops answering and when it answers again. `outcome`, a part of the log line, says
+    what the node then does. `out` has the offline directories, which are not watched.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class DiskWatch:
         self.look()
 
     def look(self) -> None:
-        """Check all disks. A disk counts as silent only in two checks in a row: after a stall of the whole process its
-        answer may still wait."""
+        """Check all disks. A disk counts as silent only if it is so in two checks in a row: after a stall of the whole
+        process, its answer may not have been processed yet."""
         now_ms, suspects, has_changed = self._world.steady_ms(), self._suspects, False
         self._suspects = set()
         for path, device in self._devices.items():

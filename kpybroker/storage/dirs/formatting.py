@@ -37,7 +37,7 @@ METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 FIRST_CHECKPOINT = "00000000000000000000-0000000000.checkpoint"
 FILE_LIMIT_BYTES = 1 << 20
 NEW_VOTER = "new-voter"
-"""A file of our own: this voter has not caught up with the quorum since its directory was created; see
+"""A file that only kpybroker writes: this voter has not caught up with the quorum since its directory was created. See
 `raft.log.new_voter`."""
 NEW_VOTER_TEXT = b"""\
 This node is one of the voters of a metadata quorum, and has not caught up with it since this directory was made. If it
@@ -58,12 +58,14 @@ FirstVoter = tuple[int, bytes, tuple[str, str, int]]
 class Format(NamedTuple):
     """The values for formatting an empty directory.
 
-    voter: the controller endpoint (name, host, port) of the one voter, written down as `--standalone` does; None where
-    others are named. voters: several, by node id, directory id and endpoint, as `--initial-controllers` has them;
-    without either, as `--no-initial-controllers` and for kraft.version 0. cluster_id: of every directory, formatted
-    already or not; None for any. new_cluster_id: where no directory has one; None for one that is drawn.
-    unclear: why an empty directory cannot be formatted. is_one_of_several: voters of the settings, and so may
-    have been one before its directory was lost.
+    - voter: the controller endpoint (name, host, port) of the only initial voter, as with `--standalone`; else None.
+    - voters: the initial voters, by node id, directory id and endpoint, as with `--initial-controllers`. Without
+      `voter` and `voters`, the directory is formatted as with `--no-initial-controllers`, or for kraft.version 0.
+    - cluster_id: the cluster id that every directory must have, formatted already or not; None for any.
+    - new_cluster_id: the cluster id if no directory has one; None for a random one.
+    - unclear: why an empty directory cannot be formatted.
+    - is_one_of_several: the settings name several voters, and this node is one of them, so it may have been a voter
+      before its directory was lost.
     """
 
     features: Mapping[str, int]
@@ -140,8 +142,8 @@ def format_directory(
 
 
 def hide_secrets(world: World, metadata_directory: str) -> None:
-    """Take from other users what may show them keys of users, tokens and settings that are secret: the metadata log
-    with its snapshots, and bootstrap.checkpoint. Another program, or an earlier version, may have written them."""
+    """Make the files with secrets (keys of users, tokens, settings) unreadable for other users: the metadata log with
+    its snapshots, and bootstrap.checkpoint. Another program, or an earlier version, may have written them."""
     for path in (metadata_directory, f"{metadata_directory.rpartition('/')[0]}/{BOOTSTRAP_CHECKPOINT}"):
         try:
             world.disk.hide(path)
@@ -198,7 +200,7 @@ def read_bootstrap(world: World, path: str) -> list[Any] | None:
 
 
 def write_whole(world: World, path: str, data: bytes) -> None:
-    """Replace a file in one step: its contents are on disk, and its name once the directory is synced. Raises
+    """Replace a file in one step. Its contents are on disk on return; its name is once the directory is synced. Raises
     OSError."""
     beside = f"{path}.tmp"
     handle = world.disk.open(beside, create=True)

@@ -2,8 +2,8 @@
 
 The copy is in `<topic>-<partition>.<hex>-future` (KIP-113). Once it is complete and on disk, the current directory is
 renamed to `<topic>-<partition>.<hex>-delete` and the copy to `<topic>-<partition>`; each rename is durable before the
-next. Both have the same number: a start that finds one of each, and no current directory, completes the interrupted
-replacement. So the old directory is deleted only after the new one has its name on disk.
+next. Both have the same number: a start that finds both, but no current directory, completes the interrupted
+replacement. For this, the old directory is deleted only after the new name of the copy is on disk.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def discard_future(
 
 
 def refuse_lone_copy(disk: Disk, directory: LogDirectory, key: TopicPartition, topic_id: bytes) -> None:
-    """Called before a log is created in a directory in use, where it would truncate its own future replica to nothing.
+    """Called before a log is created while the broker runs: an empty log would truncate its own future replica.
 
     Raises Damage if that replica has records: an operator decides whether to keep it.
     """
@@ -158,7 +158,7 @@ def replace(world: World, current: Log, future: Log, source: LogDirectory, targe
         if current.start > future.start:
             future.move_start(current.start)
         future.epochs.copy(current.epochs)
-        if len(current.producers):  # some may have written only what is deleted, and was never copied
+        if len(current.producers):  # some producers' batches may all be deleted, and were never copied
             future.files.write_snapshot(current.end, current.producers)
         future.sync_blocking()
         target.drop_stale(key)

@@ -192,7 +192,7 @@ class LogDirectory:
             self._write_without_stale()
 
     def forget(self, key: TopicPartition) -> None:
-        """Note that the partition has no files here any more."""
+        """Note that the partition has no files in this directory any more."""
         self._present.discard(f"{key[0]}-{key[1]}")
         self._drop_rows(key)
         self._cleaned.pop(key, None)
@@ -224,15 +224,16 @@ class LogDirectory:
             offsets.pop(key, None)
 
     def _write_without_stale(self) -> None:
-        """After a crash, a deleted partition's rows must not apply to a new one of the same name. Raises OSError."""
+        """Rewrite the checkpoints without stale rows: after a crash, a deleted partition's rows must not apply to a new
+        partition of the same name. Raises OSError."""
         self.start_offsets.save()
         self._write_checkpoints(self._recovery_points, self._high_watermarks)
         self._stale.clear()
 
     def _lower_recovery_point(self, key: TopicPartition, offset: int) -> None:
-        """Before a log is truncated: batches that replace synced ones must be recovered after a power loss.
+        """Called before a log is truncated: after a power loss, recovery must read batches that replace synced ones.
 
-        Raises OSError; KafkaError while a checkpoint is in progress, since the files have one writer.
+        Raises OSError; KafkaError while a checkpoint is in progress, because the files have one writer.
         """
         if self._recovery_points.get(key, 0) <= offset:
             return
@@ -256,7 +257,7 @@ class LogDirectory:
 
         `hosted`: the topic ids of the partitions with a replica on this broker. Others were moved away, or their topic
         was deleted or recreated while the broker was down. A partition whose topic id was lost in a power failure
-        stays, unless it is among the `named` ones: of these, another directory has the right copy. Raises OSError."""
+        stays, unless it is in `named`: of those, another directory has the right copy. Raises OSError."""
         strays = set()
         for name in sorted(self._present - {METADATA_DIRECTORY}):
             topic, _, index = name.rpartition("-")

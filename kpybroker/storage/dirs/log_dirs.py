@@ -1,4 +1,4 @@
-"""The log directories of a broker (`log.dirs`, KIP-112): each is opened, recovered, checkpointed and lost on its own.
+"""The log directories of a broker (`log.dirs`, KIP-112): each is opened, recovered, checkpointed and lost separately.
 
 A partition is opened in the directory that has it; a new one is created in the directory that the metadata names, else
 in the directory with the fewest partitions. A partition that is in two directories is refused: nothing shows which copy
@@ -191,7 +191,7 @@ class LogDirectories:
     # partitions
 
     def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings, assigned: bytes) -> Log:
-        """The partition's log, as `LogDirectory.open_log`. `assigned`: the id of its directory in the metadata.
+        """The partition's log, opened by `LogDirectory.open_log`. `assigned`: the id of its directory in the metadata.
 
         Raises Damage; KAFKA_STORAGE_ERROR if descriptors are short.
         """
@@ -239,7 +239,7 @@ class LogDirectories:
         return chosen
 
     def delete_log(self, deleted: Log) -> None:
-        """Delete a partition, as `LogDirectory.delete_log`."""
+        """Delete a partition, by `LogDirectory.delete_log`."""
         key = deleted.topic, deleted.partition
         directory = self._place.pop(key, None)
         if directory is not None and directory.path in self._online:
@@ -311,8 +311,8 @@ class LogDirectories:
     def _unlink_deleted(self, hosted: Mapping[TopicPartition, bytes]) -> None:
         """Unlink the `-delete` directories of the last process, except the leftovers of interrupted moves.
 
-        Kept: a directory whose future replica has the same number, or may have one in an offline directory; and that
-        of a partition which the metadata places here and no directory has.
+        It keeps a directory if there is a future replica with the same number, or may be one in an offline directory;
+        and the directory of a partition that the metadata places here, but that no directory has.
         """
         futures = {name for directory in self.online for name in directory.futures.values()}
         for directory in self.online:
@@ -328,7 +328,7 @@ class LogDirectories:
             directory.deleted.clear()
 
     def recovered(self) -> None:
-        """All partitions have been opened."""
+        """Note that all partitions have been opened."""
         for directory in self.online:
             directory.recovered()
 
@@ -360,13 +360,13 @@ class LogDirectories:
             await directory.save_cleaned()
 
     async def checkpoint(self) -> None:
-        """`LogDirectory.checkpoint`, one directory after the other."""
+        """Call `LogDirectory.checkpoint` for one directory after the other."""
         for directory in self.online:
             if directory.path in self._online:
                 await directory.checkpoint()
 
     async def close(self) -> None:
-        """`LogDirectory.close`, all directories at once."""
+        """Call `LogDirectory.close` for all directories at once."""
         await asyncio.gather(*(directory.close() for directory in self.online))
 
     # failures

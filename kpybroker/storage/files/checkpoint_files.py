@@ -121,7 +121,7 @@ def read_topic_id(disk: Disk, directory: str) -> bytes | None:
 
 
 def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
-    """Written in place: until the file is complete, the partition has no data."""
+    """Write `partition.metadata`. It is written in place, because the partition has no data yet."""
     text = base64.urlsafe_b64encode(topic_id).rstrip(b"=")
     handle = disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
     try:
@@ -133,7 +133,7 @@ def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
 def take_clean_mark(disk: Disk, path: str) -> int | None:
     """Remove the marker of a clean shutdown and return its broker epoch, -1 if it has none; None if there is no marker.
 
-    A power loss does not restore the marker: what is written from now on would be trusted without a check. Raises
+    A power loss must not restore the marker: data that is written from now on would be trusted without a check. Raises
     OSError.
     """
     try:

@@ -99,7 +99,7 @@ class LeaderEpochs:
                 self.save()
 
     def cut_start(self, offset: int, *, save: bool = True) -> None:
-        """Remove epochs that ended at or before `offset`; the epoch in force there now begins there."""
+        """Remove epochs that ended at or before `offset`; the epoch at that offset now begins there."""
         kept = [entry for entry in self.entries if entry[1] > offset]
         below = len(self.entries) - len(kept)
         if below == 0 or self.entries[below - 1][1] == offset == self.entries[0][1]:

@@ -90,7 +90,7 @@ class Segment:
         self.index_entries = 0
         self.used = False
         self.deleted = False
-        """Whether the files are renamed or unlinked."""
+        """Whether the files have been renamed or unlinked."""
         self._handle = -1
         self._doomed = False
         self._users = 0
@@ -286,7 +286,7 @@ class Segment:
         self.since_entry_bytes += size
 
     def _add_entry(self, last_offset: int, position: int, limit_bytes: int) -> None:
-        """If descriptors are short, a later batch gets the entry: a look-up then begins a little earlier."""
+        """Add an index entry. If descriptors are short, only a later batch gets one, and look-ups begin earlier."""
         try:
             index, times = self.index(), self.times()
             index.add(last_offset, position)
@@ -317,7 +317,7 @@ class Segment:
         self._disk.truncate(self.handle(), self.written_bytes)
 
     def jitter_roll(self, jitter_ms: int) -> None:
-        """Roll this much earlier than segment.ms says (segment.jitter.ms)."""
+        """Make the segment roll this much earlier than after segment.ms (segment.jitter.ms)."""
         self.roll_jitter_ms = jitter_ms
 
     def needs_roll(self, batch: Batch, last_offset: int, settings: LogSettings, now_ms: int) -> bool:
@@ -389,7 +389,7 @@ class Segment:
         self.rewrite_indexes()
 
     def count_entries(self, position: int) -> None:
-        """The last index entry is at `position`: count the entries, and the bytes behind it."""
+        """Count the index entries, and the bytes after the last entry, which is at `position`."""
         self.since_entry_bytes = self.size_bytes - position
         self.index_entries = len(self.index())
 
@@ -406,7 +406,7 @@ class Segment:
         self.index_entries, self.since_entry_bytes = index_entries, since_entry_bytes
 
     def recount(self) -> None:
-        """max_timestamp and the bytes since the last index entry, from the indexes and the batches behind them."""
+        """Recompute max_timestamp and the bytes since the last index entry, from the indexes and later batches."""
         last = self.index().last()
         position = last[1] if last else 0
         self.count_entries(position)
@@ -424,7 +424,7 @@ class Segment:
         return begin >= self.unsure_bytes or (self.walked[0] <= begin and min(end, self.unsure_bytes) <= self.walked[1])
 
     def note_walked(self, begin: int, end: int) -> None:
-        """The headers from `begin` to `end` are those of whole batches, one behind the other."""
+        """Note that the bytes from `begin` to `end` are whole batches, by their headers."""
         first, last = self.walked
         if first <= begin <= last or begin <= first <= end:
             begin, end = min(first, begin), max(last, end)

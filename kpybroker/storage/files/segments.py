@@ -51,7 +51,7 @@ class Segments:
         return active if offset >= active.base_offset else self._list[self.number_for(offset)]
 
     def after(self, segment: Segment) -> Segment | None:
-        """The next segment."""
+        """The segment after `segment`; None if it is the last one."""
         number = bisect_right(self._bases, segment.base_offset)
         return self._list[number] if number < len(self._list) else None
 

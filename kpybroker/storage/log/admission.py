@@ -50,7 +50,7 @@ appended = partial(tuple.__new__, Appended)
 
 
 def changes_batches(settings: LogSettings) -> bool:
-    """Whether `settings` may change batches, or demand more than sound ones."""
+    """Whether `settings` may change batches, or require more than that they are sound."""
     return (
         settings.compression_type != "producer"
         or settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
@@ -137,9 +137,9 @@ def needs_no_walk(batch: Batch, settings: LogSettings) -> bool:
 
 
 def opening(batch: Batch, settings: LogSettings, now_ms: int) -> Opening:
-    """The batch in the form that the topic requires, except for the time of its append: checked, opened, recompressed.
+    """Check and open a batch, and recompress it if the topic requires that; only its append time is missing then.
 
-    Raises KafkaError. The given bytes stay unchanged, as they may be opened again.
+    Raises KafkaError. The given bytes stay unchanged, because they may be opened again.
     """
     check_header(batch, settings, now_ms)
     codec = CODEC_BY_NAME.get(settings.compression_type, batch.codec)  # "producer" names no codec

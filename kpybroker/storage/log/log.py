@@ -1,9 +1,9 @@
 """The log of one partition: append, flush, read, truncate. All state of the broker is in such logs.
 
-`start <= last_stable <= high_watermark <= end`, always; `end` counts queued batches, `written_end` those in the page
-cache, `synced_end` those on disk. Its owner moves `high_watermark`: a partition, a follower, or the metadata log.
-`last_stable` follows it, up to the first transaction that is open or whose marker has not committed. The files are
-those of `LogFiles`.
+Always `start <= last_stable <= high_watermark <= end`. `end` includes queued batches, `written_end` those in the page
+cache, `synced_end` those on disk. The log's owner (a partition, a follower, or the metadata log) moves
+`high_watermark`. `last_stable` follows it, up to the first transaction that is open or whose marker has not committed.
+The files are in `LogFiles`.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Log:
         if not segments.active.is_open:
             files.open_active()
         if len(batches) > 1:
-            files.pool.require_room(files.world.disk)  # so that none of them is refused after another was queued
+            files.pool.require_room(files.world.disk)  # so that no batch is refused after another one was queued
         base_offset = end = self.end
         try:
             for batch in batches:
@@ -254,14 +254,14 @@ class Log:
         return appended((base_offset, end - 1, stamped, False))
 
     def opens(self, batch: Batch) -> bool:
-        """Whether the records of a client's batch must be scanned before it is appended."""
+        """Whether a client's batch must be opened, to scan its records, before it is appended."""
         return not (self._simple and needs_no_walk(batch, self._settings))
 
     def append_replicated(self, batches: list[Batch]) -> None:
         """Queue a leader's batches unchanged, with the offsets and epochs that it assigned.
 
-        Raises Damage: the log is offline, or a batch does not continue the log. KafkaError: not all of them for now;
-        those below `end` are queued.
+        Raises Damage: the log is offline, or a batch does not continue the log. KafkaError: for now, not all batches
+        can be appended; those below `end` are queued.
         """
         files = self.files
         files.require_online()
@@ -310,7 +310,7 @@ class Log:
         files.add_segment(self.end, self._jitter_ms())
 
     def _roll_for(self, batch: Batch, last_offset: int) -> None:
-        """Roll before a batch, or once the device is quick again: a roll is several writes. Raises Damage."""
+        """Roll before a batch. While the device is slow, this is postponed, as it is several writes. Raises Damage."""
         if not self.files.device.is_slow or not may_grow(
             self.files.segments.active, batch, last_offset, self._settings
         ):
@@ -415,7 +415,7 @@ class Log:
             raise files.refusal(error) from error
 
     async def read_cold(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer:
-        """The same, off the loop."""
+        """Like `read`, but off the loop."""
         while True:
             self._check_range(offset)
             files = self.files
@@ -586,7 +586,7 @@ class Log:
 
     def replace_files(self, future: Log) -> None:
         """Continue with the files of another log, which has the same batches, all on disk. The producer state in memory
-        stays, as it is more complete than in the files."""
+        stays, because it is more complete than that in the files."""
         future.files.replace(self.files)
         self.files, self._sync = future.files, future._sync
         self.cleaned_end = 0

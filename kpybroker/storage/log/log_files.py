@@ -95,7 +95,7 @@ class LogFiles:
         self.names_changed = False
         """Whether files were created whose names may not be on disk yet."""
         self.generation = 0
-        """Counts truncations and replacements by other files: what was read before may not be in the files any more."""
+        """Counts truncations and replacements by other files. After one, bytes that were read before may be gone."""
         self._sealed: list[Segment] = []
         self._before_cut: Callable[[int], None] | None = None
         self._on_io_error: Callable[[str, int, str], None] | None = None
@@ -264,7 +264,7 @@ class LogFiles:
         gone = self.segments.take_first(count)
         first = self.segments.first
         if not first.size_bytes:
-            first.handle()  # after a crash, only its name shows at which offset to continue
+            first.handle()  # after a crash, only the file's name shows the offset at which to continue
             self.names_changed = True
         self._remove(gone, delay_ms)
         for offset in snapshot_offsets(self.world.disk, self.directory):
@@ -305,7 +305,7 @@ class LogFiles:
         self._remove(self.segments.replace_all(fresh), delay_ms)
         for taken in snapshot_offsets(disk, self.directory):
             disk.unlink(f"{self.directory}/{file_name(taken, SNAPSHOT)}")
-        fresh.handle()  # after a crash only its name says where offsets continue
+        fresh.handle()  # after a crash, only the file's name shows the offset at which to continue
         self.names_changed = True
         self._end_at(offset)
 

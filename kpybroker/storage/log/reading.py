@@ -20,7 +20,7 @@ from kpybroker.world import Buffer, Disk
 
 _PLACES_KEPT = 64
 _LOOK_AHEAD_BYTES = 8192
-"""Read this much more if the first batch has to be searched for, so that one read is enough."""
+"""Read this much more if the first batch must be searched for, so that one read suffices."""
 
 
 _GROWING = 1 << 62
@@ -106,7 +106,7 @@ class Reader:
     async def read_cold(self, offset: int, max_bytes: int, upper: int, *, min_one: bool) -> Buffer:
         """The same, on a thread if it must wait. Raises Damage; SegmentGone if the caller has to try again.
 
-        The log may grow in the meantime, so the result is scanned up to `upper`: the file may have another end by then.
+        The log may grow in the meantime, so the result is scanned up to `upper`, not up to the end of the file.
         """
         plan = self._plan(offset, max_bytes, upper, _GROWING, min_one=min_one)
         try:

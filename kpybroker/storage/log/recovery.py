@@ -257,7 +257,7 @@ def _recover(
         if not why and number + 1 < len(segments) and not settings.compacted:
             following = segments[number + 1].base_offset
             if following > max(end, origin.cleaned_end, origin.synced_end):
-                # only cleaning leaves gaps; here, a tail between two batches was lost
+                # only cleaning leaves gaps; here, batches at the end of the segment were lost
                 why = f"its batches end before offset {following}, where the next segment begins"
                 _refuse_lost_end(segment, end, origin)
         if why:
@@ -275,7 +275,7 @@ def _recover(
 
 
 def _refuse_emptied(segments: Segments, settings: LogSettings, origin: Origin) -> None:
-    """Refuse an empty segment before another one: only cleaning leaves one, or a crash above the synced end."""
+    """Refuse an empty segment before another segment, unless cleaning has left it, or a crash above the synced end."""
     if settings.compacted:
         return
     for number in range(len(segments) - 1):

@@ -22,17 +22,17 @@ from kpybroker.wire.records.record_scan import Walk, walk_through
 RECORDS_LIMIT = 1 << 20
 """The most records of a compressed batch: a few bytes of zstd can stand for millions."""
 HEADERS_LIMIT = 1 << 22
-"""The most headers of a compressed batch, for the same reason: they take as long as a quarter as many records."""
+"""The most headers of a compressed batch, for the same reason: four headers take as long as one record."""
 PLAIN_LIMIT_BYTES = 128 << 20
-"""The most bytes that a batch may decompress to; compaction can read as much again."""
+"""The most bytes that a batch may decompress to. Compaction can read batches of this size again."""
 RECOMPRESSED_LIMIT_BYTES = 32 << 20
-"""The most bytes that a batch may decompress to if it is recompressed and so is in memory as a whole."""
+"""The most bytes that a batch may decompress to if it is recompressed, and therefore is in memory as a whole."""
 ON_LOOP_BYTES = 1 << 20
 """The most bytes that are decompressed in one go on the loop; larger batches go to a thread."""
 COMPRESSED_ON_LOOP_BYTES = 64 << 10
 SLOWLY_ON_LOOP_BYTES = 8 << 10
-"""The most bytes that are compressed in one go on the loop, at most levels and at the slow ones: one to three
-milliseconds."""
+"""The most bytes that are compressed in one go on the loop, in one to three milliseconds: at usual levels, and at slow
+ones (SLOWLY_ON_LOOP_BYTES)."""
 PLAIN_PIECE_BYTES = 64 << 10
 """An uncompressed batch is scanned in pieces of this size."""
 RECORD_BYTES_MIN = 7
@@ -89,7 +89,7 @@ def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Open
     except KafkaError as error:
         if error.code != ErrorCode.CORRUPT_MESSAGE:
             raise
-        # Kafka's error for bytes that cannot be decompressed; on the other one, Java sends the same bytes again
+        # Kafka's error for bytes that cannot be decompressed; after the original error, Java would send the bytes again
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message) from error
     if settings.compacted and found.without_key:
         text = "a compacted topic cannot accept a record without a key"

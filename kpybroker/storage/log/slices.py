@@ -22,13 +22,13 @@ OffLoop = Callable[[], Any]
 Work = Generator[OffLoop | None, Any, Result]
 
 SHORT_AT_ONCE, MIDDLING_AT_ONCE, LONG_AT_ONCE = 4, 2, 2
-"""How many works run at a time, by the number of slices they have had: short works never wait for long ones."""
+"""How many works run at a time, by the number of slices that they have run: short works never wait for long ones."""
 AT_ONCE = SHORT_AT_ONCE + MIDDLING_AT_ONCE + LONG_AT_ONCE
-"""Each may hold a decompressor's window, or all bytes that snappy decompressed at once."""
+"""The most works at a time: each may hold a decompressor's window, or all bytes that snappy decompressed."""
 SHORT_SLICES = 64
-"""A work that needs more starts again in a middling place. 4 MB of plain bytes, or 64,000 records."""
+"""A work that needs more slices starts again in a middling place. This is 4 MB of plain bytes, or 64,000 records."""
 MIDDLING_SLICES = 512
-"""A work that needs more starts again in a long place. 32 MB of plain bytes, or 512,000 records."""
+"""A work that needs more slices starts again in a long place. This is 32 MB of plain bytes, or 512,000 records."""
 WAITING_LIMIT = 10_000
 """The most works that wait for a place."""
 
@@ -112,10 +112,10 @@ class Places:
 class SlicedWork:
     """All sliced work of one broker.
 
-    A work waits for its first place behind at most SHORT_SLICES of each earlier work, and for the next place behind at
-    most MIDDLING_SLICES; one that needs more starts again among longer ones. A long one gives up its place between
-    batches. `LongWork` is for requests with many elements: it takes the same turns of the loop, but its places count
-    elements.
+    While a work waits for its first place, it waits for at most SHORT_SLICES of each earlier work; for a middling
+    place, at most MIDDLING_SLICES. A work that needs more slices starts again among longer ones. A long work gives up
+    its place between batches. `LongWork` is for requests with many elements: it takes the same turns of the loop, but
+    its places count elements.
     """
 
     def __init__(self, disk: Disk) -> None:

@@ -1,4 +1,4 @@
-"""The renames that replace old segments with cleaned ones; after a crash, either the old or the new ones are there.
+"""The renames that replace old segments with cleaned ones. After a crash, either the old or the new segments exist.
 
 This is Kafka's protocol. New files are written as `.cleaned`; once they are complete and synced, they are renamed to
 `.swap`; the old files are renamed to `.deleted`; then `.swap` is removed from the names. A start that finds `.cleaned`
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 
 def prepare_swap(disk: Disk, path: str) -> None:
-    """Rename the complete and synced files of a cleaned segment to `.swap`: from here on a crash leaves the new ones.
+    """Rename the complete and synced files of a cleaned segment to `.swap`: after this, a crash leaves the new files.
 
-    `path`: that of the segment, without a suffix. Raises OSError.
+    `path`: the path of the segment, without a suffix. Raises OSError.
     """
     for suffix in FILE_SUFFIXES:
         _rename(disk, path + suffix + CLEANED, path + suffix + SWAP)

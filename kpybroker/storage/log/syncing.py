@@ -15,7 +15,7 @@ from kpybroker.storage.log.log_files import LogFiles
 from kpybroker.world import Disk
 
 SHORT_RETRY_S = 0.1
-"""When to retry after there was no descriptor."""
+"""When to retry after no descriptor was left."""
 
 
 class GroupSync:
@@ -62,7 +62,8 @@ class GroupSync:
         files, disk = self._files, self._files.world.disk
         files.save_epochs(log_start)
         generation, end, sealed = files.generation, files.written_end, files.take_sealed()
-        active = files.segments.active  # it may fill up, and another become active, before the sealed ones are synced
+        # it may fill up, and another segment become active, before the sealed ones are synced
+        active = files.segments.active
         try:
             for segment in sealed:
                 if segment.deleted:
@@ -75,7 +76,7 @@ class GroupSync:
                 parent = files.directory.rsplit("/", 1)[0]
                 await self._sync_with(_names(files), partial(_sync_names, files), files.directory, parent)
         except (OSError, asyncio.CancelledError):
-            files.sync_failed(sealed)  # work that still waits for the disk thread never begins
+            files.sync_failed(sealed)  # work that still waits for the disk thread will never begin
             raise
         files.synced(end, generation)
 
@@ -152,7 +153,7 @@ async def _sync_segment(files: LogFiles, segment: Segment, is_watched: bool = Fa
 
 
 def _working(files: LogFiles, is_watched: bool) -> AbstractContextManager[None]:
-    """Marks the time of one sync: a watched one that does not end reveals a hanging disk."""
+    """Marks the time of one sync: if a watched sync does not end, the disk hangs."""
     return files.device.working(files.world.steady_ms) if is_watched else nullcontext()
 
 
@@ -194,7 +195,7 @@ def _sync_files_blocking(disk: Disk, paths: list[str]) -> None:
 
 
 def _sync_companions(disk: Disk, path: str) -> None:
-    """Runs on the disk thread."""
+    """Sync the indexes of a full segment, and its producer snapshot. Runs on the disk thread."""
     _sync_files_blocking(disk, _companions(path))
 
 

@@ -1,4 +1,4 @@
-"""Offsets by time (ListOffsets): the time index shows where to begin, and the batches have the rest.
+"""Offsets by time (ListOffsets): the time index shows where to begin, and the batches are searched from there.
 
 The work is done in slices, because a batch may have any number of records, and a segment any number of batches. Batches
 that are not in the page cache are read on the disk's thread; indexes and headers may wait for the disk.

@@ -27,7 +27,7 @@ GROWN_INDEX_BYTES = 1 << 20
 
 
 def may_grow(segment: Segment, batch: Batch, last_offset: int, settings: LogSettings) -> bool:
-    """Whether the batch can do without a new segment for a while: slightly above the size limits, and later."""
+    """Whether the batch can go without a new segment for now: slightly above the size limits, or later."""
     return (
         segment.size_bytes + batch.size_bytes <= min(settings.segment_bytes + GROWN_BYTES, POSITION_MAX)
         and last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET
@@ -94,7 +94,7 @@ class WriteBehind:
         if self._under_way is not None and self._under_way.write is write:
             with contextlib.suppress(Damage):  # the log has logged the error, and is offline
                 self._go_on(waits=False)
-        self._on_written()  # even if `wait` took the result: its caller does not know who else waits
+        self._on_written()  # even if `wait` took the result, because others may wait, too
 
     def _go_on(self, *, waits: bool) -> None:
         """Take the result of the write in progress, and begin the next one. Raises Damage."""

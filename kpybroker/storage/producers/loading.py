@@ -70,7 +70,7 @@ def load_producers(
 def _recall(producers: ProducerStates, segments: Segments) -> None:
     """Read the batches just before a snapshot, which has only each producer's newest batch.
 
-    A client that a stop disconnected sends everything again that it had in flight, up to five batches.
+    A client that was disconnected by a stop sends all its batches in flight again, up to five.
     """
     offset = producers.snapshot_offset
     parts: list[tuple[Segment, int]] = []

@@ -22,8 +22,8 @@ PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """Kafka's producer.id.expiration.ms."""
 BATCHES_KEPT = 5
 PRODUCERS_MAX = 30_000
-"""The most producers of one log: for each newcomer beyond it, one that has been idle for long is forgotten. A snapshot
-of this many, during which the loop is blocked, takes some 30 ms; one producer takes some 450 bytes of memory."""
+"""The most producers of one log. For each new one beyond this, one that has been idle for long is forgotten. To write a
+snapshot with this many blocks the loop for about 30 ms. A producer takes about 450 bytes of memory."""
 _LOOKED_AT = 8
 _HEADER = Struct(">hI")
 _COUNT = Struct(">i")
@@ -71,8 +71,8 @@ class Producer:
 
     @property
     def idleness(self) -> tuple[bool, int]:
-        """The producer with the least value is forgotten first: transactional ones last, since their epochs fence, and
-        among others the oldest."""
+        """The producer with the least value is forgotten first: the oldest one; but transactional ones last, because
+        their epochs fence earlier producers."""
         return self.coordinator_epoch >= 0, self.batches[-1].last_offset if self.batches else -1
 
 
@@ -118,7 +118,7 @@ class ProducerStates:
     ) -> Verification | None:
         """The verification that an append needs to begin a transaction; None if one is open already (KIP-890).
 
-        bumps: the producer uses transaction version 2, in which each transaction has an epoch of its own. Raises
+        bumps: the producer uses transaction version 2, in which each transaction has a separate epoch. Raises
         INVALID_PRODUCER_EPOCH.
         """
         if self.has_open(producer_id, producer_epoch):
@@ -260,7 +260,7 @@ class ProducerStates:
         return Ended(known.producer_id, first_offset, offset, not marker.commits)
 
     def _forget_one(self) -> None:
-        """Forget the most idle one of a few producers; the others are examined again only after all the rest."""
+        """Forget the most idle one of a few producers. The others are examined again only after all other producers."""
         some = list(islice(self._by_id.values(), _LOOKED_AT))
         for known in some:
             del self._by_id[known.producer_id]

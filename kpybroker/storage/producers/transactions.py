@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from typing import NamedTuple
 
 VERIFYING_LIMIT = 10_000
-"""The most producers of one log that are being verified; beyond it, the one that has waited longest must ask again."""
+"""The most producers of one log that are being verified. Beyond this, the one that has waited longest must retry."""
 
 
 class Ended(NamedTuple):

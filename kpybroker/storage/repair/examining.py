@@ -100,7 +100,7 @@ def _sound_batches(view: memoryview, base: int) -> tuple[list[tuple[int, Batch]]
 
 
 def _told(region: memoryview, left: int) -> str:
-    """What a damaged region looks like."""
+    """A description of a damaged region."""
     if len(region) >= HEADER_BYTES:
         batch = Batch(region)
         if batch.magic == MAGIC and batch.size_bytes == len(region):

@@ -224,14 +224,14 @@ class BuilderEmitter(Emitter):
             self.fixed("x", "")
 
     def tagged(self, tagged: tuple[Tagged, ...], source: str) -> None:
-        """Emit the tagged fields; since there are almost never any, that case comes first."""
+        """Emit the tagged fields. There are almost never any, so that case comes first."""
         sent = []
         for each in tagged:
             assert not has_view(each.piece), "the size of a tagged field is known only after it is built"
             value, default = f"{source}.{each.name}", default_source(each.default, self.namespace)
             sent.append(f"{value} is not None" if each.default is None else f"{value} != {default}")
         pending, in_turns = self.run, self.in_turns
-        self.in_turns = False  # what is built by a turn leaves `out`, and the mark would point behind it
+        self.in_turns = False  # a turn takes its bytes out of `out`, and the mark would point past them
         self.line(f"if {' or '.join(sent)}:")
         self.indent()
         self.run = list(pending)

@@ -49,8 +49,8 @@ def build_in_turns(message: Any, version: int) -> Generator[None, None, bytes]:
 def build_chunks_in_turns(message: Any, version: int) -> Generator[None, None, list[bytes | memoryview]]:
     """Like `build_chunks`; yields between turns.
 
-    The pieces built in one turn are one chunk: there are millions of pieces, and joining them at the end would delay
-    others for too long.
+    The pieces built in one turn become one chunk: there may be millions of pieces, and joining them all at the end
+    would delay other work for too long.
     """
     builder = _lowered(type(message), version, "build in turns", lambda: lower_builder(type(message), version, True))
     chunks: list[bytes | memoryview] = []

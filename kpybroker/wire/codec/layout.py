@@ -54,7 +54,7 @@ class Struct(NamedTuple):
     """Fields in order, then the tagged ones.
 
     tagged is None if the version has no tagged fields at all. absent: fields that this version lacks, with the values
-    that parsing sets. nullable: a byte says whether it is there: 1, or 255 for null; in a tagged field 0 for null.
+    that parsing sets. nullable: a byte before it is 1, or 255 for null (in a tagged field, 0 for null).
     """
 
     cls: type

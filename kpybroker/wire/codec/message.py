@@ -35,11 +35,11 @@ UNSET: Any = object()
 
 
 def field(versions: str = "0+", *, default: Any = UNSET, tag: int | None = None, nullable: str | None = None) -> Any:
-    """A field that not all versions have in the same way.
+    """A field that is not the same in all versions, or has a default other than the type's zero.
 
-    versions: "3", "2-4" or "2+". default: if it is not the type's zero. tag: the field is tagged (KIP-482). nullable:
-    the versions in which it may be null, if not all; the annotation then says `| None`. A tagged structure has the
-    default None, for "not sent".
+    versions: "3", "2-4" or "2+". default: the default. tag: the number of a tagged field (KIP-482). nullable: the
+    versions in which the field may be null, if not all; the annotation then says `| None`. A tagged structure has the
+    default None, which means "not sent".
     """
     return Field(versions, default, tag, nullable)
 

@@ -50,7 +50,7 @@ def next_piece(left: Iterator[Piece | Load]) -> Generator[Load | None, Any, Piec
 
 
 class LargeRecord:
-    """A record that is not whole in its piece and too large to be joined: its fields, one by one."""
+    """The fields, one by one, of a record that is not complete in its piece and too large to be joined."""
 
     def __init__(self, plain: Piece, at: int, left: Iterator[Piece | Load]) -> None:
         self.plain = plain

@@ -37,7 +37,7 @@ _ALONE_MOST = 16
 
 @dataclass(slots=True)
 class Walk:
-    """What to look for in the records of a batch, and what was found; records are identified by their index.
+    """The properties to look for in the records of a batch, and the findings. Records are identified by their index.
 
     The format of each record is checked, and the offsets must be consecutive.
     """
@@ -58,7 +58,7 @@ class Walk:
     headers: int = 0
     """The headers of all scanned records."""
     headers_limit: int | None = None
-    """With more headers, the batch is refused."""
+    """The most headers: with more, the batch is refused."""
 
     @property
     def is_over(self) -> bool:
@@ -108,7 +108,7 @@ class Walk:
                 return at
 
     def _any(self, plain: Piece, begin: int) -> int:
-        """The next record, whatever it contains; `begin` if it is incomplete."""
+        """Scan the next record, whatever it contains. Returns the position after it; `begin` if it is incomplete."""
         size, at = record_size(plain, begin)
         end = at + (size >> 1)
         if end > len(plain):
@@ -127,7 +127,7 @@ class Walk:
         return at
 
     def _end_of_headers(self, plain: Piece, at: int, end: int) -> int:
-        """Where the headers end of a record that ends at `end`; the record is valid only if both are the same."""
+        """Where the headers of a record end. The record is valid only if that is its own `end`."""
         count, at = varint(plain, at)
         if count & 1 or count > end - at:
             return MISFIT  # a negative number, or more than two bytes each can be
@@ -165,7 +165,7 @@ class Walk:
                         at += 1
                         if delta > 0x3FFF:
                             delta, at = varint(plain, at - 2, LONG_BITS)
-                    if delta != before:  # still zigzag: many records have that of the one before
+                    if delta != before:  # still zigzag; many records have the same delta as the previous one
                         before = delta
                         delta = (delta >> 1) ^ -(delta & 1)
                         if not earliest <= delta <= latest:

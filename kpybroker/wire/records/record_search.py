@@ -17,7 +17,7 @@ class TimeWalk:
     since: int
     """The first offset delta that counts."""
     wanted: int | None = None
-    """None for the newest."""
+    """The timestamp delta to find; None for the newest record."""
     seen: int = 0
     found: tuple[int, int] | None = None
     """Offset delta and timestamp delta of the record."""
@@ -38,7 +38,7 @@ class TimeWalk:
             self.found = offset >> 1, delta
 
     def note_headers(self, count: int) -> bool:
-        """Headers do not matter."""
+        """Ignore the headers."""
         return False
 
     def some(self, plain: Piece, at: int, most: int) -> int:

@@ -23,8 +23,8 @@ _RAW, _REPEATED, _COMPRESSED = 0, 1, 2
 def pieces(data: bytes) -> Iterator[bytes]:
     """The decompressed bytes of one or more complete frames. A piece may be empty.
 
-    Raises KafkaError: CORRUPT_MESSAGE for an invalid or incomplete frame: the decompressor takes an incomplete one for
-    the end, Java's consumer does not.
+    Raises KafkaError: CORRUPT_MESSAGE for an invalid or incomplete frame. The decompressor would accept an incomplete
+    one as the end, but Java's consumer does not.
     """
     import zstandard
 

@@ -1,4 +1,4 @@
-"""InitializeShareGroupState (83): begin the state of share partitions, or begin it anew."""
+"""InitializeShareGroupState (83): begin the state of share partitions, in place of any earlier one."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Int64, Uuid
