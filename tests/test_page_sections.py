@@ -43,7 +43,7 @@ def printed_by(*module: str) -> str:
 def test_every_mark_encloses_content() -> None:
     opened = [mark for text in TEXTS.values() for mark in re.findall(r"<!-- (/?\w+) -->", text)]
     assert opened == [mark for name in SECTIONS for mark in (name, f"/{name}")]
-    assert set(SECTIONS) == {"api", "bench", "clients", "demo", "figures", "fixtures", "laptop", "speed"}, (
+    assert set(SECTIONS) == {"api", "bench", "clients", "demo", "figures", "fixtures", "laptop", "security", "speed"}, (
         "one that has no test"
     )
     assert all(text.strip() for text in SECTIONS.values())

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
@@ -243,11 +243,14 @@ class Game:
         known = {offset: state for offset, state, *_ in self.share.states()}
         for batch in write.batches:
             assert batch.state != ACQUIRED
-            known.update({offset: batch.state for offset in range(batch.first, batch.last + 1) if offset in known})
+            # a released record may have been deleted from the log since its release was queued
+            changed = [offset for offset in range(batch.first, batch.last + 1) if known.get(offset) not in TERMINAL]
+            known.update({offset: batch.state for offset in changed if offset in known})
         pending = {offset for offset, state in known.items() if state in TERMINAL}
         assert write.complete_count == len(pending)
 
 
+@example([("fetch", "a", 1, 1, False), ("ack", "a", 0, 0, 0), ("release", "a"), ("cut", 2), ("take",)])
 @given(STEPS)
 @settings(max_examples=300)
 def test_laws_of_a_reign(steps: list[Any]) -> None:
