@@ -1,4 +1,5 @@
-# Two commands for a newcomer: `make run` serves, `make test` proves. Everything lives in .venv and .cache.
+# The two most important commands: `make run` starts a broker, `make test` runs all tests. All installed files are in
+# .venv and .cache.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,7 +27,7 @@ test: prerequisites lint                  ## everything, on kpybroker
 	$(BIN)/python -m pytest tests -n auto
 	$(BIN)/python -m pytest compat_tests -m "not full" --target kpybroker
 
-check: $(VENV)/ready lint                 ## the fast tests alone: under a minute
+check: $(VENV)/ready lint                 ## only the fast tests: under a minute
 	$(BIN)/python -m pytest tests -n auto -m 'not slow'
 
 lint: $(VENV)/ready
@@ -38,16 +39,16 @@ lint: $(VENV)/ready
 oracle: prerequisites                     ## the same compat tests, on Apache Kafka
 	$(BIN)/python -m pytest compat_tests -m "not full" --target kafka
 
-spark-full: prerequisites $(NEXT_SPARK)/ready   ## every Spark test with two PySparks, on kpybroker and on Apache Kafka
+spark-full: prerequisites $(NEXT_SPARK)/ready   ## every Spark test with two PySpark versions, on kpybroker and on Apache Kafka
 	$(BIN)/python -m pytest $(SPARK_TESTS) $(ARCHIVE_TESTS) --target kpybroker
 	$(BIN)/python -m pytest $(SPARK_TESTS) $(ARCHIVE_TESTS) --target kafka
 	KPYBROKER_SPARK_JARS=$$($(BIN)/python -m oracle.jars) $(NEXT_SPARK)/bin/python -m pytest $(SPARK_TESTS) --target kpybroker
 	KPYBROKER_SPARK_JARS=$$($(BIN)/python -m oracle.jars) $(NEXT_SPARK)/bin/python -m pytest $(SPARK_TESTS) --target kafka
 
-takeover: prerequisites                   ## kpybroker and Apache Kafka in turn on the same directories, twice round
+takeover: prerequisites                   ## kpybroker and Apache Kafka in turn on the same directories, two cycles
 	$(BIN)/python -m pytest compat_tests/test_takeover*.py
 
-pages: prerequisites                      ## every block of every page, and what clients say when something is wrong
+pages: prerequisites                      ## every code block of every page, and the error messages of clients
 	$(BIN)/python -m pytest tests/test_pages.py $(wildcard compat_tests/test_*_page.py)
 
 demo: prerequisites                       ## 336,776 flights through Kafka and Spark
@@ -59,22 +60,23 @@ bench: prerequisites                      ## compare with Apache Kafka, in the s
 kill: $(VENV)/ready                       ## 200 rounds of kill -9
 	$(BIN)/python -m compat_tests.kill_rounds --rounds 200
 
-chaos: prerequisites                      ## three real nodes in trouble: make chaos MINUTES=20 TARGET=kpybroker SECURE=--secure
+chaos: prerequisites                      ## faults on three real nodes: make chaos MINUTES=20 TARGET=kpybroker SECURE=--secure
 	$(BIN)/python -m chaos --minutes $(MINUTES) --target $(TARGET) $(SECURE)
 
 sim: $(VENV)/ready                        ## seeds of simulated faults: make sim SEEDS=1000 FIRST=0
 	$(BIN)/python -m kpybroker.sim --seeds $(SEEDS) --first $(FIRST) --brokers $(BROKERS) --replicas $(REPLICAS) --jobs $(JOBS)
 
-sim-coverage: $(VENV)/ready               ## how much of replication, raft and groups 200 seeds reach
+sim-coverage: $(VENV)/ready               ## the share of the lines of replication, raft and groups that 200 seeds execute
 	$(BIN)/python -m kpybroker.sim.covered
 
-mutants: $(VENV)/ready                    ## broken brokers, on purpose: does a seed catch each?
+mutants: $(VENV)/ready                    ## deliberately broken brokers: checks that a seed catches each
 	$(BIN)/python -m kpybroker.sim.mutants
 
 prerequisites: $(VENV)/ready
 	sh oracle/prerequisites.sh
 
-# What a broker needs, without what only the tests need. RE2 has no wheel for musl: there it is left out.
+# The dependencies of a broker, without the dependencies of the tests. RE2 has no wheel for musl, so it is omitted on
+# musl.
 $(VENV)/runtime: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kpybroker needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
 	$(PYTHON) -m venv $(VENV)

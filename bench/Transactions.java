@@ -4,9 +4,9 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 
 /**
- * Kafka's own transactional producer as a load. Arguments: bootstrap, topic, partitions, transactional id, record bytes, then
- * either "throughput", seconds before and seconds of the measurement, milliseconds between commits: prints records a second;
- * or "latency", transactions before and transactions of the measurement: prints p50 and p99 of one record and its commit in ms.
+ * A load with Kafka's transactional producer. Arguments: bootstrap, topic, partitions, transactional id, record bytes, then
+ * either "throughput", seconds of warm-up, seconds of measurement, milliseconds between commits (prints records per second);
+ * or "latency", transactions of warm-up, transactions of measurement (prints p50 and p99 of one record and its commit in ms).
  */
 public class Transactions {
     public static void main(String[] args) throws Exception {

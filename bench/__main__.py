@@ -89,7 +89,7 @@ class Session:
         self.failures: list[str] = []
 
     def run(self, cases: list[Case], names: list[str]) -> None:
-        """Run all cases, grouped by the brokers that they need. Within a case the brokers take turns."""
+        """Run all cases, grouped by the brokers that they need. Within a case the brokers are measured in turn."""
         bar = self.progress.add_task("bench", total=len(cases))
         for kind in Brokers:
             wanted = [case for case in cases if case.brokers is kind]
@@ -166,7 +166,7 @@ def main(
     """The same load against kpybroker and Apache Kafka."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, hard), hard))
-    # as pip does: without bytecode, most of a start from a clone would be compiling
+    # as pip does: otherwise a start from a clone would spend most of its time on compiling
     compileall.compile_dir(Path(errors.__file__).parent, quiet=1)
     words = only.replace(",", " ").split()
     cases = [case for family in FAMILIES for case in family.cases()]

@@ -1,7 +1,7 @@
 """`python -m bench.archive`: how fast a topic is archived, and whether the archive is intact after kills with -9.
 
-Fills a topic, archives it in one run, then into a second folder with some runs killed at random times. Verifies that
-archive, replays it to another topic, and prints the figures of each step.
+Fills a topic and archives it in one run. Then archives it into a second folder, with some runs killed at random times,
+verifies the second archive and replays it to another topic. Prints the figures of each step.
 """
 
 import json
@@ -61,7 +61,7 @@ def main(
     target: Annotated[str, typer.Option(help="kpybroker or kafka")] = "kpybroker",
     round_offsets: Annotated[int, typer.Option("--round", help="Of `kpybroker archive`.")] = 1_000_000,
 ) -> None:
-    """Measure, kill, verify, replay. Fails if any record is lost or duplicated."""
+    """Run all steps. Fails if any record is lost or duplicated."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-archive-")))
         running = stack.enter_context(broker(target, {}))

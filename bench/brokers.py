@@ -1,4 +1,4 @@
-"""Starts the two brokers for a benchmark, as the oracle does, and records the time of exec."""
+"""Starts the two brokers for a benchmark in the same way as the package oracle, and records the time of exec."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""Three brokers: the cost of replication, and of a cluster without clients."""
+"""Loads on three brokers: the cost of replication, and of a cluster without clients."""
 
 import time
 

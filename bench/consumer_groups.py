@@ -23,7 +23,7 @@ LEAVING = -1
 
 
 class Member:
-    """A member that owns assigned partitions at once, and reports them in the next heartbeat."""
+    """A member that takes over assigned partitions at once, and reports them in the next heartbeat."""
 
     def __init__(self, connection: Connection, group: str, topic: str) -> None:
         self.connection = connection
@@ -115,7 +115,7 @@ class Join(Case):
 
 
 def _stable(members: Sequence[Member]) -> bool:
-    """Whether every partition is owned once, and all are in one epoch."""
+    """Whether every partition has exactly one owner, and all members are in one epoch."""
     if len({member.epoch for member in members}) > 1:
         return False
     owned = [partition for member in members for partition in member.partitions]
@@ -123,7 +123,7 @@ def _stable(members: Sequence[Member]) -> bool:
 
 
 def _leave(members: Sequence[Member]) -> None:
-    """Leave one after the other, each after its pending reply."""
+    """Let the members leave one after the other, each after its pending reply."""
     for member in members:
         while member.waits:
             member.read()

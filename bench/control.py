@@ -50,7 +50,8 @@ def delete_topic(target: Target, topic: str) -> None:
 
 @contextmanager
 def fresh_topic(target: Target, case: str, partitions: int) -> Iterator[str]:
-    """A topic for one slice, deleted after it, unless the slice fails, as its broker may be gone then."""
+    """A topic for one slice. It is deleted after the slice, unless the slice fails, because its broker may have
+    stopped."""
     topic = fresh_name(case)
     create_topic(target, topic, partitions)
     yield topic

@@ -1,8 +1,8 @@
-"""Failover: how long clients with default settings get no answer when a broker dies or stops, and when all is
-recovered.
+"""Failover: the time for which clients with default settings receive no responses when a broker dies or stops, and the
+time until all replicas are in sync again.
 
-Two producers, librdkafka's and Java's, send 100 records a second with acks=all to one partition. The silence is the
-longest pause between two acknowledgements of a producer. Each slice is a trial with its own topic.
+Two producers, librdkafka's and Java's, send 100 records a second with acks=all to one partition. The load measures the
+longest pause between two acknowledgements of each producer. Each slice is a trial with its own topic.
 """
 
 import signal
@@ -125,7 +125,7 @@ class Fault(Enum):
     """The kinds of faults, with the labels of their rows."""
 
     LEADER = "kill -9 of a leader that is not the controller"
-    CONTROLLER = "kill -9 of the controller, which follows"
+    CONTROLLER = "kill -9 of the controller, which is a follower"
     BOTH = "kill -9 of a leader that is the controller"
     STOP = "SIGTERM of a leader that is not the controller"
 
@@ -161,7 +161,7 @@ class Trial:
         delete_topic(self.target, self.topic)
 
     def play(self) -> dict[str, float]:
-        """Run the trial. Returns seconds, by the last part of the measures' keys."""
+        """Run the trial. Returns seconds, by the last part of each measure's key."""
         for flow in (self.librdkafka, self.java):
             flow.await_flowing(time.perf_counter())
         time.sleep(FLOWING_S)
@@ -200,7 +200,7 @@ class Trial:
         raise LoadError(f"{self.target.name} has no successor of node {self.victim} after {PATIENCE_S:.0f} s")
 
     def _successor_told_by(self, address: tuple[str, int]) -> int:
-        """The new leader or controller according to a node; -1 if there is none, or no answer."""
+        """The new leader or controller according to a node; -1 if there is none, or if the node does not respond."""
         try:
             if self.fault is Fault.CONTROLLER:
                 return active_controller(address)
@@ -216,7 +216,8 @@ def _ended_after(await_end: object, began_s: float) -> float:
 
 
 class Failover(Case):
-    """Ten trials of one fault. The bounds of the silences and of the successor are (floor, goal) in seconds."""
+    """Ten trials of one fault. The bounds of the pauses and of the new leader's election are (floor, goal) in
+    seconds."""
 
     family = "failover"
     brokers = Brokers.CLUSTER
@@ -229,13 +230,13 @@ class Failover(Case):
         who = "controller" if fault is Fault.CONTROLLER else "leader"
         bounded = {"unit": "s", "better": Better.LOWER, "absolute": True}
         rows = {
-            "new": (f"{fault.value}: new {who} known after", new),
-            "librdkafka": ("… longest silence for librdkafka", silence),
-            "java": ("… longest silence for Java", silence),
+            "new": (f"{fault.value}: time until the new {who} is known", new),
+            "librdkafka": ("… longest pause between acknowledgements, librdkafka", silence),
+            "java": ("… longest pause between acknowledgements, Java", silence),
         }
         if fault is Fault.STOP:
-            rows["stopped"] = ("… it has stopped after", (1.5, 1.0))
-        rows["whole"] = ("… started again, every ISR full after", (3.0, 2.0))
+            rows["stopped"] = ("… time until it has stopped", (1.5, 1.0))
+        rows["whole"] = ("… restarted: time until all replicas are in sync", (3.0, 2.0))
         self.measures = tuple(
             Measure(f"{self.name}.{key}", label, floor=floor, goal=goal, **bounded)  # type: ignore[arg-type]
             for key, (label, (floor, goal)) in rows.items()

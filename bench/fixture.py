@@ -125,7 +125,7 @@ def _rows_of(name: str) -> list[tuple[str, str]]:
 
 _OF_THREE = (
     ("three brokers: start of pytest to the first record read, confluent-kafka", "s"),
-    ("… memory (RSS) of the three and of what started them", "MB"),
+    ("… memory (RSS) of the three brokers and of the process that started them", "MB"),
 )
 
 
@@ -145,7 +145,7 @@ def main() -> None:
     """Print the table: median [smallest-largest]."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
-    print("| what | unit | kpybroker |\n|---|---|---|")
+    print("| measurement | unit | kpybroker |\n|---|---|---|")
     for (what, unit), values in zip(rows(), _measured(parser.parse_args().runs), strict=True):
         spread = f"[{number(min(values))}-{number(max(values))}]"
         print(f"| {what} | {unit} | {number(statistics.median(values))} {spread} |", flush=True)

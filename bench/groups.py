@@ -22,8 +22,8 @@ HEARTBEAT_S = 0.002
 
 
 class Frames:
-    """Encoded requests that differ only in the member id, which is patched in, as all ids of a broker have the same
-    length."""
+    """Encoded requests that differ only in the member id. The id is patched in, because all ids of a broker have the
+    same length."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, int], tuple[bytes, ...]] = {}
@@ -151,7 +151,7 @@ class Join(Case):
     )
 
     def slice(self, target: Target) -> dict[str, float]:
-        """The median over several groups, one after the other, as one join is too short to measure."""
+        """The median over several groups, one after the other, because a single join is too short to measure."""
         joined = [self._join(target) for _ in range(GROUPS)]
         return {"group-join.ms": median(ms for ms, _ in joined), "group-join.cpu": mean(cpu for _, cpu in joined)}
 

@@ -26,9 +26,9 @@ TIMEOUT_S = 60.0
 POLL_S = 0.005
 BROKERS = ("kpybroker dev", "kpybroker serve", "Kafka")
 ROWS = (
-    "a second member has its half of the partitions after",
-    "a member closes; the other has all partitions after",
-    "a topic is made; a group that subscribed to a regular expression has it after",
+    "a second member joins: time until it has half of the partitions",
+    "a member closes: time until the other member has all partitions",
+    "a topic is created: time until a group that subscribed to a regular expression has it",
 )
 
 
@@ -104,7 +104,7 @@ def main() -> None:
         with _started(name) as bootstrap:
             waits(bootstrap)  # creates __consumer_offsets, and warms up Apache Kafka
             columns.append([waits(bootstrap) for _ in range(runs)])
-    print(f"| what | unit | {' | '.join(BROKERS)} |\n|---|---|{'---|' * len(BROKERS)}")
+    print(f"| measurement | unit | {' | '.join(BROKERS)} |\n|---|---|{'---|' * len(BROKERS)}")
     for row, what in enumerate(ROWS):
         values = [[waited[row] for waited in runs] for runs in columns]
         spreads = [f"{number(statistics.median(v))} [{number(min(v))}-{number(max(v))}]" for v in values]

@@ -229,8 +229,8 @@ class EndToEnd(Case):
 
 
 def _read(consumer: Consumer, sent_at: list[float], latencies_s: list[float]) -> None:
-    """Record the latency of each message, by its index in `sent_at`. Ends when all messages have arrived, or after 5 s
-    without any."""
+    """Record the latency of each message, by its index in `sent_at`. Ends when all messages have arrived, or when none
+    has arrived for 5 s."""
     while len(latencies_s) < len(sent_at):
         message = consumer.poll(5)
         if message is None:

@@ -1,19 +1,19 @@
-"""Free memory that costs both brokers the same.
+"""Touches free memory before each slice, so that its pages cost both brokers the same.
 
-The host of a virtual machine may take back memory that the guest has freed (free page reporting). The next use of such
-a page then costs about ten times a copy to it. Which broker pays depends on which deleted files last, not on either
-broker's work. So each slice begins with free memory that has just been used.
+The host of a virtual machine may reclaim memory that the guest has freed (free page reporting). The next use of such a
+page then takes about ten times as long as a copy to it. Which broker is slowed down depends on whose files were deleted
+last, not on the work of the broker. So each slice begins with free memory that has just been used.
 """
 
 import mmap
 import os
 
 TOUCHED_BYTES = 3 << 30
-"""More than a slice writes, and more than the guest gives back before the slice ends."""
+"""More than a slice writes, and more than the guest returns to the host before the slice ends."""
 
 
 def touch(size_bytes: int = TOUCHED_BYTES) -> None:
-    """Use this much memory, but at most a quarter of what is available, and free it."""
+    """Use this much memory, but at most a quarter of the available memory, and free it."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     size_bytes = min(size_bytes, available // 4) // mmap.PAGESIZE * mmap.PAGESIZE
     if not size_bytes:

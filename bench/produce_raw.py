@@ -91,7 +91,7 @@ class RawProduce(Case):
 
 
 class RawProduceOnDisk(RawProduce):
-    """The same with brokers that acknowledge records only when they are on disk."""
+    """The same load on brokers that acknowledge records only when they are on disk."""
 
     brokers = Brokers.FSYNC
     seconds = 2.0

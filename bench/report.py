@@ -13,7 +13,7 @@ from bench.measure import Result, Spread
 from oracle.jars import KAFKA_VERSION
 
 RESULTS = Path(__file__).resolve().parent / "results"
-HEADINGS = ("what", "unit", "kpybroker", f"Kafka {KAFKA_VERSION}", "ratio", "floor", "goal", "")
+HEADINGS = ("measurement", "unit", "kpybroker", f"Kafka {KAFKA_VERSION}", "ratio", "floor", "goal", "")
 _MARKS = {None: "", True: "held", False: "SHORT"}
 
 

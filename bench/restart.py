@@ -74,7 +74,7 @@ class Logs(Case):
             control.create_topic(target_of(server), topic, PARTITIONS)
             self._fill(target_of(server), topic)
             control.forget()
-            os.sync()  # otherwise write-back would be measured too, as a clean stop waits for it
+            os.sync()  # otherwise write-back would be measured too, because a clean stop waits for it
             server.kill9()
             killed_s = time_to(server, lambda connection: self._is_whole(connection, topic))
             server.stop()
@@ -84,7 +84,7 @@ class Logs(Case):
 
     def _fill(self, target: Target, topic: str) -> None:
         records = batch(RECORDS, 1 << 10)
-        control.end_offsets(target, topic, PARTITIONS)  # after this, each leader knows that it leads
+        control.end_offsets(target, topic, PARTITIONS)  # after this, each leader has applied its leadership
         with Connection(target) as connection:
             for number in range(BATCHES * PARTITIONS):
                 connection.socket.sendall(produce_frame(topic, number % PARTITIONS, records))
@@ -183,8 +183,8 @@ def _commit(connection: Connection, topic: str, group: int, turn: int) -> None:
 
 
 def _all_known(topic: str) -> Callable[[Connection], bool]:
-    """Whether every group has got a response. Refused groups are retried one at a time, so that the broker loads
-    instead of answering with refusals."""
+    """Whether every group has received a response. Refused groups are retried one at a time, so that the broker loads
+    groups instead of sending refusals."""
     left = list(range(GROUPS))
 
     def all_known(connection: Connection) -> bool:

@@ -1,4 +1,5 @@
-"""The cost of TLS, logins and ACLs, compared with Apache Kafka with the same settings, and with the unsecured load."""
+"""Loads that measure the cost of TLS, logins and ACLs, compared with Apache Kafka with the same settings and with an
+unsecured load."""
 
 import contextlib
 import functools
@@ -52,7 +53,7 @@ hashlib.pbkdf2_hmac = functools.lru_cache(hashlib.pbkdf2_hmac)  # type: ignore[a
 
 
 class Secured:
-    """A started broker with a listener for TLS 1.3 and one for logins, and the files of its clients."""
+    """A started broker with a listener for TLS 1.3 and a listener for logins, and the files of its clients."""
 
     def __init__(self, name: str, more: dict[str, str]) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="kpybroker-bench-"))
@@ -82,7 +83,7 @@ class Secured:
         self.target = Target(name, self.server.bootstrap, self.server.pid)
 
     def close(self) -> None:
-        """Stop it, and remove its files."""
+        """Stop the broker, and remove its files."""
         self.server.__exit__(None, None, None)
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -227,8 +228,7 @@ def first_answer(opened: socket.socket, request: bytes, at: int) -> bytes:
 
 
 def pipelined(opened: socket.socket, request: bytes, size: int, at: int, seconds: float) -> int:
-    """For some seconds, send the request ten at a time and await the replies. Returns how many requests were
-    answered."""
+    """For some seconds, send the request ten at a time and await the replies. Returns the number of replies."""
     many, answered = request * DEPTH, 0
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
@@ -253,8 +253,8 @@ def _exactly(opened: socket.socket, size: int) -> bytes:
 
 
 def small_produce(secured: Secured, connect: Callable[[], socket.socket], seconds: float) -> tuple[float, Cpu, int]:
-    """Send the same small Produce over eight connections, ten in flight on each. Returns seconds, CPU, answered
-    requests."""
+    """Send the same small Produce over eight connections, ten in flight on each. Returns the seconds, the CPU time and
+    the number of replies."""
     topic = fresh_name("small")
     create_topic(secured.target, topic, CONNECTIONS)
     with contextlib.ExitStack() as stack:
@@ -418,11 +418,12 @@ def _ask(opened: socket.socket, key: int, version: int, request: Any, response: 
 
 
 class Acls(SecureCase):
-    """Small Produce of one user, which an ACL allows: among 10,000 rules, and without an authorizer."""
+    """Small Produce of one user that an ACL allows: on a broker with 10,000 ACLs, and on a broker without an
+    authorizer."""
 
     name = "acls"
     measures = (
-        Measure("acls.rate", "ACLs: small Produce among 10,000 rules", "k/s", Better.HIGHER, 1.0, 1.2),
+        Measure("acls.rate", "ACLs: small Produce with 10,000 ACLs", "k/s", Better.HIGHER, 1.0, 1.2),
         Measure("acls.cpu", "… broker CPU", "µs/request", Better.LOWER, 1.0, 0.7),
         Measure("acls.share", "… rate / rate without an authorizer", "%", Better.HIGHER, 95, 100, absolute=True),
     )

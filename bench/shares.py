@@ -1,7 +1,8 @@
-"""Share groups (KIP-932): many consumers on the same partitions, acknowledgements, redelivery, many partitions, memory.
+"""Loads on share groups (KIP-932): many consumers of the same partitions, acknowledgements, redelivery, many
+partitions, memory.
 
-The consumers are raw clients with the settings of Kafka's Java consumer: one fetch in flight each, of at most 500
-records, which acknowledges what the fetch before it acquired.
+The consumers are raw clients with the settings of Kafka's Java consumer. Each has one fetch in flight, of at most 500
+records, which acknowledges the records of the fetch before it.
 """
 
 import base64
@@ -56,7 +57,7 @@ class Consumer:
         self._buffer = bytearray()
 
     def beat(self) -> None:
-        """Join, or stay and learn the assignment."""
+        """Send a heartbeat, which joins the group or returns the current assignment."""
         request = share_group_heartbeat.Request(
             group_id=self.group,
             member_id=self.member_id,
@@ -71,14 +72,14 @@ class Consumer:
             self.assigned = [(bytes(row.topic_id), partition) for row in rows for partition in row.partitions]
 
     def leave(self) -> None:
-        """Close the connection, on which a fetch may be in flight, and leave the group on another one."""
+        """Close the connection, on which a fetch may be in flight, and leave the group on another connection."""
         self.socket.close()
         with Connection(self.connection.target) as self.connection:
             self._member_epoch = -1
             self.beat()
 
     def fetch_frame(self, acquired: Acquired, max_records: int = MAX_RECORDS, wait_ms: int = 500) -> bytes:
-        """A fetch that accepts what was acquired."""
+        """A fetch that accepts the acquired records."""
         rows: dict[bytes, list[share_fetch.FetchPartition]] = {}
         for topic, partition in dict.fromkeys((*(self.assigned if not self.session_epoch else ()), *acquired)):
             acks = [
@@ -102,7 +103,7 @@ class Consumer:
         return frame(FETCH, VERSION, request)
 
     def receive(self) -> Acquired | None:
-        """What the reply acquired, once it has come whole."""
+        """The records that the reply acquired, when the whole reply has arrived."""
         part = self.socket.recv(1 << 20)
         if not part:
             raise LoadError(f"{self.connection.target.name} closed the connection of a consumer")
@@ -142,7 +143,7 @@ class Consumer:
 
 
 def read_fetch(reply: bytes) -> Acquired:
-    """What a ShareFetch acquired. Raises LoadError if it or an acknowledgement in it was refused."""
+    """The records that a ShareFetch acquired. Raises LoadError if it or an acknowledgement in it was refused."""
     answer = parse(share_fetch.Response, VERSION, reply, HEADER_BYTES)
     _check(answer.error_code, "ShareFetch")
     acquired: Acquired = {}
@@ -179,7 +180,8 @@ def fill(target: Target, topic: str, partitions: int, batches: int, records: int
 
 
 def begin_at_earliest(target: Target, group: str) -> None:
-    """A group begins at its first fetch; by default behind all records."""
+    """Configure the group to begin at the earliest offset; by default it begins at the end of the log at its first
+    fetch."""
     config = incremental_alter_configs.AlterableConfig(
         name="share.auto.offset.reset", config_operation=0, value="earliest"
     )
@@ -198,7 +200,7 @@ def begin_at_earliest(target: Target, group: str) -> None:
 
 @contextlib.contextmanager
 def consumers(target: Target, topic: str, how_many: int, partitions: int = PARTITIONS) -> Iterator[list[Consumer]]:
-    """Members of a new group, once each has an assignment and together they have every partition."""
+    """The members of a new group, when each has an assignment and together they have every partition."""
     group = fresh_name("shares")
     begin_at_earliest(target, group)
     find_coordinator_of(target, group)
@@ -308,14 +310,14 @@ class AcknowledgeLatency(Case):
 
 
 class Redelivery(Case):
-    """A consumer that holds records is cut off; how soon another one gets them."""
+    """A consumer with acquired records is cut off. Measures the time until another consumer acquires them."""
 
     family = "shares"
     name = "shares-redelivery"
     measures = (
         Measure(
             "shares-redelivery",
-            "share group: a consumer dies; its records come again after",
+            "share group: a consumer dies: time until its records are delivered again",
             "ms",
             Better.LOWER,
             1,
@@ -345,7 +347,7 @@ class Redelivery(Case):
 
 
 class ManyPartitions(Case):
-    """A thousand share partitions with a batch each: how long one consumer needs to accept all records."""
+    """A thousand share partitions with a batch each. Measures the time in which one consumer accepts all records."""
 
     family = "shares"
     name = "shares-partitions"
@@ -353,7 +355,14 @@ class ManyPartitions(Case):
     runs = 3
     warm_up_slices = 2
     measures = (
-        Measure("shares-partitions", "1,000 share partitions: every record accepted after", "ms", Better.LOWER, 1, 0.7),
+        Measure(
+            "shares-partitions",
+            "1,000 share partitions: time until every record is accepted",
+            "ms",
+            Better.LOWER,
+            1,
+            0.7,
+        ),
         Measure("shares-partitions.cpu", "… broker CPU", "ms", Better.LOWER, 1, 0.7),
     )
 

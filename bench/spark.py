@@ -1,5 +1,5 @@
-"""Spark with its Kafka connector: batch reads and writes, a stream from topic to topic, a tiny read, and idle
-streams."""
+"""Loads of Spark with its Kafka connector: batch reads and writes, a stream from topic to topic, a very small read, and
+idle streams."""
 
 import tempfile
 import time
@@ -130,7 +130,7 @@ class Write(Case):
 
 
 class Idle(Case):
-    """Streams with the default trigger on a topic without new records; they keep asking for the end offset."""
+    """Streams with the default trigger on a topic without new records. They request the end offset again and again."""
 
     family = "spark"
     name = "spark-idle"

@@ -33,7 +33,7 @@ class Start(Case):
     )
 
     def slice(self, target: Target) -> dict[str, float]:
-        """Uses only the name of `target`, as each slice starts a new broker."""
+        """Uses only the name of `target`, because each slice starts a new broker."""
         server = broker(target.name, {})
         acknowledged_at: list[float] = []
         records = batch(1, 100)
@@ -82,7 +82,8 @@ def _acknowledged(connection: Connection, topic: str, records: bytes) -> bool:
 class IdleConnection(Case):
     """The memory of connections that have sent one request and then stay idle.
 
-    Every slice opens another thousand and keeps them open, as memory freed by closed ones would hide the cost.
+    Every slice opens another thousand connections and keeps them open, because the memory of closed connections would
+    hide the cost.
     """
 
     family = "startup"

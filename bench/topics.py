@@ -1,4 +1,4 @@
-"""Two thousand topics: the time until they are created and each takes a record, and the time to list them."""
+"""Two thousand topics: the time until they are created and each has accepted a record, and the time to list them."""
 
 import time
 from statistics import median
@@ -26,7 +26,7 @@ class Topics(Case):
     warm_up_slices = 1
     measures = (
         Measure("topics.created", "2,000 topics created and usable", "ms", Better.LOWER, 0.15, 0.10),
-        Measure("topics.acknowledged", "… CreateTopics answered after", "ms", Better.LOWER),
+        Measure("topics.acknowledged", "… time until the response to CreateTopics", "ms", Better.LOWER),
         Measure("topics.cpu", "… broker CPU", "s", Better.LOWER),
         Measure("topics.metadata", "Metadata of 2,000 topics", "ms", Better.LOWER, 0.5, 0.15),
     )
@@ -62,7 +62,8 @@ def _create(connection: Connection, names: list[str]) -> None:
 
 
 def _use(connection: Connection, names: list[str]) -> None:
-    """Return when every topic has taken a record. Retries only the first of those that were refused."""
+    """Return when every topic has accepted a record. Of the topics that refused the record, only the first is
+    retried."""
     records = batch(1, 100)
     deadline = time.monotonic() + 120
     for begin in range(0, len(names), AT_ONCE):

@@ -1,7 +1,7 @@
 """Transactional producers: throughput with a commit every 100 ms, and the latency of one record with its commit.
 
-Floors and goals are those of the same loads without transactions; for commits, they are based on those of
-acknowledgements.
+The floors and goals of the throughput are those of the same loads without transactions. The floors and goals of the
+commits are based on those of acknowledgements.
 """
 
 import subprocess

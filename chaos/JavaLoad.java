@@ -20,13 +20,13 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.WakeupException;
 
 /**
- * Kafka's own client as a load: a producer with numbered records, and a member of a group that commits.
+ * A load with Kafka's Java client: a producer of numbered records, and a group member that commits offsets.
  *
- * Arguments: bootstrap, topic, partitions, producer's number, records per second, group, and perhaps a file with further
- * settings of both clients. Tells on stdout, a line each:
- * "A partition number offset" acknowledged, "F partition number error" given up, "R partition offset value" read,
- * "T" it tries to commit what follows, "C partition offset" committed, "U partition offset error" perhaps committed.
- * A line on stdin ends the production, a second one the consumption; "P" and "E" say that it has ended.
+ * Arguments: bootstrap, topic, partitions, producer's number, records per second, group, and optionally a file with further
+ * settings of both clients. Prints a line to stdout for each event:
+ * "A partition number offset": acknowledged; "F partition number error": given up; "R partition offset value": read;
+ * "T": begins a commit; "C partition offset": committed; "U partition offset error": possibly committed.
+ * A line on stdin ends the production, and a second line ends the consumption. It then prints "P" and "E", respectively.
  */
 public class JavaLoad {
     static final int IN_FLIGHT = 5000;

@@ -1,1 +1,2 @@
-"""Chaos tests: real nodes and stock clients under faults of processes, links and disks, followed by a full check."""
+"""Chaos tests: real nodes and stock clients run under faults of processes, links and disks, and then all data is
+checked."""

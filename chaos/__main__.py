@@ -1,4 +1,5 @@
-"""`python -m chaos --minutes 20`: faults on a cluster of three real nodes; prints all violations of the contract."""
+"""`python -m chaos --minutes 20`: injects faults into a cluster of three real nodes, and prints all violations of its
+guarantees."""
 
 import argparse
 import shutil

@@ -1,8 +1,9 @@
-"""Changes ACLs and SCRAM credentials one after the other, and polls every node for the changes that it knows.
+"""Changes ACLs and SCRAM credentials one after the other, and finds out from every node which changes it has applied.
 
-Each register has a SCRAM user of its own, the mark. After each change, the mark's credential is stored again, with the
-number of the change (above the minimum) as its iteration count. Every node returns that count in
-DescribeUserScramCredentials. Changes and marks are records of one log, so a node that knows the mark knows the change.
+Each register has a separate SCRAM user, its mark. After each change, the credential of the mark is stored again, with
+the number of the change (above the minimum) as its iteration count. Every node returns that count in
+DescribeUserScramCredentials. Changes and marks are records of one log, so a node that has applied the mark has also
+applied the change.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ TIMEOUT_S = 5.0
 AGAIN_S = 0.2
 POLL_S = 0.1
 LATE_S = 40.0
-"""A request that got no answer may still be executed for this long: links are silent and nodes are suspended for up to
-8 s."""
+"""A request that received no response may still be executed for this long: links are silent and nodes are suspended for
+up to 8 s."""
 
 
 Work = Callable[[Conversation], None]
@@ -72,7 +73,7 @@ class Changes(threading.Thread):
         self._put(lambda: self._until_made(work) and None)
 
     def hold(self, for_s: float) -> None:
-        """Change nothing for this long."""
+        """Make no changes for this long."""
         self._put(lambda: self._wait_until(time.monotonic() + for_s))
 
     def _put(self, job: Callable[[], None]) -> None:
@@ -124,7 +125,7 @@ class Changes(threading.Thread):
         return settled_s
 
     def _look(self) -> None:
-        """Ask every node which changes it knows."""
+        """Request from every node the changes that it has applied."""
         request = describe_users.Request(users=[describe_users.UserName(name=mark) for mark in MARKS])
         for broker in self._cluster.brokers:
             try:

@@ -1,5 +1,5 @@
-"""Checks a history against the contract. Each kind of violation has a rule here, and a mutation in
-`tests/chaos/test_check.py` that the rule must catch."""
+"""Checks the history of a run against the guarantees. This module has a rule for each kind of violation, and
+`tests/chaos/test_check.py` has a mutation that the rule must catch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Violation(NamedTuple):
 
 
 def violations(history: History) -> list[Violation]:
-    """All violations of the contract, at most SHOWN_MAX of each kind."""
+    """All violations of the guarantees, at most SHOWN_MAX of each kind."""
     rules: tuple[Callable[[History], Iterator[Violation]], ...] = (
         _of_records,
         _of_acknowledgements,
@@ -98,7 +98,7 @@ def repeated(history: History) -> int:
 
 
 def _of_acknowledgements(history: History) -> Iterator[Violation]:
-    """Acknowledged records are there, at the acknowledged offset."""
+    """Acknowledged records exist, at the acknowledged offset."""
     where = {place: {key: offset for offset, key in found} for place, found in history.final.items()}
     for (place, producer), offsets in history.acked.items():
         there = where.get(place, {})
@@ -114,7 +114,7 @@ def _of_acknowledgements(history: History) -> Iterator[Violation]:
 
 
 def _of_reads(history: History) -> Iterator[Violation]:
-    """A record that was read at an offset stays there."""
+    """A record that was read at an offset stays at this offset."""
     there = {place: dict(iter(found)) for place, found in history.final.items()}
     aborted = {write.key for one in history.transactions if one.committed is False for write in one.writes}
     for (place, reader), found in history.reads.items():
@@ -141,9 +141,10 @@ def _of_transactions(history: History) -> Iterator[Violation]:
 
 
 def _of_latest_offsets(history: History) -> Iterator[Violation]:
-    """No latest offset is below an earlier answer from the same or an earlier leader epoch.
+    """No latest offset is below an earlier latest offset from the same or an earlier leader epoch.
 
-    A leader of an older epoch may be cut off and not know its successor, so it is compared only with earlier epochs.
+    A leader of an older epoch may be cut off without having heard of its successor, so it is compared only with earlier
+    epochs.
     """
     for place, answers in history.latest.items():
         yield from _receding(place, answers)
@@ -165,7 +166,7 @@ def _receding(place: Place, answers: list[Latest]) -> Iterator[Violation]:
 
 
 def _of_commits(history: History) -> Iterator[Violation]:
-    """A fetched offset is not below one whose commit was acknowledged before the fetch.
+    """A fetched offset is not below an offset that was committed, with an acknowledgement, before the fetch.
 
     A commit without an acknowledgement may take effect late, so its offset is allowed.
     """
@@ -190,14 +191,14 @@ def _going_back(group_place: tuple[str, Place], commits: list[Commit], fetches: 
 
 
 def _of_rights(history: History) -> Iterator[Violation]:
-    """A node that knows of a DENY enforces it, and stops enforcing it once it knows that the DENY was removed."""
+    """A node that has applied a DENY enforces it, and stops enforcing it once it has applied the removal."""
     for decision, values in history.rights.wrong():
         text = f"node {decision.node_id} decided {decision.is_it} on {decision.value}, which was {values}"
         yield Violation(Kind.WRONG_RIGHT, text)
 
 
 def _of_passwords(history: History) -> Iterator[Violation]:
-    """A node that knows of a new password accepts no other password."""
+    """A node that has applied a new password accepts no other password."""
     for decision, values in history.passwords.wrong():
         done = "let in" if decision.is_it else "refused"
         yield Violation(Kind.WRONG_PASSWORD, f"node {decision.node_id} {done} {decision.value}, right were {values}")

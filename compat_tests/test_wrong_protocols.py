@@ -20,7 +20,7 @@ def quotes(table: str) -> dict[str, list[str]]:
     return {
         who: [found[2].strip().replace(r"\|", "|") for found in QUOTED.finditer(cell)]
         for who, cell in rows
-        if who != "who"
+        if who != "client or broker"
     }
 
 

@@ -1,4 +1,4 @@
-"""Which modules may import which, and which files may assign which attributes (ARCHITECTURE.md, "The rows").
+"""Which modules may import which, and which files may assign which attributes (ARCHITECTURE.md, "Layers").
 
 Every import counts: at the top of a file, inside a function, and for types only.
 """
