@@ -1,5 +1,7 @@
-"""The commands of the controller and their answers.  Both are plain values, separate from wire messages. A KafkaError
-refuses a whole command; the result of a refused item contains its error code.
+"""The commands of the controller and their answers.
+
+Both are plain values, separate from wire messages. A KafkaError refuses a whole command; the result of a refused item
+contains its error code.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ class BrokerState(NamedTuple):
 
 class AssignReplicas(NamedTuple):
     """A broker reports the directories of replicas (KIP-858): a (directory id, topic id, partition) for each replica.
+
     Answer: an error code for each replica, in the given order.
     """
 

@@ -59,10 +59,13 @@ LATE_MS = 500
 
 
 class ControllerMachine:
-    """Decides on the controller's commands.  `next_offset` returns the offset of the next record, which becomes the
-    broker epoch of a registration. `random` draws topic ids and the order of brokers. `config` has the cluster's
-    defaults. `node_id` is the controller's own node: if the broker of this node registers, its earlier incarnation has
-    certainly ended. For `applied`, see `BrokerSessions`; for `folds_case`, see `ControllerState`."""
+    """Decides on the controller's commands.
+
+    `next_offset` returns the offset of the next record, which becomes the broker epoch of a registration. `random`
+    draws topic ids and the order of brokers. `config` has the cluster's defaults. `node_id` is the controller's own
+    node: if the broker of this node registers, its earlier incarnation has certainly ended. For `applied`, see
+    `BrokerSessions`; for `folds_case`, see `ControllerState`.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
-"""Detects early that a broker's process has ended: its connection was closed, and its listener refuses connections.  A
-broker's session expires only after several seconds. A closed connection is detected sooner, but if a running broker is
-fenced by mistake, records that were acknowledged with acks=1 can be lost. So a broker is fenced early only if its
+"""Detects early that a broker's process has ended: its connection was closed, and its listener refuses connections.
+
+A broker's session expires only after several seconds. A closed connection is detected sooner, but if a running broker
+is fenced by mistake, records that were acknowledged with acks=1 can be lost. So a broker is fenced early only if its
 connection to this controller was closed and its registered listener refuses two connections in a row; a timeout proves
 nothing. At most one broker is fenced early per second: if many seem to have ended at once, something else is wrong.
 """

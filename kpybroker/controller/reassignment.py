@@ -1,6 +1,7 @@
-"""Decides AlterPartitionReassignments, which changes the replicas of partitions (KIP-455).  While a reassignment is in
-progress, the partition's replicas are the target replicas, followed by the replicas that will be removed. `leadership`
-completes the reassignment when all added replicas are in sync.
+"""Decides AlterPartitionReassignments, which changes the replicas of partitions (KIP-455).
+
+While a reassignment is in progress, the partition's replicas are the target replicas, followed by the replicas that
+will be removed. `leadership` completes the reassignment when all added replicas are in sync.
 """
 
 from __future__ import annotations

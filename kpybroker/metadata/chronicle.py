@@ -1,7 +1,8 @@
 """Logs changes of the cluster, one line each: brokers that register, are fenced or leave, changes of in-sync sets,
-unclean elections, and settings without effect.  Every node of a cluster logs them, unless KPYBROKER_LOG is set to a
-different level (`cli/serving.py`). Changes of a partition are logged by the broker that leads it; simultaneous changes
-share a line.
+unclean elections, and settings without effect.
+
+Every node of a cluster logs them, unless KPYBROKER_LOG is set to a different level (`cli/serving.py`). Changes of a
+partition are logged by the broker that leads it; simultaneous changes share a line.
 """
 
 from __future__ import annotations
