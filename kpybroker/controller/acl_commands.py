@@ -9,19 +9,19 @@ from kpybroker.security.acls import Acl, AclFilter
 
 
 class CreateAcls(NamedTuple):
-    """Answer: list[AclResult], one for each ACL."""
+    """ACLs to add. Answer: list[AclResult], one for each ACL."""
 
     acls: tuple[Acl, ...]
 
 
 class DeleteAcls(NamedTuple):
-    """Answer: list[AclResult], one for each filter. All ACLs that the filters select are deleted, or none are."""
+    """Delete all ACLs that the filters select, or none of them. Answer: list[AclResult], one for each filter."""
 
     filters: tuple[AclFilter, ...]
 
 
 class AclResult(NamedTuple):
-    """The result for one ACL or filter. `deleted`: the ACLs that the filter selected."""
+    """The result for one ACL or filter. `deleted` has the ACLs that the filter selected."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None

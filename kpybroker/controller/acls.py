@@ -1,5 +1,5 @@
-"""CreateAcls and DeleteAcls: which ACLs may be added, which ones a filter removes, and their records (KIP-140,
-KIP-290)."""
+"""Decides CreateAcls and DeleteAcls: checks new ACLs, finds the ACLs that a filter selects, and creates the records
+(KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
 from kpybroker.wire.stored import metadata as stored
 
 ACLS_MAX = 100_000
-"""The most ACLs that can be added. A log of Apache Kafka may have more."""
+"""The most ACLs that a cluster may have. A metadata log written by Apache Kafka may contain more."""
 DELETED_MAX = 10_000
 """The most ACLs that one request may delete, as in Kafka."""
 LISTED_MAX = 10 * DELETED_MAX
 """The most ACLs in one response; an ACL that several filters select counts several times."""
 COMPARED_MAX = 1_000_000
-"""How many comparisons of a filter with an ACL one request may cost: about half a second."""
+"""The most comparisons of a filter with an ACL in one request. They take about half a second."""
 LENGTH_MAX = 2048
-"""The most characters of each text of an ACL."""
+"""The most characters in each string of an ACL."""
 RESOURCES = frozenset(AclResource)
 OPERATIONS = frozenset(Operation)
 
 
 def create_acls(state: ControllerState, random: Random, command: CreateAcls) -> tuple[list[Any], list[AclResult]]:
-    """Decide on each ACL by itself. An ACL that already exists is a success without a record."""
+    """Decide on each ACL separately. Adding an ACL that already exists succeeds without a record."""
     made: dict[Acl, stored.AccessControlEntryRecord] = {}
     results = []
     for acl in command.acls:
@@ -38,7 +38,7 @@ def create_acls(state: ControllerState, random: Random, command: CreateAcls) -> 
             _check(acl)
             if acl not in state.acl_ids and acl not in made:
                 if len(state.acls) + len(made) >= ACLS_MAX:
-                    raise KafkaError(ErrorCode.POLICY_VIOLATION, f"At most {ACLS_MAX} ACLs are kept.")
+                    raise KafkaError(ErrorCode.POLICY_VIOLATION, f"A cluster may have at most {ACLS_MAX} ACLs.")
                 made[acl] = record_of(random_uuid(random), acl)
             results.append(AclResult())
         except KafkaError as refusal:
@@ -47,7 +47,7 @@ def create_acls(state: ControllerState, random: Random, command: CreateAcls) -> 
 
 
 def _check(acl: Acl) -> None:
-    """Raises INVALID_REQUEST, in Kafka's words."""
+    """Check a new ACL. Raises INVALID_REQUEST, with Kafka's error messages."""
     if acl.resource_type not in RESOURCES:
         raise _invalid(f"Invalid resourceType {_name(acl.resource_type)}")
     if not acl.resource_name:
@@ -66,7 +66,7 @@ def _check(acl: Acl) -> None:
             "principal type from the principal name)"
         )
     if max(len(acl.resource_name), len(acl.principal), len(acl.host)) > LENGTH_MAX:
-        raise _invalid(f"A resource name, a principal and a host have at most {LENGTH_MAX} characters.")
+        raise _invalid(f"A resource name, a principal and a host may have at most {LENGTH_MAX} characters each.")
 
 
 def _name(code: int, *, with_match: bool = False) -> str:
@@ -81,8 +81,8 @@ def delete_acls(state: ControllerState, command: DeleteAcls) -> tuple[list[Any],
     asked = sum(each.acl is None for each in command.filters)
     if asked * len(state.acls) > COMPARED_MAX:
         raise _invalid(
-            f"{asked} filters over {len(state.acls)} ACLs are too many for one request: send fewer filters, or name "
-            "resource, principal, host, operation and permission in each."
+            f"Comparing {asked} filters with {len(state.acls)} ACLs takes too long for one request. "
+            "Send fewer filters, or name resource, principal, host, operation and permission in each."
         )
     gone: dict[bytes, None] = {}
     results: list[AclResult] = []
@@ -102,7 +102,7 @@ def delete_acls(state: ControllerState, command: DeleteAcls) -> tuple[list[Any],
 
 
 def _unknown(wanted: AclFilter) -> str | None:
-    """The unknown parts of a filter, in Kafka's words."""
+    """Kafka's error message for a filter with unknown codes; None if all codes are known."""
     if wanted.resource_type not in {ANY, *RESOURCES} or wanted.pattern_type not in {ANY, MATCH, *PatternType}:
         return "Unknown patternFilter."
     if wanted.operation not in {ANY, *OPERATIONS} or wanted.permission not in {ANY, *Permission}:

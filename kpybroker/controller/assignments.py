@@ -94,7 +94,7 @@ def too_many_partitions() -> KafkaError:
 def create_partitions(
     state: ControllerState, config: BrokerConfig, random: Random, command: CreatePartitions
 ) -> tuple[list[Any], list[TopicResult]]:
-    """Decide a CreatePartitions. Raises POLICY_VIOLATION if the request as a whole needs too many new partitions."""
+    """Decide on a CreatePartitions. Raises POLICY_VIOLATION if the request as a whole needs too many new partitions."""
     asked = sum(_added(state, topic) for topic in command.topics)
     if asked > NEW_PARTITIONS_PER_REQUEST_MAX:
         raise too_many_partitions()
@@ -108,7 +108,7 @@ def create_partitions(
             if state.partition_count + len(records) + _added(state, topic) > config.max_partitions:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
-                    f"The cluster may have {config.max_partitions} partitions (kpybroker.max.partitions).",
+                    f"The cluster may have at most {config.max_partitions} partitions (kpybroker.max.partitions).",
                 )
             grown = _grow(state, random, topic)
             command.charge(len(grown))

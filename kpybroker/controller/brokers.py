@@ -1,4 +1,5 @@
-"""Brokers: registration, heartbeats, fencing and controlled shutdown, and their effect on the leaders of partitions.
+"""Decides on the registration, heartbeats, fencing and controlled shutdown of brokers, and elects new leaders for their
+partitions.
 
 Source: KIP-631. If a partition has no other replica, it keeps its leader in the metadata (decision 0006).
 """
@@ -28,14 +29,14 @@ LET_GO = BrokerState(True, should_shut_down=True)
 
 
 LEFT_AT_ONCE, LOOKED_AT_AT_ONCE = 2_000, 200_000
-"""How many partitions one step of a fencing changes, and how many it examines: some tens of milliseconds. The
-partitions of one topic are changed together."""
+"""The numbers of partitions after which one step of a fencing stops: partitions changed, and partitions examined. A
+step takes some tens of milliseconds. The partitions of one topic are changed together."""
 
 
 class Lost(NamedTuple):
-    """The directories that a broker no longer has after a restart. `new` is the directory that replaces all of them;
-    None if the broker still has some of its directories: the lost replicas may be found in those, or the broker reports
-    where they are."""
+    """The directories that a broker no longer has after a restart. `instead` is the directory that replaces all of
+    them; None if the broker still has some of its directories. In that case the lost replicas may be in the remaining
+    directories, or the broker reports where they are."""
 
     directories: frozenset[bytes]
     instead: bytes | None
@@ -56,10 +57,11 @@ class Lost(NamedTuple):
 def register_broker(
     state: ControllerState, rules: Rules, command: RegisterBroker, next_offset: int
 ) -> tuple[list[Any], int]:
-    """Decide a registration. The broker epoch is the offset of its record, which comes first.
+    """Decide on a registration. The broker epoch is the offset of the registration record, which is the first one
+    written.
 
-    A broker that returns keeps only the leaderships that no other broker can take. The leader epoch is bumped unless
-    its previous incarnation stopped cleanly, since its log may have lost records.
+    A broker that registers again keeps only the leaderships that no other broker can take over. The leader epoch is
+    bumped unless its previous incarnation stopped cleanly, since its log may have lost records.
     """
     known = state.brokers.get(command.node_id)
     if known is not None and known.incarnation_id == command.incarnation_id:
@@ -93,8 +95,8 @@ def register_broker(
 
 
 def _lost_directories(known: BrokerImage | None, command: RegisterBroker) -> Lost | None:
-    """The directories that the broker had and no longer has (KIP-858). If none of its directories is left, replicas
-    without an assigned directory are lost too."""
+    """The directories that the broker had before and no longer has (KIP-858). If none of its directories is left,
+    replicas without an assigned directory are lost too."""
     if known is None:
         return None
     gone = frozenset(known.log_dirs) - frozenset(command.log_dirs)
@@ -132,7 +134,7 @@ def _check_directories(state: ControllerState, command: RegisterBroker) -> None:
 
 
 def registered(state: ControllerState, node_id: int, epoch: int) -> BrokerImage:
-    """The registration with this epoch. Raises STALE_BROKER_EPOCH."""
+    """Return the broker's registration, which must have this epoch. Raises STALE_BROKER_EPOCH."""
     broker = state.brokers.get(node_id)
     if broker is None or broker.epoch != epoch:
         raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {node_id} is not registered with epoch {epoch}.")
@@ -142,7 +144,7 @@ def registered(state: ControllerState, node_id: int, epoch: int) -> BrokerImage:
 def heartbeat(
     state: ControllerState, rules: Rules, sessions: BrokerSessions, command: BrokerHeartbeat, next_offset: int
 ) -> tuple[list[Any], BrokerState]:
-    """Decide a heartbeat. Raises STALE_BROKER_EPOCH for a broker with another registration.
+    """Decide on a heartbeat. Raises STALE_BROKER_EPOCH if the broker epoch is not that of the current registration.
 
     A broker that has completed its controlled shutdown, or died during it, must register again.
     """
@@ -174,8 +176,8 @@ def _fenced(node_id: int, broker: BrokerImage) -> stored.BrokerRegistrationChang
 class Leaving:
     """The fencing of a broker with many partitions: each step moves some, and the last one fences it.
 
-    The partitions come first: a client that learns of a new leader can go there. The broker cannot be unfenced until
-    the end.
+    The broker is fenced last, so that a client that learns of a new leader can already connect to it. The broker cannot
+    be unfenced before the last step.
     """
 
     def __init__(self, state: ControllerState, node_id: int) -> None:
@@ -185,7 +187,8 @@ class Leaving:
         self._is_new = True
 
     def step(self, state: ControllerState, rules: Rules) -> tuple[list[Any], bool]:
-        """The next records, and whether they are the last ones; no records if another incarnation has registered."""
+        """Return the next records, and whether they are the last ones. There are none if another incarnation has
+        registered."""
         broker = state.brokers.get(self.node_id)
         if broker is None or broker.epoch != self._epoch or broker.fenced:
             return [], True
@@ -221,7 +224,8 @@ def _shut_down(
     broker: BrokerImage,
     next_offset: int,
 ) -> tuple[list[Any], BrokerState]:
-    """Leaderships move first. The broker may stop when all new leaders have applied the change."""
+    """Decide on a controlled shutdown. Leaderships move first; the broker may stop when all new leaders have applied
+    the change."""
     node_id = command.node_id
     if broker.fenced:
         return [], LET_GO
@@ -253,13 +257,13 @@ def leave(
     may_stay: bool = True,
     lost: Lost | None = None,
 ) -> list[Any]:
-    """Take a broker's leaderships and in-sync memberships away, wherever other brokers can replace it.
+    """Remove a broker from its leaderships and in-sync sets, wherever other brokers can replace it.
 
-    stopped_cleanly: None while this incarnation lives; otherwise whether it stopped cleanly. may_stay: a partition
-    without another replica keeps its leader, since changing it to none and back would cost two records; it gets a new
-    leader epoch if the incarnation did not stop cleanly. lost: directories that the broker no longer has; replicas in
-    them leave the in-sync set and lose their leadership even if there is no other leader, since an empty log must not
-    replace acknowledged records.
+    - stopped_cleanly: None while this incarnation lives; otherwise whether it stopped cleanly.
+    - may_stay: whether a partition without another replica keeps its leader, since changing it to none and back would
+      cost two records. Such a partition gets a new leader epoch if the incarnation did not stop cleanly.
+    - lost: directories that the broker no longer has. Replicas in them leave the in-sync set, and they lose their
+      leadership even if no other replica can lead, since an empty log must not replace acknowledged records.
     """
     records: list[Any] = []
     for topic in state.topics.values():
@@ -310,7 +314,7 @@ def _leave_topic(
 
 
 def come_back(state: ControllerState, rules: Rules, node_id: int) -> list[Any]:
-    """An unfenced broker becomes the leader of those of its partitions that have no leader."""
+    """Make a broker that is unfenced the leader of its partitions that have no leader."""
     records: list[Any] = []
     for topic in state.topics.values():
         change: PartitionChange | None = None

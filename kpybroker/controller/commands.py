@@ -1,7 +1,7 @@
 """The commands of the controller and their answers.
 
-Both are plain values: no wire messages, no I/O. A KafkaError refuses a whole command; an item that is refused has its
-error code in the item's result.
+Both are plain values, separate from wire messages. A KafkaError refuses a whole command; the result of a refused item
+contains its error code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ChargePartitions = Callable[[int], None]
 
 
 def free(_partitions: int) -> None:
-    """No quota."""
+    """The charge function without a quota: it does nothing."""
 
 
 class AlterOp(IntEnum):
@@ -42,10 +42,11 @@ class AlterOp(IntEnum):
 
 
 class RegisterBroker(NamedTuple):
-    """A broker starts (KIP-631). It is fenced until a BrokerHeartbeat unfences it. Answer: its epoch (int).
+    """Register a broker that starts (KIP-631). It is fenced until a BrokerHeartbeat unfences it. Answer: its epoch
+    (int).
 
-    `previous_epoch` is the broker epoch of its last clean shutdown, or -1; without one, the partitions that it keeps
-    leading get a new leader epoch.
+    `previous_epoch` is the broker epoch at its last clean shutdown, or -1. If it is -1, the partitions that the broker
+    keeps leading get a new leader epoch.
     """
 
     node_id: int
@@ -56,11 +57,11 @@ class RegisterBroker(NamedTuple):
     log_dirs: tuple[bytes, ...] = ()
     previous_epoch: int = -1
     is_own: bool = False
-    """The broker is on the node of the active controller: no other process can be that broker."""
+    """Whether the broker is on the node of the active controller, so that no other process can be that broker."""
 
 
 class BrokerHeartbeat(NamedTuple):
-    """A registered broker is alive, and may ask to be fenced, unfenced, or shut down. Answer: BrokerState.
+    """A registered broker is alive. It may request to be fenced, unfenced, or shut down. Answer: BrokerState.
 
     `metadata_offset` is the last record that the broker has applied.
     """
@@ -74,7 +75,7 @@ class BrokerHeartbeat(NamedTuple):
 
 
 class BrokerState(NamedTuple):
-    """The state of a broker in the controller. Caught up: it has applied its own registration."""
+    """The state of a broker in the controller. A broker is caught up if it has applied its own registration."""
 
     fenced: bool
     should_shut_down: bool
@@ -82,9 +83,9 @@ class BrokerState(NamedTuple):
 
 
 class AssignReplicas(NamedTuple):
-    """A broker reports the directories of replicas: a (directory id, topic id, partition) for each (KIP-858).
+    """A broker reports the directories of replicas (KIP-858): a (directory id, topic id, partition) for each replica.
 
-    Answer: a code for each, in the given order.
+    Answer: an error code for each replica, in the given order.
     """
 
     node_id: int
@@ -93,8 +94,8 @@ class AssignReplicas(NamedTuple):
 
 
 class BrokerLost(NamedTuple):
-    """The connection of this incarnation has ended. Its session ends, so that a new incarnation can register at once;
-    with `dead` it is fenced too. Answer: None."""
+    """The connection of this incarnation has ended. Its session ends, so that a new incarnation can register at once.
+    If `dead` is true, the broker is also fenced. Answer: None."""
 
     node_id: int
     broker_epoch: int
@@ -102,14 +103,14 @@ class BrokerLost(NamedTuple):
 
 
 class UnregisterBroker(NamedTuple):
-    """Remove the registration of a broker that does not return. Answer: None. Raises BROKER_ID_NOT_REGISTERED."""
+    """Remove the registration of a broker that will not start again. Answer: None. Raises BROKER_ID_NOT_REGISTERED."""
 
     node_id: int
 
 
 class NewTopic(NamedTuple):
-    """A topic to create. -1 means the default. `assignments`: (partition, brokers) of a manual assignment, in which
-    case the two numbers are -1."""
+    """A topic to create. -1 means the default. `assignments` has (partition, brokers) for each partition of a manual
+    assignment, in which case the two numbers are -1."""
 
     name: str
     num_partitions: int = -1
@@ -119,7 +120,8 @@ class NewTopic(NamedTuple):
 
 
 class CreateTopics(NamedTuple):
-    """Answer: list[TopicResult] in the given order. If a name occurs twice, there is one result, which refuses it."""
+    """Topics to create. Answer: list[TopicResult] in the given order. A name that occurs twice has one result, a
+    refusal."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
@@ -127,7 +129,7 @@ class CreateTopics(NamedTuple):
 
 
 class TopicResult(NamedTuple):
-    """The result for one topic. `configs` are its overrides (empty if refused)."""
+    """The result for one topic. `configs` are the overrides of the topic, empty if it was refused."""
 
     name: str | None
     topic_id: bytes = ZERO_UUID
@@ -146,7 +148,7 @@ class DeleteTopics(NamedTuple):
 
 
 class NewPartitions(NamedTuple):
-    """Grow a topic to `total` partitions; `assignments` has the brokers of each new one, or is None."""
+    """Grow a topic to `total` partitions. `assignments` has the brokers of each new partition, or is None."""
 
     name: str
     total: int
@@ -154,7 +156,7 @@ class NewPartitions(NamedTuple):
 
 
 class CreatePartitions(NamedTuple):
-    """Answer: list[TopicResult], as for CreateTopics."""
+    """Partitions to add. Answer: list[TopicResult], as for CreateTopics."""
 
     topics: tuple[NewPartitions, ...]
     validate_only: bool = False
@@ -170,12 +172,15 @@ class ReplaceConfigs(NamedTuple):
 
 
 class AlterConfigs(NamedTuple):
-    """Answer: list[ConfigResult] in the given order. The changes of one resource are made together or not at all."""
+    """Settings to replace. The changes of one resource are made together or not at all.
+
+    Answer: list[ConfigResult] in the given order.
+    """
 
     resources: tuple[ReplaceConfigs, ...]
     validate_only: bool = False
     host: str | None = None
-    """The address of the client, which a change must not shut out."""
+    """The address of the client. The controller refuses a change that would lock out this client."""
 
 
 class ChangeConfigs(NamedTuple):
@@ -187,12 +192,15 @@ class ChangeConfigs(NamedTuple):
 
 
 class IncrementalAlterConfigs(NamedTuple):
-    """Answer: list[ConfigResult] in the given order. The changes of one resource are made together or not at all."""
+    """Settings to change. The changes of one resource are made together or not at all.
+
+    Answer: list[ConfigResult] in the given order.
+    """
 
     resources: tuple[ChangeConfigs, ...]
     validate_only: bool = False
     host: str | None = None
-    """The address of the client, which a change must not shut out."""
+    """The address of the client. The controller refuses a change that would lock out this client."""
 
 
 class ConfigResult(NamedTuple):
@@ -212,7 +220,8 @@ class AllocateProducerIds(NamedTuple):
 
 
 class ProposedIsr(NamedTuple):
-    """A new in-sync set for a partition: node id and broker epoch (or -1) of each member, as the leader knows them."""
+    """A new in-sync set for a partition: the node id of each member, and its broker epoch as far as the leader knows
+    it, else -1."""
 
     topic_id: bytes
     partition: int
@@ -223,7 +232,7 @@ class ProposedIsr(NamedTuple):
 
 
 class AlterPartition(NamedTuple):
-    """The leader's proposals (KIP-497). Answer: list[IsrResult] in the given order."""
+    """Proposals of the leader (KIP-497). Answer: list[IsrResult] in the given order."""
 
     node_id: int
     broker_epoch: int
@@ -231,7 +240,7 @@ class AlterPartition(NamedTuple):
 
 
 class IsrResult(NamedTuple):
-    """The result of one proposal; without an error, the new state of the partition."""
+    """The result of one proposal. If there is no error, it has the new state of the partition."""
 
     topic_id: bytes
     partition: int
@@ -285,7 +294,8 @@ class AlterReassignments(NamedTuple):
 
 
 class ListReassignments(NamedTuple):
-    """The reassignments in progress of (topic, partition indexes), or all. Answer: list[OngoingReassignment]."""
+    """List the reassignments in progress: of the given (topic, partition indexes), or all. Answer:
+    list[OngoingReassignment]."""
 
     partitions: tuple[tuple[str, tuple[int, ...]], ...] | None = None
 
@@ -301,15 +311,16 @@ class OngoingReassignment(NamedTuple):
 
 
 class QuotaChange(NamedTuple):
-    """Quotas of one entity, which is a list of (type, name); the name None is the default. A quota with the value None
-    is removed."""
+    """Changed quotas of one entity. The entity is a list of (type, name), in which the name None stands for the
+    default. A quota with the value None is removed."""
 
     entity: tuple[tuple[str, str | None], ...]
     ops: tuple[tuple[str, float | None], ...]
 
 
 class AlterClientQuotas(NamedTuple):
-    """Answer: list[QuotaResult], one per entity. The changes of one entity are made together or not at all."""
+    """Quotas to change. The changes of one entity are made together or not at all. Answer: list[QuotaResult], one per
+    entity."""
 
     changes: tuple[QuotaChange, ...]
     validate_only: bool = False
@@ -340,8 +351,8 @@ class FeatureUpdate(NamedTuple):
 
 
 class UpdateFeatures(NamedTuple):
-    """The updates are made together or not at all. Answer: None. Raises KafkaError for the first feature that cannot
-    change."""
+    """Feature levels to change; all are changed, or none is. Answer: None. Raises KafkaError for the first feature that
+    cannot be changed."""
 
     updates: tuple[FeatureUpdate, ...]
     validate_only: bool = False

@@ -15,21 +15,21 @@ THREADS = (
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
 )
-"""Numbers of threads, which Kafka allows to be at most doubled or halved in one change. They have no effect here, but a
-script must fail as it does with Kafka."""
+"""Numbers of threads. In one change, Kafka lets such a number be at most doubled or halved. These settings have no
+effect in kpybroker, but a script must fail as it does with Kafka."""
 LOCAL = (
     ("local.retention.ms", "retention.ms", "log.local.retention.ms", "log.retention.ms"),
     ("local.retention.bytes", "retention.bytes", "log.local.retention.bytes", "log.retention.bytes"),
 )
-"""Settings and their limits. Kafka refuses only changes that conflict; it starts with such settings."""
+"""Settings and their limits. Kafka refuses a change that exceeds a limit, but it starts with such settings."""
 AS_THE_WHOLE, UNLIMITED = -2, -1
 
 
 def check_together(config: BrokerConfig, settings: Mapping[str, str], new: Iterable[str], *, default: bool) -> None:
-    """Check the dynamic settings of a broker, or with `default` of all brokers, on top of `config`. Raises
+    """Check dynamic settings of a broker, or of all brokers if `default` is true, on top of `config`. Raises
     INVALID_REQUEST.
 
-    `new` are the changed settings; conflicts between the others are ignored.
+    `new` has the changed settings; conflicts between the other settings are ignored.
     """
     wanted = config.with_dynamic(settings, {}) if default else config.with_dynamic(config.dynamic_default, settings)
     for reason in (*_threads(config, wanted, new), *_local(wanted, new), *_contradictions(wanted, new)):

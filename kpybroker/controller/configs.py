@@ -1,4 +1,5 @@
-"""AlterConfigs and IncrementalAlterConfigs: what each type of resource accepts, and the records of a change."""
+"""Decides AlterConfigs and IncrementalAlterConfigs: checks the settings of each type of resource, and creates the
+records of a change."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ NAME_LENGTH_MAX = 1024
 VALUE_LENGTH_MAX = 32767
 MIN_ISR = "min.insync.replicas"
 PATTERNS_LENGTH_MAX = 4096
-"""The most characters of the client matching patterns of one subscription; they take some 10 ms to compile."""
+"""The most characters in the client matching patterns of one subscription. Compiling that many takes about 10 ms."""
 INTERVAL_MS = range(100, 3_600_001)
 MATCH_FIELDS = frozenset(
     {
@@ -59,7 +60,7 @@ Change = Callable[[Mapping[str, str]], dict[str, str]]
 def alter_configs(
     state: ControllerState, config: BrokerConfig, command: AlterConfigs
 ) -> tuple[list[Any], list[ConfigResult]]:
-    """Decide an AlterConfigs: afterwards, the resource has only the given settings."""
+    """Decide on an AlterConfigs: afterwards, the resource has only the given settings."""
 
     def change_of(resource: ReplaceConfigs) -> Change:
         return lambda _: _replaced(resource)
@@ -70,7 +71,7 @@ def alter_configs(
 def incremental_alter_configs(
     state: ControllerState, config: BrokerConfig, command: IncrementalAlterConfigs
 ) -> tuple[list[Any], list[ConfigResult]]:
-    """Decide an IncrementalAlterConfigs: each change is applied to the current settings."""
+    """Decide on an IncrementalAlterConfigs: each change is applied to the current settings."""
 
     def change_of(resource: ChangeConfigs) -> Change:
         return lambda current: _changed(resource, current)
@@ -104,7 +105,7 @@ def _alter(
             records.extend(changes)
             is_brokers_own = kind == ResourceType.BROKER and name
             if state.features.get(ELR_FEATURE, 0) and any(c.name == MIN_ISR for c in changes) and not is_brokers_own:
-                # replicas were eligible under the old value
+                # the replicas became eligible under the old value
                 records.append(stored.ClearElrRecord(topic_name=name))
             results.append(ConfigResult(kind, name))
         except KafkaError as refusal:
@@ -114,14 +115,13 @@ def _alter(
 
 def _check_min_isr(resource: Any, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """With eligible leader replicas, the whole cluster has one min.insync.replicas, which topics may override
-    (KIP-966)."""
+    (KIP-966). So it cannot be set for a single broker, or removed for the cluster. Raises INVALID_CONFIG."""
     if resource.resource_type != ResourceType.BROKER:
         return
     if resource.resource_name:
         named = resource.changes if isinstance(resource, ChangeConfigs) else resource.configs
-        is_taken_away = (
-            MIN_ISR in current and MIN_ISR not in wanted
-        )  # the value was there before, or was not written by this controller
+        # such a value was set before the feature was enabled, or by another controller
+        is_taken_away = MIN_ISR in current and MIN_ISR not in wanted
         if any(each[0] == MIN_ISR for each in named) and not is_taken_away:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled."
@@ -233,7 +233,7 @@ def _check_settings(
     config: BrokerConfig, kind: int, name: str, wanted: Mapping[str, str], current: Mapping[str, str]
 ) -> None:
     if len(wanted) > SETTINGS_PER_RESOURCE_MAX:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"A resource may have {SETTINGS_PER_RESOURCE_MAX} settings.")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"A resource may have at most {SETTINGS_PER_RESOURCE_MAX} settings.")
     for key, value in wanted.items():
         if len(key) > NAME_LENGTH_MAX or len(value) > VALUE_LENGTH_MAX:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"The configuration value of {key[:100]} is too long.")
@@ -248,8 +248,8 @@ def _check_settings(
 
 
 def _changes(wanted: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:
-    """The settings that change. Only these are checked: earlier settings may be invalid, and must not prevent other
-    changes."""
+    """The settings that change. Only these are checked: earlier settings may be invalid, and must not prevent changes
+    of other settings."""
     return {name: text for name, text in wanted.items() if current.get(name) != text}
 
 
@@ -280,10 +280,11 @@ def check_topic_configs(
 def check_broker_configs(
     config: BrokerConfig, settings: Mapping[str, str], current: Mapping[str, str], *, default: bool
 ) -> None:
-    """Check dynamic broker settings; unknown names belong to plug-ins, as in Kafka. Raises INVALID_REQUEST."""
+    """Check dynamic broker settings; unknown names are allowed because they may belong to plug-ins, as in Kafka. Raises
+    INVALID_REQUEST."""
     new = [name for name in settings if settings[name] != current.get(name)]
     known = [name for name in new if name in CHANGEABLE_KEYS]
-    # Apache Kafka stores the settings of its authorizer too, but they give no super user any rights
+    # Apache Kafka also stores changed settings of its authorizer, but a super user added in this way gets no rights
     _none_of(
         [name for name in new if name in AUTHORIZER_KEYS]
         + [name for name in known if CHANGEABLE_KEYS[name].mode is Mode.READ_ONLY],

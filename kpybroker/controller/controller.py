@@ -26,13 +26,13 @@ class Leadership(StateLog, Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether this node leads and `replay` returns all records."""
+        """Whether this node is the leader, and `replay` returns all records."""
 
     def on_leadership(self, callback: Callable[[], None]) -> None: ...
 
 
 class _Term:
-    """The quorum's log during one term of this controller: after the term, callbacks are not called."""
+    """The quorum's log during one term of this controller. Once the term has ended, callbacks are not called."""
 
     def __init__(self, quorum: Leadership) -> None:
         self._quorum = quorum
@@ -57,7 +57,7 @@ class _Term:
 
 
 class Controller:
-    """Takes commands while this node is active; otherwise refuses them with NOT_CONTROLLER."""
+    """Accepts commands while this node is the active controller; otherwise refuses them with NOT_CONTROLLER."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether commands are taken."""
+        """Whether commands are accepted."""
         return self._runner is not None and self._runner.ready
 
     @property
@@ -98,7 +98,8 @@ class Controller:
         return self.machine.state.brokers
 
     async def load(self) -> None:
-        """Follow the quorum from now on. If this node is already active, it takes commands as soon as this returns."""
+        """Follow the quorum from now on. If this node is already active, it accepts commands as soon as this method
+        returns."""
         self._quorum.on_committed(self._committed)
         self._quorum.on_leadership(self._follow)
         self._follow()
@@ -106,13 +107,13 @@ class Controller:
             await asyncio.shield(self._loading)
 
     async def ask(self, command: Command, timeout_ms: int) -> Any:
-        """Decide a command and wait until it has committed. Raises KafkaError."""
+        """Decide on a command and wait until its records are committed. Returns its answer. Raises KafkaError."""
         if self._runner is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
         return await self._runner.ask(command, timeout_ms)
 
     def tell(self, command: Command) -> None:
-        """Decide a command without waiting; no effect if this node is not active."""
+        """Decide on a command without waiting. This has no effect if this node is not active."""
         if self._runner is not None:
             self._runner.tell(command)
 
@@ -123,7 +124,7 @@ class Controller:
         self._end_term(error)
 
     def _follow(self) -> None:
-        """The leadership of the quorum may have changed."""
+        """Begin or end a term if the leadership of the quorum has changed."""
         if self._stopped:
             return
         active, epoch = self._quorum.is_active, self._quorum.epoch

@@ -24,12 +24,13 @@ def directory_in(partition: PartitionImage, node_id: int) -> bytes:
 
 
 def first_directory(state: ControllerState, node_id: int) -> bytes:
-    """The directory of a new replica; UNASSIGNED if the broker has several, and will report it."""
+    """The directory of a new replica; UNASSIGNED if the broker has several directories, so that it must report which
+    one it chose."""
     broker = state.brokers.get(node_id)
     return broker.log_dirs[0] if broker is not None and len(broker.log_dirs) == 1 else UNASSIGNED
 
 
 def directories_for(state: ControllerState, now: PartitionImage, replicas: Sequence[int]) -> list[bytes]:
-    """The directories of these replicas; those that are already known stay."""
+    """The directories of these replicas; directories that are already known do not change."""
     known = dict(zip(now.replicas, now.directories, strict=False))
     return [known.get(node_id) or first_directory(state, node_id) for node_id in replicas]

@@ -1,5 +1,5 @@
-"""Refuses changes of broker settings that would lock out a broker, or the client that makes them. Apache Kafka accepts
-them."""
+"""Refuses a change of broker settings that would lock out a broker, or the client that requests it. Apache Kafka
+accepts such a change."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def _shut_out(state: ControllerState, after: BrokerConfig, new: Mapping[str, str
         if count < CONNECTIONS_MIN:
             changed = " and ".join(key for key in PER_IP if key in new)
             yield (
-                f"{changed} would leave {count} connections to {each} ({whose}), which needs at least "
-                f"{CONNECTIONS_MIN}; name it in {PER_IP[1]}"
+                f"{changed} would leave {count} connections to {each} ({whose}), but at least "
+                f"{CONNECTIONS_MIN} are needed; set a limit for this address in {PER_IP[1]}"
             )
 
 
 def _is_address(host: str) -> bool:
-    """Whether the text is an address: names are not resolved in decisions on metadata."""
+    """Whether the text is an address: a decision on metadata does not resolve host names."""
     try:
         ip_address(host)
     except ValueError:

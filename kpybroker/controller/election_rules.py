@@ -1,4 +1,5 @@
-"""The settings for elections and in-sync sets: the topic's own, else the cluster's, else those in this node's file."""
+"""The settings for elections and in-sync sets. A topic's own setting takes precedence over the cluster's dynamic
+setting, and that over the setting in this node's file."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from kpybroker.metadata.image import ELR_FEATURE
 
 
 class Rules:
-    """A view of the current state, for one command. `config` includes the cluster's dynamic settings."""
+    """The settings that apply to each topic while one command is decided. `config` includes the cluster's dynamic
+    settings."""
 
     def __init__(self, config: BrokerConfig, state: ControllerState) -> None:
         self.config = config
@@ -23,7 +25,7 @@ class Rules:
         return self._settings(topic).min_insync_replicas
 
     def unclean(self, topic: str) -> bool:
-        """Whether a replica that lacks acknowledged records may lead when no other replica can."""
+        """Whether a replica that may lack acknowledged records may lead when no other replica can."""
         return self._settings(topic).unclean_leader_election_enable
 
     def _settings(self, topic: str) -> LogSettings:

@@ -20,7 +20,7 @@ BALANCED_AT_ONCE_MAX = 1000
 def elect_leaders(
     state: ControllerState, rules: Rules, command: ElectLeaders
 ) -> tuple[list[Any], list[PartitionResult]]:
-    """Decide each partition by itself. Raises INVALID_REQUEST for an unknown type of election."""
+    """Decide on each partition separately. Raises INVALID_REQUEST for an unknown type of election."""
     if command.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {command.election_type}.")
     preferred = command.election_type == ElectionType.PREFERRED
@@ -86,7 +86,7 @@ def elect_uncleanly(state: ControllerState, rules: Rules) -> list[Any]:
 
 
 def balance_leaders(state: ControllerState, rules: Rules) -> list[Any]:
-    """Return leaderships to preferred leaders, as many as one step may move."""
+    """Return leaderships to preferred leaders, at most BALANCED_AT_ONCE_MAX of them."""
     records: list[Any] = []
     for topic in state.topics.values():
         change = PartitionChange(state, rules, topic, state.active)

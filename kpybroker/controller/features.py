@@ -1,4 +1,5 @@
-"""UpdateFeatures: new finalized levels, within the range that every registered broker supports (KIP-584, KIP-778)."""
+"""Decides UpdateFeatures: a new finalized level must be in the range that all registered brokers support (KIP-584,
+KIP-778)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ MIN_ISR = "min.insync.replicas"
 
 
 def update_features(state: ControllerState, config: BrokerConfig, command: UpdateFeatures) -> tuple[list[Any], None]:
-    """Decide all updates together. Raises INVALID_UPDATE_VERSION, INVALID_REQUEST."""
+    """Decide on all updates together. Raises INVALID_UPDATE_VERSION or INVALID_REQUEST."""
     twice = [name for name, times in Counter(update.name for update in command.updates).items() if times > 1]
     if twice:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"The feature {twice[0]} is named twice.")
@@ -72,7 +73,8 @@ def _check(state: ControllerState, update: FeatureUpdate, now: int) -> None:
 
 
 def _switch_elr(state: ControllerState, config: BrokerConfig, level: int) -> list[Any]:
-    """With eligible leader replicas, elections depend on min.insync.replicas: it must be the same on all nodes."""
+    """Write the records with which eligible leader replicas are switched on: elections then depend on
+    min.insync.replicas, which must be the same on all nodes."""
     if not level:
         return [stored.ClearElrRecord()]
     records: list[Any] = []

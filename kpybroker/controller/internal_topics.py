@@ -1,7 +1,7 @@
 """Internal topics that the broker creates, with Kafka's settings for them.
 
-`most_replicas` is the number of registered brokers if the topics may have fewer replicas than the settings demand, else
-None (docs/decisions/0020).
+`most_replicas` is the number of registered brokers if the topics may have fewer replicas than the settings demand;
+otherwise it is None (docs/decisions/0020).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ POLICY = "cleanup.policy"
 
 
 def check_growth(topic: str) -> None:
-    """Raises INVALID_TOPIC_EXCEPTION for the log of a coordinator, which must keep its number of partitions."""
+    """Raises INVALID_TOPIC_EXCEPTION for the topic of a coordinator, which must keep its number of partitions."""
     if topic in INTERNAL_TOPICS:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -36,16 +36,16 @@ KEPT_BY: Mapping[str, Mapping[str, str]] = MappingProxyType(
         TRANSACTION_TOPIC: {POLICY: "compact"},
     }
 )
-"""The settings with which the log of a coordinator keeps every record that counts, whatever its age."""
+"""The settings with which the topic of a coordinator keeps every record that is needed, whatever its age."""
 WHY = {
-    "compact": "be compacted and nothing else, because even old records of it may count",
+    "compact": "have no other policy than compaction, because even its old records may be needed",
     "delete": "not be compacted, because all updates of a share partition have the same key",
 }
 
 
 def check_policy(topic: str, policy: str) -> None:
-    """Raises INVALID_CONFIG if the log of a coordinator would lose records that count: because of their age or, if a
-    key has more than one record that counts, by compaction."""
+    """Raises INVALID_CONFIG if the topic of a coordinator would lose records that are still needed: because of their
+    age or, if more than one record of a key is needed, by compaction."""
     if topic not in INTERNAL_TOPICS:
         return
     only = KEPT_BY[topic][POLICY]
@@ -78,7 +78,7 @@ def offsets_topic(config: BrokerConfig, most_replicas: int | None) -> NewTopic:
 
 
 def transaction_topic(config: BrokerConfig, most_replicas: int | None) -> NewTopic:
-    """`__transaction_state`: compacted, and never led by a replica that was not in sync."""
+    """`__transaction_state`: compacted, without unclean elections."""
     replicas = _at_most(config.transaction_state_log_replication_factor, most_replicas)
     return NewTopic(
         name=TRANSACTION_TOPIC,
@@ -95,8 +95,7 @@ def transaction_topic(config: BrokerConfig, most_replicas: int | None) -> NewTop
 
 
 def share_state_topic(config: BrokerConfig, most_replicas: int | None) -> NewTopic:
-    """`__share_group_state`: records are kept for ever, until the coordinator deletes them
-    (`shares/coordinator.py`)."""
+    """`__share_group_state`: records are kept until the coordinator deletes them (`shares/coordinator.py`)."""
     replicas = _at_most(config.share_coordinator_state_topic_replication_factor, most_replicas)
     return NewTopic(
         name=SHARE_STATE_TOPIC,

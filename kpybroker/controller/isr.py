@@ -1,4 +1,5 @@
-"""AlterPartition: a leader proposes a new in-sync set (KIP-497), whose members must be eligible (KIP-841, KIP-903)."""
+"""Decides AlterPartition: a leader proposes a new in-sync set (KIP-497), and all its members must be eligible (KIP-841,
+KIP-903)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from kpybroker.metadata.topics import PartitionImage
 
 
 def alter_partition(state: ControllerState, rules: Rules, command: AlterPartition) -> tuple[list[Any], list[IsrResult]]:
-    """Decide each proposal by itself. Raises STALE_BROKER_EPOCH."""
+    """Decide on each proposal separately. Raises STALE_BROKER_EPOCH."""
     registered(state, command.node_id, command.broker_epoch)
     records: list[Any] = []
     results = []
@@ -56,7 +57,8 @@ def _decide(state: ControllerState, rules: Rules, node_id: int, proposal: Propos
     return record, IsrResult(
         proposal.topic_id,
         proposal.partition,
-        # the proposal completed a reassignment, and the leader is not among the remaining replicas
+        # NEW_LEADER_ELECTED if the proposal completed a reassignment, and the leader is not among the remaining
+        # replicas
         ErrorCode.NONE if after.leader == node_id else ErrorCode.NEW_LEADER_ELECTED,
         after.leader,
         after.leader_epoch,
@@ -68,7 +70,7 @@ def _decide(state: ControllerState, rules: Rules, node_id: int, proposal: Propos
 
 def _check_epochs(partition: PartitionImage, node_id: int, proposal: ProposedIsr) -> None:
     if proposal.leader_epoch > partition.leader_epoch or proposal.partition_epoch > partition.partition_epoch:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER)  # another change of the partition came first
+        raise KafkaError(ErrorCode.NOT_CONTROLLER)  # a newer controller has changed the partition
     if proposal.leader_epoch < partition.leader_epoch:
         raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
     if partition.leader != node_id:

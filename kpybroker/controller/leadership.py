@@ -1,4 +1,4 @@
-"""Every change of a partition: from the wanted change to its record, with an election if one is needed.
+"""Creates the record for every change of a partition, and elects a leader if the change requires it.
 
 Sources: KIP-455 (reassignment), KIP-704 (leader recovery), KIP-966 (eligible leader replicas).
 """
@@ -24,9 +24,9 @@ NOT_SAID = -1
 class Election(Enum):
     """Which replicas an election may choose."""
 
-    ONLINE = "the current leader, or another one that is live and in sync"
-    PREFERRED = "the first replica if it can lead, else as ONLINE"
-    UNCLEAN = "as ONLINE, else any live replica: acknowledged records may be lost"
+    ONLINE = "the current leader, or another replica that is live and in sync"
+    PREFERRED = "the first replica if it can lead, else a leader as for ONLINE"
+    UNCLEAN = "a leader as for ONLINE, else any live replica: acknowledged records may be lost"
 
 
 class Wanted(NamedTuple):
@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
     recovery: int | None = None
     election: Election = Election.ONLINE
     lost_its_log: int | None = None
-    """A broker that did not stop cleanly: its log may be incomplete (KIP-966)."""
+    """A broker that did not stop cleanly, so that its log may be incomplete (KIP-966)."""
     directories: tuple[bytes, ...] | None = None
     """The new directories of the replicas; set together with `lost_its_log` if that broker has lost its directory."""
 
@@ -60,7 +60,7 @@ class _Target:
 
 
 class PartitionChange:
-    """Makes the change records of one topic's partitions. `live` returns the brokers that may lead."""
+    """Creates the change records of one topic's partitions. `live` returns whether a broker may lead."""
 
     def __init__(self, state: ControllerState, rules: Rules, topic: TopicState, live: Callable[[int], bool]) -> None:
         self._state = state
@@ -89,7 +89,7 @@ class PartitionChange:
             gone = wanted.lost_its_log if wanted.directories is not None else None
             target.last_known = tuple(node_id for node_id in now.last_known_elr if node_id != gone)
         elif not target.isr and (wanted.directories is None or wanted.lost_its_log is None):
-            # the last in-sync replica stays: no other is known to have all records
+            # the last in-sync replica stays: no other replica is known to have all records
             target.isr = tuple(node_id for node_id in now.isr if node_id in target.replicas)
         online = self._online(now, target)
         is_clean = self._elect(now, target, wanted.election, online)
@@ -100,8 +100,8 @@ class PartitionChange:
         return self._difference(index, now, target, wanted.directories)
 
     def _eligible(self, now: PartitionImage, target: _Target, lost_its_log: int | None) -> tuple[int, ...]:
-        """The eligible leader replicas: they have all records that were acknowledged while at least min.insync.replicas
-        were in sync."""
+        """The eligible leader replicas. Each has all records that were acknowledged while at least min.insync.replicas
+        replicas were in sync."""
         if len(target.isr) >= min(self._min_isr, len(target.replicas)):
             return ()
         return tuple(
@@ -117,7 +117,8 @@ class PartitionChange:
         if len(target.isr) >= min(self._min_isr, len(target.replicas)):
             target.last_known = ()
         elif not target.isr:
-            # the last in-sync replica led; a reassignment took the leadership while its broker was away
+            # the last in-sync replica was the leader, or a reassignment removed its leadership while its broker was
+            # fenced
             last = now.isr[0] if now.leader == NO_LEADER and len(now.isr) == 1 else now.leader
             if last != NO_LEADER:
                 has_it = wanted.directories is None or last != wanted.lost_its_log
@@ -139,7 +140,7 @@ class PartitionChange:
         if chosen is not None:
             target.leader = chosen
             if chosen not in target.isr:
-                target.isr = (chosen,)  # elected from the eligible replicas: the others must get in sync again
+                target.isr = (chosen,)  # elected from the eligible replicas: the other replicas must get in sync again
             return True
         chosen = self._unclean_leader(target, election, online)
         if chosen is None:

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs, and the loss of a directory of a running broker (KIP-858)."""
+"""Decides AssignReplicasToDirs, and handles the loss of a directory of a running broker (KIP-858)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kpybroker.wire.stored import metadata as stored
 def assign_replicas(
     state: ControllerState, rules: Rules, command: AssignReplicas
 ) -> tuple[list[Any], list[tuple[bytes, bytes, int, ErrorCode]]]:
-    """Decide each assignment by itself. Raises STALE_BROKER_EPOCH."""
+    """Decide on each assignment separately. Raises STALE_BROKER_EPOCH."""
     broker = state.brokers.get(command.node_id)
     if broker is None or broker.epoch != command.broker_epoch:
         raise KafkaError(ErrorCode.STALE_BROKER_EPOCH)
@@ -60,14 +60,14 @@ def _assign(
     wanted = Wanted(directories=_with(partition, node_id, directory), election=_election(rules, name))
     if not is_online(broker, directory):
         others = tuple(other for other in partition.isr if other != node_id)
-        # a lost directory comes back with an empty log, which must not count as having the acknowledged records; an
-        # offline directory may come back with its log
+        # a replica in a lost directory starts again with an empty log, which must not count as having the acknowledged
+        # records; an offline directory may return with its logs
         wanted = wanted._replace(isr=others, lost_its_log=node_id if directory == LOST else None)
     return PartitionChange(state, rules, topic, state.active).record(index, wanted)
 
 
 def _with(partition: PartitionImage, node_id: int, directory: bytes) -> tuple[bytes, ...] | None:
-    """The partition's directories with a new one for this replica; None if nothing changes."""
+    """The partition's directories after a change of this replica's directory; None if nothing changes."""
     if directory_in(partition, node_id) == directory:
         return None
     count, place = len(partition.replicas), partition.replicas.index(node_id)
@@ -76,15 +76,14 @@ def _with(partition: PartitionImage, node_id: int, directory: bytes) -> tuple[by
 
 
 def lose_directories(state: ControllerState, rules: Rules, node_id: int, offline: tuple[bytes, ...]) -> list[Any]:
-    """A running broker has lost these directories: other brokers take over the leadership of the partitions in them, if
-    they can."""
+    """Move leaderships away from directories that a running broker has lost, if other brokers can take them over."""
     broker = state.brokers[node_id]
     gone = frozenset(offline) & frozenset(broker.log_dirs)
     if not gone:
         return []
     records: list[Any] = []
     left = [directory for directory in broker.log_dirs if directory not in gone]
-    if left:  # without any directory the broker stops; an empty list would mean that nothing has changed
+    if left:  # a broker without directories stops, and an empty list in the record would mean no change
         records.append(
             stored.BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, log_dirs=left)
         )

@@ -1,4 +1,4 @@
-"""The controller: a Machine over `__cluster_metadata`. Commands in, metadata records out."""
+"""The controller's Machine over `__cluster_metadata`: it turns commands into metadata records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PRODUCER_ID_BLOCK = 1000
 
 
 WHOLE_RECORDS, WHOLE_BYTES = 1_000, BATCH_LIMIT_BYTES // 2
-"""A larger write becomes a metadata transaction of several batches (KIP-868)."""
+"""A write that is larger becomes a metadata transaction of several batches (KIP-868)."""
 OF_THE_STATE = (
     asked.AlterPartition,
     asked.AssignReplicas,
@@ -55,14 +55,17 @@ OF_THE_STATE = (
 )
 """Commands whose number of records depends on the state, so that a client cannot split them."""
 LATE_MS = 500
-"""If a Tick is this late, this node was suspended, and the brokers were not."""
+"""A Tick that is later than this shows that this node was suspended, while the brokers may have been running."""
 
 
 class ControllerMachine:
-    """`next_offset` returns the offset of the next record, which becomes the broker epoch of a registration. `random`
+    """Decides on the controller's commands.
+
+    `next_offset` returns the offset of the next record, which becomes the broker epoch of a registration. `random`
     draws topic ids and the order of brokers. `config` has the cluster's defaults. `node_id` is the controller's own
-    node: an earlier incarnation of its broker is certainly gone. For `applied` see `BrokerSessions`, for `folds_case`
-    see `ControllerState`."""
+    node: if the broker of this node registers, its earlier incarnation has certainly ended. For `applied`, see
+    `BrokerSessions`; for `folds_case`, see `ControllerState`.
+    """
 
     def __init__(
         self,
@@ -82,10 +85,10 @@ class ControllerMachine:
         self._look_around_ms: int | None = None
         self._ticked_ms = 0
         self._leaving: list[brokers.Leaving] = []
-        """The brokers that are being fenced, in their order: one is fenced after the other."""
+        """The brokers that are being fenced, in order: one is fenced after another."""
 
     def decide(self, ticket: Ticket, command: Command, now: Moment) -> Outcome:
-        """Decide a command. Returns records and an answer; a refusal is an answer too."""
+        """Decide on a command. Returns the records and the answer, which may be a refusal."""
         try:
             records, answer = self._decide(command, now)
         except KafkaError as refusal:
@@ -154,8 +157,8 @@ class ControllerMachine:
         self.state.replay(record.message)
 
     def deadline_ms(self) -> int | None:
-        """When the first session ends, or the next leader rebalance or token removal is due; now, if a step is
-        pending."""
+        """The time at which the first session ends, or the next leader rebalance or token removal is due; the current
+        time if a step is pending."""
         if self._leaving:
             return 0
         sweep_ms = self._tokens.next_sweep_ms(self.state)
@@ -193,8 +196,8 @@ class ControllerMachine:
         return records, told
 
     def _may_fence(self, node_id: int) -> bool:
-        """Whether a broker can be fenced at its own request: it is not fenced yet, and another broker remains that can
-        lead. A broker with a hung disk is of more use than no broker."""
+        """Whether a broker can be fenced at its own request: it is not fenced yet, and another broker can lead. If no
+        other broker can, a broker with a hung disk is better than none."""
         leaving = {each.node_id for each in self._leaving}
         others = (other for other in self.state.brokers if other != node_id and other not in leaving)
         return not self.state.brokers[node_id].fenced and any(map(self.state.active, others))
@@ -209,8 +212,8 @@ class ControllerMachine:
         return self._fence(rules, command.node_id), None
 
     def _fence(self, rules: Rules, node_id: int) -> list[Any]:
-        """Fence a broker, or begin to: with many partitions, each Tick moves some, so that no request waits for all of
-        them."""
+        """Fence a broker, or begin to fence it: if it has many partitions, each Tick moves some of them, so that no
+        request waits for all."""
         if all(each.node_id != node_id for each in self._leaving):
             self._leaving.append(brokers.Leaving(self.state, node_id))
         return self._go_on_leaving(rules)
@@ -221,13 +224,13 @@ class ControllerMachine:
             del self._leaving[0]
         return records
 
-    # ---- what comes with time
+    # ---- the timer
 
     def _tick(self, rules: Rules, now: Moment) -> list[Any]:
         """Fence one broker whose session has expired. From time to time, rebalance leaders and remove expired tokens.
 
-        One broker at a time, since the leaders for the next one depend on this one's fencing. The deadline stays in the
-        past, so the next Tick follows at once.
+        Brokers are fenced one at a time, since the new leaders for one depend on which brokers are fenced already. The
+        deadline stays in the past, so the next Tick follows at once.
         """
         now_ms = now.steady_ms
         self.sessions.begin(self.state, now_ms)
@@ -261,7 +264,7 @@ class ControllerMachine:
                 self._look_around_ms = now_ms
         return records
 
-    # ---- others
+    # ---- producer ids
 
     def _allocate_producer_ids(self, command: asked.AllocateProducerIds) -> tuple[list[Any], ProducerIdBlock]:
         brokers.registered(self.state, command.node_id, command.broker_epoch)
@@ -275,8 +278,8 @@ class ControllerMachine:
 
 
 def _whole(values: list[Stored], wall_ms: int) -> list[Stored]:
-    """Put records that do not fit into one batch into a metadata transaction: they take effect together when it
-    ends."""
+    """Put records that do not fit into one batch into a metadata transaction. They take effect together when the
+    transaction ends."""
     size_bytes = 0
     for value in values:
         size_bytes += len(value.serialized(stored.frame_record))

@@ -1,4 +1,5 @@
-"""Chooses the brokers of new replicas: leaders in turn, and the replicas of one partition in different racks."""
+"""Chooses the brokers of new replicas: brokers lead in turn, and the replicas of one partition are in different
+racks."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 
 class Candidate(NamedTuple):
-    """A registered broker. A fenced broker gets replicas only if there are too few live brokers."""
+    """A registered broker. A fenced broker is assigned replicas only if there are too few live brokers."""
 
     node_id: int
     rack: str | None
@@ -19,8 +20,8 @@ def place_replicas(
     candidates: Sequence[Candidate], count: int, replication_factor: int, random: Random
 ) -> list[tuple[int, ...]]:
     """The brokers of `count` partitions, leader first. The first broker is random, so that many topics with one
-    partition are spread, too. The caller ensures that there is a live candidate, and that there are at least
-    `replication_factor` candidates.
+    partition each are spread over the brokers as well. The caller ensures that there is a live candidate, and that
+    there are at least `replication_factor` candidates.
     """
     if len(candidates) == replication_factor == 1 and not candidates[0].fenced:
         return [(candidates[0].node_id,)] * count
@@ -38,8 +39,8 @@ def place_replicas(
 def _of_one(
     live: Sequence[Candidate], spare: Sequence[Candidate], first: int, skip: int, replication_factor: int
 ) -> tuple[int, ...]:
-    """The brokers of one partition. The leader advances with every partition; after a full round, the followers advance
-    too."""
+    """The brokers of one partition. Each partition has the next broker as its leader; after a full round, the choice of
+    followers also moves on by one broker."""
     leader = live[first % len(live)]
     if replication_factor == 1:
         return (leader.node_id,)
@@ -61,7 +62,7 @@ def _of_one(
 
 
 def _interleave(candidates: Sequence[Candidate], random: Random) -> list[Candidate]:
-    """Order the brokers: one from each rack in turn; the first one is random."""
+    """Order the brokers so that they are from each rack in turn, beginning with a random one."""
     by_rack: dict[str | None, list[Candidate]] = {}
     for candidate in candidates:
         by_rack.setdefault(candidate.rack, []).append(candidate)

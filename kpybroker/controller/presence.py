@@ -1,9 +1,9 @@
 """Detects early that a broker's process has ended: its connection was closed, and its listener refuses connections.
 
-Sessions detect it after seconds. A closed connection is faster, but a false alarm can lose records that were
-acknowledged with acks=1. So a broker is fenced early only if its connection to this controller was closed and its
-registered listener refuses two connections in a row; a timeout proves nothing. At most one broker is fenced early per
-second: if many seem to have ended at once, something else is wrong.
+A broker's session expires only after several seconds. A closed connection is detected sooner, but if a running broker
+is fenced by mistake, records that were acknowledged with acks=1 can be lost. So a broker is fenced early only if its
+connection to this controller was closed and its registered listener refuses two connections in a row; a timeout proves
+nothing. At most one broker is fenced early per second: if many seem to have ended at once, something else is wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DIALS_MAX = 5
 BETWEEN_FENCINGS_MS = 1000
 DIAL_TIMEOUT_MS = 1000
 CHECKS_MAX = 1000
-"""The most brokers that are checked at once; the others are left to their sessions."""
+"""The most brokers that are checked at once. Any others are fenced when their sessions expire."""
 
 
 class Incarnation(NamedTuple):
@@ -35,7 +35,7 @@ class Incarnation(NamedTuple):
 
 
 class BrokerRegistry(Protocol):
-    """The part of the controller that is needed here."""
+    """The part of the controller that `Presence` uses."""
 
     @property
     def is_active(self) -> bool: ...
@@ -47,7 +47,7 @@ class BrokerRegistry(Protocol):
 
 
 class Presence:
-    """Checks brokers whose connection was closed, while this node is the active controller."""
+    """Checks brokers after their connections were closed, while this node is the active controller."""
 
     def __init__(self, network: Network, controller: BrokerRegistry, node_id: int) -> None:
         self._network = network
@@ -57,14 +57,14 @@ class Presence:
         """Connection number -> the broker that sends its heartbeats on it."""
         self._checks: dict[Incarnation, asyncio.Task[None]] = {}
         self._next_fencing = 0.0
-        """The earliest loop time of the next early fencing."""
+        """The earliest time of the next early fencing, on the clock of the event loop."""
 
     def heard(self, connection: int, node_id: int, epoch: int) -> None:
-        """A heartbeat arrived on a connection."""
+        """Note that a broker has sent a heartbeat on a connection."""
         self._connections[connection] = Incarnation(node_id, epoch)
 
     def closed(self, connection: int) -> None:
-        """A connection was closed."""
+        """Check the broker that sent heartbeats on this connection, which was closed."""
         who = self._connections.pop(connection, None)
         if who is None or not self._controller.is_active or who in self._connections.values():
             return
@@ -77,7 +77,8 @@ class Presence:
             task.cancel()
 
     def begin_term(self) -> None:
-        """A new controller has not seen which connections closed: it checks every live broker once."""
+        """Check every live broker once: a new controller does not know which connections were closed before its
+        term."""
         for node_id, broker in self._controller.brokers.items():
             if not broker.fenced and node_id != self._node_id:
                 self._look_for(Incarnation(node_id, broker.epoch))
@@ -95,7 +96,7 @@ class Presence:
             wait_s = self._next_fencing - loop.time()
             if wait_s <= 0:
                 break
-            await asyncio.sleep(wait_s)  # then look again, once the second is over
+            await asyncio.sleep(wait_s)  # then check again, since the broker may have registered in the meantime
         if self._registered(who) is None:
             return
         self._next_fencing = loop.time() + BETWEEN_FENCINGS_MS / 1000
@@ -115,8 +116,8 @@ class Presence:
         return broker.endpoints[0] if broker.endpoints else None
 
     async def _refused_twice(self, endpoint: BrokerEndpoint) -> bool:
-        """Whether two connections in a row are refused. A process that ends may close its listener after its
-        connections."""
+        """Whether two connections in a row are refused. There are several attempts, because a process that ends may
+        close its listener after its connections."""
         refused_before = False
         for _ in range(DIALS_MAX):
             refused = await self._refused(endpoint)

@@ -1,4 +1,4 @@
-"""AlterClientQuotas: which quotas may be set for which entities (KIP-546, KIP-612), and the records of the changes."""
+"""Decides AlterClientQuotas: checks entities and quotas (KIP-546, KIP-612), and creates the records of the changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENTITIES_MAX = 10_000
 NAME_LENGTH_MAX = 1024
 LONG_MAX, INT_MAX = float((1 << 63) - 1), float((1 << 31) - 1)
 FRACTION_MAX = 1e-6
-"""By how much a whole-number quota may differ from a whole number, as values are doubles."""
+"""The largest difference of a whole-number quota from a whole number. It is above zero because values are doubles."""
 
 KEYS_OF_CLIENTS: Mapping[str, float | None] = {
     PRODUCER_BYTE_RATE: LONG_MAX,
@@ -43,7 +43,7 @@ WHOLE_TYPES = {LONG_MAX: "a LONG", INT_MAX: "an INT"}
 
 
 def alter_client_quotas(state: ControllerState, command: AlterClientQuotas) -> tuple[list[Any], list[QuotaResult]]:
-    """Decide on each entity by itself. If an entity occurs twice, the first change is made and the second is
+    """Decide on each entity separately. If an entity occurs twice, the first change is made and the second is
     refused."""
     results: dict[Entity, QuotaResult] = {}
     records: list[Any] = []
@@ -56,7 +56,9 @@ def alter_client_quotas(state: ControllerState, command: AlterClientQuotas) -> t
             made = _change(state, entity, change)
             new += bool(made) and entity not in state.quotas
             if len(state.quotas) + new > ENTITIES_MAX:
-                raise KafkaError(ErrorCode.POLICY_VIOLATION, f"At most {ENTITIES_MAX} entities may have quotas.")
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION, f"A cluster may have quotas for at most {ENTITIES_MAX} entities."
+                )
             records += made
             results[entity] = QuotaResult(entity)
         except KafkaError as refusal:
@@ -86,7 +88,7 @@ def _keys_of(entity: Entity) -> Mapping[str, float | None]:
         if name == "":
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Empty {kind} not supported")
         if name is not None and len(name) > NAME_LENGTH_MAX:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {kind} has at most {NAME_LENGTH_MAX} characters.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {kind} may have at most {NAME_LENGTH_MAX} characters.")
     if IP not in named:
         return KEYS_OF_CLIENTS
     if USER in named or CLIENT_ID in named:
@@ -101,7 +103,8 @@ def _keys_of(entity: Entity) -> Mapping[str, float | None]:
 
 
 def _check_address(address: str) -> None:
-    """Kafka also accepts a host name, and resolves it once. Here, names are not resolved while metadata is decided."""
+    """Check an IP address. Kafka also accepts a host name and resolves it once, but kpybroker does not resolve names
+    while it decides on a command."""
     try:
         ip_address(address)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Reassignment: changes the replicas of a partition, step by step (KIP-455).
+"""Decides AlterPartitionReassignments, which changes the replicas of partitions (KIP-455).
 
-While it is in progress, the replicas are the target replicas followed by those that will be removed. `leadership`
-completes it when all added replicas are in sync.
+While a reassignment is in progress, the partition's replicas are the target replicas, followed by the replicas that
+will be removed. `leadership` completes the reassignment when all added replicas are in sync.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kpybroker.metadata.topics import PartitionImage
 def alter_reassignments(
     state: ControllerState, rules: Rules, command: AlterReassignments
 ) -> tuple[list[Any], list[PartitionResult]]:
-    """Decide each partition by itself."""
+    """Decide on each partition separately."""
     named = Counter((asked.topic, asked.partition) for asked in command.reassignments)
     records: list[Any] = []
     results = []
@@ -79,13 +79,13 @@ def _check_target(
     if not may_change_factor and len(replicas) != factor:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor is changed from {factor} to {len(replicas)}",
+            f"The replication factor must not change, but the request changes it from {factor} to {len(replicas)}.",
         )
 
 
 def _towards(partition: PartitionImage, target: tuple[int, ...]) -> Wanted:
-    """The change that begins a reassignment. It starts from the current state of the partition: replicas that were
-    being added and are not in the new target are removed at once."""
+    """The change that begins a reassignment. If another reassignment is in progress, the replicas that it was adding
+    and that are not in the new target are removed at once."""
     before = tuple(node_id for node_id in partition.replicas if node_id not in partition.adding_replicas)
     removing = tuple(node_id for node_id in before if node_id not in target)
     replicas = target + removing
@@ -98,12 +98,12 @@ def _towards(partition: PartitionImage, target: tuple[int, ...]) -> Wanted:
 
 
 def _call_off(rules: Rules, topic: str, partition: PartitionImage) -> Wanted:
-    """Cancel a reassignment: return to the replicas from before it."""
+    """Cancel a reassignment: restore the replicas that the partition had before it."""
     if not (partition.adding_replicas or partition.removing_replicas):
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     replicas = tuple(node_id for node_id in partition.replicas if node_id not in partition.adding_replicas)
     if not replicas:
-        raise _wrong("There would be no replica left.")
+        raise _wrong("The partition would have no replicas left.")
     unclean = rules.unclean(topic)
     return Wanted(
         isr=_staying(partition, replicas, may_lose=unclean),
@@ -115,10 +115,10 @@ def _call_off(rules: Rules, topic: str, partition: PartitionImage) -> Wanted:
 
 
 def _staying(partition: PartitionImage, replicas: tuple[int, ...], *, may_lose: bool = False) -> tuple[int, ...]:
-    """The in-sync set without the replicas that are removed. One replica with all records must stay."""
+    """The in-sync set without the removed replicas. At least one replica that has all records must stay."""
     complete = partition.isr or partition.eligible_leader_replicas
     if complete and not may_lose and not any(node_id in replicas for node_id in complete):
-        raise _wrong("No replica that is in sync would stay; the change would lose records.")
+        raise _wrong("The change would remove all in-sync replicas, and records could be lost.")
     return tuple(node_id for node_id in partition.isr if node_id in replicas)
 
 

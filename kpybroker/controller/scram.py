@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials: which credentials may be set and removed, and their records (KIP-554)."""
+"""Decides AlterUserScramCredentials: checks new and removed credentials, and creates their records (KIP-554)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SALT_BYTES_MAX = 1024
 def alter_user_scram_credentials(
     state: ControllerState, command: AlterUserScramCredentials
 ) -> tuple[list[Any], list[ScramResult]]:
-    """Decide on each user by itself. A user that occurs twice is refused, whatever the mechanisms."""
+    """Decide on each user separately. A user that occurs twice is refused, even with different mechanisms."""
     made: dict[str, Any] = {}
     refused: dict[str, ScramResult] = {}
     new: set[str] = set()
@@ -46,7 +46,9 @@ def alter_user_scram_credentials(
                 continue
             is_new = change.mechanism not in state.scram_credentials.get(user, {})
             if is_new and kept + len(new) >= CREDENTIALS_MAX:
-                raise KafkaError(ErrorCode.POLICY_VIOLATION, f"At most {CREDENTIALS_MAX} SCRAM credentials are kept.")
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION, f"A cluster may have at most {CREDENTIALS_MAX} SCRAM credentials."
+                )
             made[user] = _upserted(change)
             if is_new:
                 new.add(user)
@@ -69,9 +71,9 @@ def _upserted(change: ScramUpsertion) -> stored.UserScramCredentialRecord:
     if change.iterations > ITERATIONS_MAX:
         raise _unacceptable("Too many iterations")
     if len(change.user) > NAME_LENGTH_MAX:
-        raise _unacceptable(f"A username has at most {NAME_LENGTH_MAX} characters")
+        raise _unacceptable(f"A username may have at most {NAME_LENGTH_MAX} characters")
     if len(change.salt) > SALT_BYTES_MAX:
-        raise _unacceptable(f"A salt has at most {SALT_BYTES_MAX} bytes")
+        raise _unacceptable(f"A salt may have at most {SALT_BYTES_MAX} bytes")
     if not change.salted_password:
         raise _unacceptable("The salted password must not be empty")
     credential = credential_of(mechanism, change.salt, change.salted_password, change.iterations)

@@ -9,7 +9,7 @@ from kpybroker.errors import ErrorCode
 
 
 class ScramDeletion(NamedTuple):
-    """Remove a user's SCRAM credential of one mechanism, by Kafka's code."""
+    """Remove a user's SCRAM credential for one mechanism. `mechanism` is Kafka's code."""
 
     user: str
     mechanism: int
@@ -17,7 +17,7 @@ class ScramDeletion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScramUpsertion:
-    """Set a user's SCRAM credential of one mechanism, by Kafka's code. The repr does not show secrets."""
+    """Set a user's SCRAM credential for one mechanism. `mechanism` is Kafka's code. The repr does not show secrets."""
 
     user: str
     mechanism: int
@@ -27,7 +27,7 @@ class ScramUpsertion:
 
 
 class AlterUserScramCredentials(NamedTuple):
-    """Answer: list[ScramResult], one for each user."""
+    """Credentials to remove and to set. Answer: list[ScramResult], one for each user."""
 
     deletions: tuple[ScramDeletion, ...] = ()
     upsertions: tuple[ScramUpsertion, ...] = ()

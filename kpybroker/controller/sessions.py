@@ -1,4 +1,4 @@
-"""The sessions of brokers. Soft state: a new controller gives every broker a full session (KIP-631)."""
+"""The sessions of brokers, kept in memory only: a new controller gives every broker a full session (KIP-631)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ UNKNOWN = -1
 class BrokerSessions:
     """Sessions of registered brokers, live or fenced. Times are milliseconds of the steady clock.
 
-    applied: returns the metadata offset that a node has applied, as far as this is known from sources other than
-    heartbeats.
+    applied: returns the metadata offset that a node has applied, if it is known from a source other than heartbeats.
     """
 
     def __init__(self, timeout_ms: int, applied: Callable[[int], int] | None = None) -> None:
@@ -26,35 +25,38 @@ class BrokerSessions:
         """Brokers in controlled shutdown -> the offset that all brokers must apply before they may stop."""
 
     def touch(self, node_id: int, now_ms: int, metadata_offset: int = UNKNOWN) -> None:
-        """A broker sent a heartbeat, and has applied the metadata up to this offset."""
+        """Renew the session of a broker that sent a heartbeat. The broker has applied the metadata up to this
+        offset."""
         self._ends_ms[node_id] = now_ms + self._timeout_ms
         self._offsets[node_id] = max(metadata_offset, self._offsets.get(node_id, UNKNOWN))
 
     def let_go(self, node_id: int) -> None:
-        """The incarnation has ended, or may have: the next incarnation may register at once. The broker is fenced when
-        its session expires."""
+        """Let the next incarnation of a broker register at once, since the current one has ended or may have ended. The
+        broker is fenced when its session expires."""
         self._let_go[node_id] = self._ends_ms.get(node_id, 0)
 
     def end(self, node_id: int) -> None:
-        """The broker has stopped or was unregistered: its next incarnation may register at once."""
+        """End the session of a broker that has stopped or was unregistered. Its next incarnation may register at
+        once."""
         self._ends_ms.pop(node_id, None)
         self._let_go.pop(node_id, None)
         self._offsets.pop(node_id, None)
         self.shutdown_offsets.pop(node_id, None)
 
     def holds(self, node_id: int, now_ms: int) -> bool:
-        """Whether the current incarnation has sent a heartbeat within a session."""
+        """Whether the broker has a session: its current incarnation has sent a heartbeat recently enough."""
         end_ms = self._ends_ms.get(node_id, now_ms)
         return end_ms > now_ms and self._let_go.get(node_id) != end_ms
 
     def begin(self, state: ControllerState, now_ms: int) -> None:
-        """Give a full session to every live broker that has none: this controller has not heard from it yet."""
+        """Give a full session to every live broker that has none, because it has not sent a heartbeat to this
+        controller yet."""
         for node_id, broker in state.brokers.items():
             if not broker.fenced and node_id not in self._ends_ms:
                 self._ends_ms[node_id] = now_ms + self._timeout_ms
 
     def renew_all(self, now_ms: int) -> None:
-        """Give all brokers a full session: it was this node that did not run, not they."""
+        """Give all brokers a full session, because this node was suspended and could not receive heartbeats."""
         for node_id in self._ends_ms:
             self._ends_ms[node_id] = now_ms + self._timeout_ms
 

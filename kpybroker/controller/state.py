@@ -1,6 +1,6 @@
-"""The controller's hard state: the same parts of the metadata as in an Image, including uncommitted changes.
+"""The state from which the controller decides: the same parts of the metadata as in an Image, and uncommitted changes.
 
-It changes in place, so that the cost of a record does not depend on the size of the state (docs/decisions/0019).
+The state is changed in place, so that the cost of a record does not depend on its size (docs/decisions/0019).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kpybroker.metadata.topics import TOPICS, PartitionImage
 
 @dataclass(slots=True)
 class TopicState:
-    """One topic; partitions by index, so that a change costs the same in a topic of any size."""
+    """One topic. Partitions are kept by index, so that the cost of a change does not depend on their number."""
 
     name: str
     topic_id: bytes
@@ -22,10 +22,10 @@ class TopicState:
 
 
 class ControllerState(Replaying):
-    """Everything that the controller decides by: all parts of the metadata, with counts and indexes.
+    """All parts of the metadata, with counts and indexes.
 
-    folds_case: topic names that differ only in case collide, as they would share a directory in the file system of
-    log.dirs. Two states are equal if they have replayed the same records.
+    folds_case: whether topic names that differ only in case collide, because they would share a directory in the file
+    system of log.dirs. Two states are equal if they were built from the same records.
     """
 
     __slots__ = ("folds_case", "normal_names", "partition_count")
@@ -36,8 +36,8 @@ class ControllerState(Replaying):
         super().__init__()
         self.folds_case = folds_case
         self.normal_names: dict[str, str] = {}
-        """Normal name -> a topic with that normal name. If names are case-sensitive, only names with `.` or `_` are in
-        it."""
+        """Normal name -> a topic with that normal name. If names are case-sensitive, it contains only names with `.` or
+        `_`."""
         self.partition_count = 0
 
     def normal_name(self, topic: str) -> str:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 
 class CreateDelegationToken(NamedTuple):
-    """Answer: the DelegationToken. Unless `max_lifetime_ms` is positive, the token lives as long as the settings allow.
+    """Create a token. Answer: the DelegationToken. Unless `max_lifetime_ms` is positive, the settings determine the
+    maximum lifetime.
 
     Raises DELEGATION_TOKEN_AUTH_DISABLED, INVALID_PRINCIPAL_TYPE, POLICY_VIOLATION.
     """
@@ -20,8 +21,8 @@ class CreateDelegationToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RenewDelegationToken:
-    """Let a token expire `period_ms` from now or, if that is not positive, after the period in the settings. Answer:
-    when the token expires, in milliseconds since the epoch. Raises DELEGATION_TOKEN_AUTH_DISABLED,
+    """Let a token expire `period_ms` from now or, if `period_ms` is not positive, after the period in the settings.
+    Answer: the time at which the token expires, in milliseconds since the epoch. Raises DELEGATION_TOKEN_AUTH_DISABLED,
     DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH.
     """
 
@@ -32,8 +33,8 @@ class RenewDelegationToken:
 
 @dataclass(frozen=True, slots=True)
 class ExpireDelegationToken:
-    """Let a token expire `period_ms` from now, or remove it if that is negative. Answer and errors as for
-    RenewDelegationToken."""
+    """Let a token expire `period_ms` from now, or remove it if `period_ms` is negative. The answer and the errors are
+    as for RenewDelegationToken."""
 
     requester: str
     hmac: bytes = field(repr=False)

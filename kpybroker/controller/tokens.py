@@ -1,6 +1,6 @@
-"""Delegation tokens: who gets one, how long it is valid, and the removal of expired tokens (KIP-48, KIP-900).
+"""Decides on the creation, renewal and expiry of delegation tokens, and removes expired tokens (KIP-48, KIP-900).
 
-The order of the checks is that of Apache Kafka's controller.
+The checks have the same order as in Apache Kafka's controller.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kpybroker.storage.dirs.formatting import encode_id
 from kpybroker.wire.stored import metadata as stored
 
 TOKENS_MAX = 10_000
-"""The most tokens that can be created. A log of Apache Kafka may have more."""
+"""The most tokens that a cluster may have. A metadata log written by Apache Kafka may contain more."""
 TEXT_MAX = 8192
-"""The most characters of the principals of one token, together."""
+"""The most characters in all principals of one token together."""
 SWEPT_AT_ONCE_MAX = 1000
 """The most expired tokens that one Tick removes, as in Apache Kafka."""
 LONG_MAX = (1 << 63) - 1
@@ -36,14 +36,15 @@ class Tokens:
     def __init__(self, settings: TokenSettings) -> None:
         self._settings = settings
         self._by_hmac: dict[bytes, str] = {}
-        """Token ids by HMAC, of the tokens that existed at the last search; some may have been removed since."""
+        """The ids of the tokens by HMAC, as they were when this mapping was last built. Some may have been removed
+        since then."""
         self._swept_ms: int | None = None
         """When expired tokens were last removed, on the steady clock; None before the first Tick."""
 
     def create(
         self, state: ControllerState, random: Random, command: CreateDelegationToken, now_ms: int
     ) -> tuple[list[Any], DelegationToken]:
-        """Create a token."""
+        """Decide on a CreateDelegationToken. Raises the errors that the command lists."""
         principals = (command.owner, *command.renewers)
         if any(parts_of(each)[0] != USER for each in principals):
             raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE)
@@ -64,7 +65,7 @@ class Tokens:
         return [record_of(token)], token
 
     def renew(self, state: ControllerState, command: RenewDelegationToken, now_ms: int) -> tuple[list[Any], int]:
-        """Let a token expire later, or sooner."""
+        """Change the time at which a token expires. Raises the errors that the command lists."""
         token = self._found(state, command.hmac)
         if token.has_expired(now_ms):
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
@@ -72,7 +73,7 @@ class Tokens:
         return _expiring(token, now_ms, _at_most(self._settings.expiry_time_ms, command.period_ms))
 
     def expire(self, state: ControllerState, command: ExpireDelegationToken, now_ms: int) -> tuple[list[Any], int]:
-        """Let a token expire at another time, or remove it, even if it has expired already."""
+        """Change the time at which a token expires, or remove the token, even if it has expired already."""
         token = self._found(state, command.hmac)
         _check_may_renew(token, command.requester)
         if command.period_ms < 0:
@@ -84,13 +85,13 @@ class Tokens:
     # ---- expired tokens
 
     def next_sweep_ms(self, state: ControllerState) -> int | None:
-        """When expired tokens are removed next, on the steady clock; None if there are no tokens."""
+        """The next time at which expired tokens are removed, on the steady clock; None if there are no tokens."""
         if self._swept_ms is None or self._settings.secret_key is None or not state.delegation_tokens:
             return None
         return self._swept_ms + self._settings.expiry_check_interval_ms
 
     def sweep(self, state: ControllerState, now: Moment) -> list[Any]:
-        """Remove expired tokens, if it is time. If not all can be removed at once, the next sweep is due
+        """Remove expired tokens, if this is due. If not all can be removed at once, the next sweep is due
         immediately."""
         if self._swept_ms is None:
             self._swept_ms = now.steady_ms
@@ -110,7 +111,7 @@ class Tokens:
         return self._settings.secret_key
 
     def _found(self, state: ControllerState, hmac: bytes) -> DelegationToken:
-        """The token with this HMAC. The first search after a start computes the HMACs of all tokens."""
+        """The token with this HMAC. The first search in a term computes the HMACs of all tokens."""
         key, tokens = self._key(), state.delegation_tokens
         if hmac not in self._by_hmac:
             self._learn(key, tokens)

@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics: which topics are refused, and the records of the others."""
+"""Decides CreateTopics and DeleteTopics: checks each topic, and creates its records."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from kpybroker.wire.stored import metadata as stored
 PARTITIONS_PER_REQUEST_MAX = 10_000
 INTERNAL_NAMES = frozenset({METADATA_TOPIC, *INTERNAL_TOPICS})
 INTERNAL_NAMES_FOLDED = {name.lower(): name for name in INTERNAL_NAMES}
-"""On a file system that ignores case, these names are reserved even before the topics exist."""
+"""If the file system ignores case, these names are reserved even before the topics exist."""
 
 
 @dataclass(slots=True)
 class _Made:
-    """What this request has created so far, which is not in the state yet."""
+    """The topics that this request has created so far; they are not in the state yet."""
 
     normal_names: dict[str, str] = field(default_factory=dict)
     partitions: int = 0
     settings: dict[tuple[tuple[str, str | None], ...], dict[str, str]] = field(default_factory=dict)
-    """Overrides as given -> overrides as checked: many topics of a request have the same ones."""
+    """Overrides in the request -> checked overrides. Many topics of a request have the same overrides."""
     records: list[Any] = field(default_factory=list)
 
 
 def create_topics(
     state: ControllerState, config: BrokerConfig, random: Random, command: CreateTopics
 ) -> tuple[list[Any], list[TopicResult]]:
-    """Decide a CreateTopics. Raises POLICY_VIOLATION if all topics together have too many partitions."""
+    """Decide on a CreateTopics. Raises POLICY_VIOLATION if all topics together have too many partitions."""
     asked = sum(_count(topic, config) for topic in command.topics)
     if asked > PARTITIONS_PER_REQUEST_MAX:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
@@ -89,8 +89,8 @@ def _create(
     if state.partition_count + made.partitions + count > config.max_partitions:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"The cluster may have {config.max_partitions} partitions (kpybroker.max.partitions) "
-            f"and has {state.partition_count + made.partitions}.",
+            f"The cluster may have at most {config.max_partitions} partitions "
+            f"(kpybroker.max.partitions), and it has {state.partition_count + made.partitions}.",
         )
     charge(count)
     topic_id = random_uuid(random)
@@ -127,7 +127,7 @@ def _check_name(state: ControllerState, name: str, made: _Made) -> None:
     if other is not None:
         message = f"Topic '{name}' collides with existing topic: {other}"
         if other.lower() == name.lower():
-            message += " (they differ in case only, and would be one directory in the file system of log.dirs)"
+            message += " (they differ only in case, and would share a directory in the file system of log.dirs)"
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
 
@@ -188,7 +188,7 @@ def _manual(state: ControllerState, topic: NewTopic) -> list[tuple[int, ...]]:
 def delete_topics(
     state: ControllerState, config: BrokerConfig, command: DeleteTopics
 ) -> tuple[list[Any], list[TopicResult]]:
-    """Decide a DeleteTopics."""
+    """Decide on each topic of a DeleteTopics separately."""
     if not config.delete_topic_enable:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false on this cluster.")
     asked = Counter(_identity(state, name, topic_id) for name, topic_id in command.topics)
@@ -235,8 +235,8 @@ def _find(state: ControllerState, name: str | None, topic_id: bytes) -> tuple[st
 
 
 def random_uuid(random: Random) -> bytes:
-    """A version 4 UUID whose text does not begin with a dash, like Kafka's: tools would mistake such a text for an
-    option."""
+    """A version 4 UUID whose text does not begin with a dash, like Kafka's: a tool would mistake such an argument for
+    an option."""
     while True:
         raw = bytearray(random.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40

@@ -51,7 +51,7 @@ def _forget(metadata: Metadata, uuid: bytes) -> None:
     if ids[acl] != uuid:
         return
     del ids[acl]
-    if len(acls) > len(ids):  # the log has equal ACLs under different ids, perhaps equal to this one
+    if len(acls) > len(ids):  # the log contains equal ACLs with different ids, and some may be equal to this one
         for other_uuid, other in acls.items():
             if other == acl:
                 ids[acl] = other_uuid
@@ -69,4 +69,5 @@ ACLS: Part[Mapping[bytes, Acl]] = Part(
 )
 """ACLs by id, in the order in which they were added."""
 ACL_IDS: Part[Mapping[Acl, bytes]] = Part("acl_ids", {}, {}, lambda _: ())
-"""The index from ACL to id. Among equal ACLs, which Apache Kafka does not write, the id of the last one counts."""
+"""The index from ACL to id. If the log contains equal ACLs, which Apache Kafka does not write, this is the id of the
+last one."""

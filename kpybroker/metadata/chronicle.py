@@ -1,8 +1,8 @@
-"""Logs changes of the cluster, one line each: brokers that register, are fenced or leave, in-sync sets, unclean
-elections, and settings without effect.
+"""Logs changes of the cluster, one line each: brokers that register, are fenced or leave, changes of in-sync sets,
+unclean elections, and settings without effect.
 
-Every node of a cluster logs them, unless KPYBROKER_LOG says otherwise (`cli/serving.py`). Changes of partitions are
-logged by the broker that leads them; simultaneous changes share a line.
+Every node of a cluster logs them, unless KPYBROKER_LOG is set to a different level (`cli/serving.py`). Changes of a
+partition are logged by the broker that leads it; simultaneous changes share a line.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ CHRONICLE = "kpybroker.cluster"
 log = logging.getLogger(CHRONICLE)
 
 NAMED_MAX = 5
-"""Up to this many partitions are named; beyond it, they are only counted."""
+"""A log line names at most this many partitions or settings, and counts the rest."""
 NAMED_AT_START_MAX = 40
 TOLD: Mapping[Effect | None, str] = {
     Effect.MAPPED: "settings kept by kpybroker.fsync=always: records are on disk before they are acknowledged",
     Effect.HARMLESS: "settings without effect on this broker (see docs/configuration.md)",
     None: "ignored settings of other software",
 }
-"""The text for settings by their effect. `DynamicConfigs` logs refused settings, or the start fails."""
+"""The text for settings by their effect. Refused settings are not in it: `DynamicConfigs` logs them if they are
+dynamic, and a node with such a setting in its file does not start."""
 RECOVERING = 1
 RESOURCES = {2: "topic", 4: "broker", 16: "client metrics", 32: "group"}
 
 
 def tell(old: Image, new: Image, node_id: int) -> None:
-    """Log how an Image differs from the previous one; nothing for the first one."""
+    """Log how an Image differs from the previous one. Nothing is logged for the first Image."""
     if old.offset < 0:
         return
     if old.brokers is not new.brokers:
@@ -101,7 +102,7 @@ def _set(old: Image, new: Image, node_id: int, effect: Effect | None) -> list[st
 
 
 def tell_start(static: Mapping[str, str]) -> None:
-    """Log the settings in a node's own file that are mapped to others or have no effect, with one line for each
+    """Log the settings in a node's own file that are mapped to other settings or have no effect, in one line for each
     kind."""
     found = newly_set(BROKER, static)
     if static.get("kpybroker.fsync") == "always":

@@ -22,7 +22,8 @@ def _feature(metadata: Metadata, record: stored.FeatureLevelRecord) -> None:
 
 
 def _feature_records(features: Mapping[str, int]) -> Iterator[Any]:
-    """metadata.version comes first, because it determines how to read the other records (KIP-630)."""
+    """The records of all feature levels. metadata.version is the first, because it determines how the other records are
+    read (KIP-630)."""
     names = [METADATA_VERSION] if METADATA_VERSION in features else []
     for name in names + [n for n in features if n != METADATA_VERSION]:
         yield stored.FeatureLevelRecord(name=name, feature_level=features[name])

@@ -1,4 +1,5 @@
-"""The difference between two Images that have no records in between, because a snapshot has replaced the log."""
+"""Computes the difference between two Images when the records between them are missing, because a snapshot has replaced
+them."""
 
 from __future__ import annotations
 

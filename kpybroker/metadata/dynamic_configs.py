@@ -1,7 +1,7 @@
 """The effective dynamic settings and quotas of one node: those in the metadata that can be applied.
 
 A setting that cannot be applied stays in the metadata and is logged, with the command that removes it; the last good
-value stays in effect. All code takes settings from here, never from an Image.
+value stays in effect. All code reads settings from this module, never from an Image.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Resource = tuple[int, str]
 
 
 class DynamicConfigs:
-    """Follows the Images of the metadata, beginning with the empty one. Nothing here raises."""
+    """Follows the Images of the metadata, beginning with the empty one. No method raises an error."""
 
     def __init__(self, config: BrokerConfig, node_id: int) -> None:
         self.config = config
@@ -36,7 +36,7 @@ class DynamicConfigs:
         """The effective quotas; if all can be applied, the mapping of the Image itself."""
         self._own = str(node_id)
         self._applied: dict[Resource, Mapping[str, str]] = {}
-        """The effective settings of the resources for which they differ from the metadata."""
+        """The effective settings of each resource that has a setting that cannot be applied."""
         self._unusable: dict[Resource, list[Unusable]] = {}
         self._unusable_quotas: dict[tuple[Entity, str], float] = {}
 
@@ -46,8 +46,8 @@ class DynamicConfigs:
         return sum(map(len, self._unusable.values())) + len(self._unusable_quotas)
 
     def follow(self, old: Image, new: Image, changed: Iterable[Resource]) -> bool:
-        """Apply the settings of these resources, and the quotas; returns whether settings of this broker are among
-        them."""
+        """Apply the settings of these resources, and the quotas. Returns whether any of the settings concern this
+        broker."""
         is_brokers = False
         for resource in changed:
             kind, name = resource
@@ -64,7 +64,7 @@ class DynamicConfigs:
         return is_brokers
 
     def settings(self, image: Image, kind: int, name: str) -> Mapping[str, str]:
-        """The settings of a resource that can be applied."""
+        """The settings of a resource, without those that cannot be applied."""
         return self._applied.get((kind, name)) or image.config(kind, name)
 
     def log_settings(self, image: Image, topic: str, *, replayed: bool) -> LogSettings:

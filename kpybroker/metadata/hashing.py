@@ -1,4 +1,4 @@
-"""The length and hash of a string as Java computes them; Kafka chooses the partition of a group by the hash."""
+"""Computes the length and hash of a string as Java does. The hash determines the partition of a group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """The partition of a group. The smallest int has no absolute value in Java: Kafka uses 0 for it."""
+    """The partition of a group. For a hash of -2**31, which has no absolute value in Java, Kafka uses 0."""
     value = java_hash(group_id)
     return 0 if value == -(1 << 31) else abs(value) % partitions
 

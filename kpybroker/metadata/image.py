@@ -1,7 +1,7 @@
 """The immutable view of the cluster's metadata, built by replaying `__cluster_metadata` (KIP-631).
 
 An Image never changes: `apply` builds the next one, which shares all mappings that the records did not change.
-`changes` lists the differences from the previous Image, so that followers need not compare.
+`changes` lists the differences from the previous Image, so that its users need not compare the two.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ SHARE_FEATURE = "share.version"
 
 
 class Changes(NamedTuple):
-    """The differences from the previous Image. Topics by name; a topic that was deleted and recreated is in both."""
+    """The differences from the previous Image. `topics` has the names of new and changed topics. A topic that was
+    deleted and recreated is in `removed` as well."""
 
     removed: tuple[TopicImage, ...] = ()
     topics: tuple[str, ...] = ()
@@ -76,8 +77,8 @@ class Image(MetadataContent):
     def apply(self, records: Iterable[Any], offset: int, epoch: int) -> Image:
         """The Image after these records; `offset` is that of the last record, and `epoch` that of its leader.
 
-        The cost depends on the records, plus a shallow copy of each mapping that they change. Raises Damage if a record
-        does not fit the state, or if this version does not know its kind.
+        The cost is that of the records and of a shallow copy of each mapping that they change. Raises Damage if a
+        record does not fit the state, or if this version of kpybroker does not support its type.
         """
         delta = _Delta(self)
         for record in records:
@@ -91,7 +92,7 @@ class Image(MetadataContent):
             yield from part.records(part.of(self))
 
     def with_changes(self, changes: Changes) -> Image:
-        """This Image, with the given changes."""
+        """A copy of this Image with the given `changes`."""
         self.changes = changes
         return self
 

@@ -1,4 +1,4 @@
-"""The parts of the metadata. A part defines its records, their effect, and how a snapshot contains them."""
+"""The definition of a part of the metadata: its records, their effect, and the records of a snapshot."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Item = TypeVar("Item")
 
 
 class Part(NamedTuple, Generic[Value]):
-    """One entry of `PARTS` in `parts.py`, which puts the part into the Image and into the controller's state.
+    """One entry of `PARTS` in `parts.py`, which adds the part to the Image and to the controller's state.
 
     - name: the attribute that has the value of the part.
     - empty: its value in an empty cluster. Values are compared by `==` and never changed; `Metadata.changing` returns a
       mapping that may be changed.
-    - changes: by class of record, a function that applies such a record. It raises LookupError if the record refers to
-      something that does not exist.
+    - changes: for each class of record, a function that applies such a record. It raises LookupError if the record
+      refers to something that does not exist.
     - records: yields the records that build a value from the empty one, in the order of a snapshot.
     """
 
@@ -34,13 +34,14 @@ class Part(NamedTuple, Generic[Value]):
 
 
 class Metadata(ABC):
-    """The cluster's metadata while records change it: the next Image, or the controller's state."""
+    """The cluster's metadata while records are applied to it: the next Image, or the controller's state."""
 
     __slots__ = ()
 
     @abstractmethod
     def changing(self, part: Part[Mapping[Key, Item]]) -> dict[Key, Item]:
-        """The mapping of a part, for writing. Its values may be shared: replace them, but do not change them."""
+        """The mapping of a part, which the caller may change. Its values may be shared: replace them, but do not change
+        them."""
 
     @abstractmethod
     def put(self, part: Part[Value], value: Value) -> None:

@@ -1,4 +1,5 @@
-"""All parts of the metadata. To add a kind of record, write a Part in its own file (`part.py`), and add it here."""
+"""All parts of the metadata. To add a kind of record, write a `Part` (`part.py`) in a file of its own, and add it to
+`PARTS`."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ PARTS: tuple[Part[Any], ...] = (
 
 
 def _nothing(metadata: Metadata, record: Any) -> None:
-    """NoOpRecord and the records of ZooKeeper migrations, which have no effect."""
+    """Apply a NoOpRecord or a record of a ZooKeeper migration, which have no effect."""
 
 
 CHANGES: Mapping[type[Any], Callable[[Metadata, Any], None]] = {
@@ -54,12 +55,12 @@ class MetadataContent:
     __slots__ = ("open_transaction", *(part.name for part in PARTS))
 
     acl_ids: Mapping[Acl, bytes]
-    """Among equal ACLs, the id of the last one counts."""
+    """The id of each ACL; among equal ACLs, that of the last one."""
     acls: Mapping[bytes, Acl]
     """ACLs by id."""
     brokers: Mapping[int, BrokerImage]
     configs: Mapping[Resource, Mapping[str, str]]
-    """The settings that a resource has of its own."""
+    """The settings of each resource itself, without defaults."""
     controllers: Mapping[int, stored.RegisterControllerRecord]
     delegation_tokens: Mapping[str, DelegationToken]
     """Delegation tokens by id."""
@@ -79,16 +80,16 @@ class MetadataContent:
         self.open_transaction = None if before is None else before.open_transaction
 
     def freeze_transaction(self) -> None:
-        """Replace the list of an open transaction's records by an immutable copy."""
+        """Replace the list of an open transaction's records with an immutable copy."""
         if self.open_transaction is not None:
             self.open_transaction = tuple(self.open_transaction)
 
     def config(self, resource_type: int, name: str) -> Mapping[str, str]:
-        """The settings that a resource has of its own, by name; empty if it has none."""
+        """The settings of a resource itself, without defaults, by name."""
         return self.configs.get((resource_type, name), {})
 
     def __eq__(self, other: object) -> bool:
-        """Whether the content is equal, however it was reached."""
+        """Whether the values of all parts are equal, regardless of the records that led to them."""
         if not isinstance(other, type(self)):
             return NotImplemented
         return self.open_transaction == other.open_transaction and all(
@@ -112,9 +113,9 @@ class Replaying(MetadataContent, Metadata):
             self.open_transaction = list(self.open_transaction)
 
     def replay(self, record: Any) -> None:
-        """Apply a record, or keep it until its transaction ends (KIP-868).
+        """Apply a record, or keep it until its metadata transaction ends (KIP-868).
 
-        Raises Damage if the record does not fit the state, or if this version does not know its kind.
+        Raises Damage if the record does not fit the state, or if this version of kpybroker does not support its type.
         """
         kind = type(record)
         if kind is stored.BeginTransactionRecord:

@@ -1,4 +1,4 @@
-"""The quotas in the metadata: by entity and quota key (KIP-546)."""
+"""The quotas in the metadata, by entity and quota key (KIP-546)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 RATE_OF_CONNECTIONS_MIN = 0.5
-"""A smaller rate rounds to 0: no client could connect, not even to remove the quota."""
+"""The smallest connection rate that does not round to 0. With a rate of 0 no client could connect, not even to remove
+the quota."""
 
 Entity = tuple[tuple[str, str | None], ...]
-"""(type, name) pairs in the order of the types; the name None is the default for entities without a quota of their
-own."""
+"""(type, name) pairs, ordered by type. The name None stands for the default, which applies to entities without a quota
+of their own."""
 Quotas = Mapping[Entity, Mapping[str, float]]
 NO_QUOTAS: Quotas = MappingProxyType({})
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """The canonical form of an entity: records and requests may name its parts in any order."""
+    """The canonical form of an entity: records and requests may list its parts in any order."""
     return tuple(sorted(parts, key=lambda part: part[0]))
 
 
@@ -63,9 +64,9 @@ QUOTAS: Part[Quotas] = Part("quotas", NO_QUOTAS, {stored.ClientQuotaRecord: _cha
 
 
 def why_unusable_quota(key: str, value: float) -> str | None:
-    """Why a value cannot be applied; None if it can. Apache Kafka stores NaN, and tiny connection rates."""
+    """The reason why a value cannot be applied; None if it can. Apache Kafka accepts NaN and tiny connection rates."""
     if not value > 0:
         return f"Quota {key} must be greater than 0"
     if key == CONNECTION_CREATION_RATE and value < RATE_OF_CONNECTIONS_MIN:
-        return f"Quota {key} must be at least 1: with less no client could connect any more"
+        return f"Quota {key} must be at least 1: with a lower value, no client could connect any more"
     return None

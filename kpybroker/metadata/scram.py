@@ -11,7 +11,7 @@ from kpybroker.security.scram import ScramCredential
 from kpybroker.wire.stored import metadata as stored
 
 ScramCredentials = Mapping[str, Mapping[int, ScramCredential]]
-"""By user, the credentials by Kafka's code of the mechanism: records may have unknown codes."""
+"""User -> mechanism -> credential. The mechanism is Kafka's code, as records may have unknown codes."""
 NO_CREDENTIALS: ScramCredentials = MappingProxyType({})
 
 

@@ -1,4 +1,5 @@
-"""The delegation tokens in the metadata, by id (KIP-900). Their secrets are not in the metadata: nodes compute them."""
+"""The delegation tokens in the metadata, by id (KIP-900). The metadata does not contain their HMACs: each node computes
+them."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ class PartitionImage(NamedTuple):
         )
 
     def changed(self, record: stored.PartitionChangeRecord) -> PartitionImage:
-        """The partition after a change; a change that names a leader starts a new leader epoch, even if the leader
-        stays the same."""
+        """The partition after a change. If the record names a leader, the partition gets a new leader epoch, even if
+        the leader stays the same."""
         is_named = record.leader != NO_LEADER_CHANGE
         recovery = record.leader_recovery_state
         return PartitionImage(
@@ -86,7 +86,7 @@ class PartitionImage(NamedTuple):
 
 
 class TopicImage(NamedTuple):
-    """One topic; partitions by index."""
+    """One topic, with its partitions by index."""
 
     name: str
     id: bytes
@@ -105,7 +105,7 @@ def _remove_topic(metadata: Metadata, record: stored.RemoveTopicRecord) -> None:
 
 
 def _partition(metadata: Metadata, record: stored.PartitionRecord) -> None:
-    """The partitions of a topic may be in any order in another writer's snapshot."""
+    """Add a partition. In a snapshot that other software wrote, the partitions of a topic may be in any order."""
     topic = TOPIC_NAMES.of(metadata)[record.topic_id]
     metadata.put_partition(topic, record.partition_id, PartitionImage.of(record))
 
@@ -130,7 +130,7 @@ def _records(topics: Mapping[str, TopicImage]) -> Iterator[Any]:
 
 
 TOPIC_NAMES: Part[Mapping[bytes, str]] = Part("names", {}, {}, lambda _: ())
-"""Topic id -> name: an index that the records of topics maintain."""
+"""Topic id -> name: an index that is updated by the records of topics."""
 TOPICS: Part[Mapping[str, Any]] = Part(
     "topics",
     {},

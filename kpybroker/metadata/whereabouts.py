@@ -1,4 +1,4 @@
-"""Leaders, live brokers and their listeners, looked up in an Image."""
+"""Finds leaders, live brokers and their listeners in an Image."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kpybroker.wire.directory_ids import UNASSIGNED
 PLAINTEXT = "PLAINTEXT"
 ANY_EPOCH = -1
 DEPARTED_S = 10.0
-"""How long a broker counts as departed: clients request metadata within two seconds of a lost connection."""
+"""The time for which a broker counts as departed. Clients request metadata within two seconds of a lost connection."""
 
 
 class Leader(NamedTuple):
-    """The leader of a partition, and its address for clients of a listener; the host is empty if the address is
-    unknown."""
+    """The leader of a partition, and the address that clients of a listener use for it. The host is empty if the
+    address is unknown."""
 
     node_id: int
     epoch: int
@@ -33,13 +33,13 @@ class Departed:
     """Brokers that were fenced recently: for a while, Metadata responses still contain their addresses.
 
     librdkafka moves a partition to its new leader by way of the old leader's thread. If one response names the new
-    leader and no longer contains the old one, librdkafka ends that thread first, loses the partition, and asks again a
-    second later.
+    leader and no longer contains the old one, librdkafka ends that thread first, loses the partition, and requests
+    metadata again a second later.
     """
 
     def __init__(self) -> None:
         self._until_s: dict[int, tuple[float, int]] = {}
-        """By node id, with the epoch of the incarnation that left."""
+        """Node id -> the time until which the broker counts as departed, and the epoch of its registration."""
 
     def follow(self, old: Image, new: Image, now_s: float) -> None:
         """Note the brokers that were fenced between two Images."""
@@ -51,7 +51,7 @@ class Departed:
                 self._until_s[node_id] = now_s + DEPARTED_S, broker.epoch
 
     def at(self, now_s: float, image: Image) -> tuple[int, ...]:
-        """The brokers that left recently and have not come back."""
+        """The brokers that were fenced recently and have not registered again since."""
         if not self._until_s:
             return ()
         self._until_s = {
@@ -89,7 +89,7 @@ def directory_in(partition: PartitionImage, node_id: int) -> bytes:
 
 
 def directory_of(image: Image, name: str, index: int, node_id: int) -> bytes:
-    """The same for a partition by name."""
+    """The log directory of a broker's replica, as in `directory_in`, for a partition that is given by name."""
     topic = image.topic(name)
     return UNASSIGNED if topic is None else directory_in(topic.partitions[index], node_id)
 
@@ -136,8 +136,8 @@ def may_be_in_sync(image: Image, node_id: int, broker_epoch: int) -> bool:
 
 
 def address_for_brokers(image: Image, node_id: int, listener: str | None) -> tuple[str, int] | None:
-    """The address at which other brokers reach this one: inter.broker.listener.name, else PLAINTEXT, else any
-    listener."""
+    """The address at which other brokers connect to this one: that of the listener inter.broker.listener.name, else
+    PLAINTEXT, else any listener."""
     known = image.brokers.get(node_id)
     if known is None or not known.endpoints:
         return None

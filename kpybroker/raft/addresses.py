@@ -1,4 +1,5 @@
-"""The addresses of the quorum's controllers, from settings and from other nodes, and whether they answer."""
+"""Keeps the addresses of the quorum's controllers, from settings and from other nodes, and records which ones
+respond."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class ControllerNode(NamedTuple):
 
 
 class Addresses:
-    """Node ids and addresses of the quorum's controllers."""
+    """The node ids and addresses of the quorum's controllers. An address is silent after a request without a
+    response."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._known = {voter.node_id: Address(voter.host, voter.port) for voter in config.controller_quorum_voters}
@@ -41,7 +43,7 @@ class Addresses:
         return self._known.get(node_id)
 
     def learn(self, addresses: Iterable[tuple[int, str, int]]) -> None:
-        """Learn addresses: node id, host, port."""
+        """Remember addresses, given as (node id, host, port)."""
         for node_id, host, port in addresses:
             if node_id >= 0 and host and port and (node_id in self._known or len(self._known) < KNOWN_MAX):
                 address = Address(host, port)
@@ -50,7 +52,7 @@ class Addresses:
                     self._known[node_id] = address
 
     def learn_voters(self, voters: Iterable[Voter]) -> None:
-        """Learn the voters' addresses from the log."""
+        """Remember the addresses of voters, which come from the log."""
         for voter in voters:
             found = voter.listens(self._names)
             if found is not None:
@@ -65,21 +67,21 @@ class Addresses:
         return candidates[self._next % len(candidates)]
 
     def everybody(self) -> list[Address]:
-        """All known addresses, from settings and from nodes."""
+        """All known addresses, from settings and from other nodes."""
         return [*self._known.values(), *self._bootstrap]
 
     def answered(self, address: Address) -> None:
-        """A node answered at this address, perhaps with an error."""
+        """Note that a node responded at this address, perhaps with an error."""
         self._silent.discard(address)
 
     def unanswered(self, address: Address) -> None:
-        """A request to this address was not answered."""
+        """Note that a request to this address got no response."""
         self._silent.add(address)
 
     def all_may_answer(self) -> None:
-        """A leader has been found: forget earlier failures, which no longer say anything about the nodes."""
+        """Forget earlier failures, because a leader has been found."""
         self._silent.clear()
 
     def is_silent(self, address: Address) -> bool:
-        """Whether the last request to this address was not answered."""
+        """Whether the last request to this address got no response."""
         return address in self._silent

@@ -1,7 +1,7 @@
-"""Executes Raft's function: holds a node's state and its metadata log, and takes a step for each event.
+"""Runs the Raft function of `raft.core`: keeps a node's state and its metadata log, and takes a step for each event.
 
-`step` calls the function, persists the vote, applies commits, and then calls the subscribers of each event. The duties
-of a node depend on the driver and subscribe to it; `Quorum` creates them and determines their order.
+`step` calls the function, persists the vote, applies commits, and then calls the subscribers. The modules in
+`raft/duties` depend on the driver and subscribe to it; `Quorum` creates them and determines their order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ Question = raft.AskVote | raft.AskBegin | raft.AskEnd
 
 
 class Driver:
-    """The state of one node of the quorum. The lists are events: their callbacks are called in the order given."""
+    """Runs one node of the quorum. Each public list contains the subscribers of one event, which are called in
+    order."""
 
     def __init__(self, world: World, config: BrokerConfig, directory: Directory) -> None:
         self._world = world
@@ -49,7 +50,7 @@ class Driver:
         self.path = f"{directory.path}/{METADATA_DIRECTORY}"
         self.timer = ElectionTimer(lambda: self.take(raft.TimerTick()))
         self._is_stopping = False
-        """Only records that are already written may still commit."""
+        """Whether the node is stopping, so that only records that are already written may still commit."""
         self._has_ended = False
         self._depth = 0  # the depth of nested steps: a subscriber may cause another event
         self._voters_have_changed = self._cannot_lead = False
@@ -63,28 +64,28 @@ class Driver:
         self.new_voter = NewVoter(world, directory.path)
         self.state = raft.State(directory.node_id, ())
         self.vetoes: list[Callable[[raft.Event, list[raft.Effect]], bool]] = []
-        """Asked before a step: True means that the step must not be taken now."""
+        """Called before a step. If any of them returns True, the step is not taken now."""
         self.elected: list[Callable[[raft.Lead], None]] = []
-        """This node leads a new epoch and has to write its first records."""
+        """Called when this node leads a new epoch and has to write its first records."""
         self.questions: list[Callable[[Question], None]] = []
-        """A request to another voter is due."""
+        """Called when a request to another voter is due."""
         self.role_changed: list[Callable[[raft.State], None]] = []
-        """The role, epoch, leader or vote has changed; called with the state before the change."""
+        """Called after the role, epoch, leader or vote has changed, with the state before the change."""
         self.voters_changed: list[Callable[[], None]] = []
-        """The voters in the log have changed, and the state has the new ones."""
+        """Called after the voters in the log have changed, when the state has the new ones."""
         self.committed: list[Callable[[int], None]] = []
-        """The high watermark has risen to the given offset; the Image does not have the records yet."""
+        """Called when the high watermark has risen to the given offset, before the records are applied to the Image."""
         self.applied: list[Callable[[], None]] = []
-        """More committed records are in the Image."""
+        """Called after committed records were applied to the Image."""
         self.news: list[Callable[[], None]] = []
-        """There is something new to fetch: records, or a higher high watermark."""
+        """Called when there is something new to fetch: records, or a higher high watermark."""
 
     def begin(self, state: raft.State) -> None:
-        """Start from the state that was read from disk."""
+        """Set the initial state, which was read from disk."""
         self.state = state
 
     def stop(self) -> None:
-        """Take no more steps, except for syncs of what is already written."""
+        """Take no more steps, except for syncs of records that are already written."""
         self._is_stopping = True
         self.timer.cancel()
 
@@ -100,12 +101,12 @@ class Driver:
 
     @property
     def leader_id(self) -> int:
-        """The leader of this epoch, as far as this node knows; -1 for none."""
+        """The leader of this epoch, as far as this node knows; -1 if there is none."""
         return self.state.leader_id
 
     @property
     def is_leader(self) -> bool:
-        """This node leads: it appends, and other nodes fetch from it."""
+        """Whether this node leads: it appends records, and other nodes fetch them from it."""
         return self.state.is_leader
 
     @property
@@ -120,7 +121,8 @@ class Driver:
 
     @property
     def kraft_version(self) -> int:
-        """The level of the feature kraft.version. It is in control records, so the Image does not have it."""
+        """The level of the feature kraft.version. The level is in control records, and so the Image does not contain
+        it."""
         return self.voters.kraft_version
 
     def fail(self, why: str) -> None:
@@ -128,9 +130,9 @@ class Driver:
         self.metadata.fail(why)
 
     def append(self, rows: list[Row], records: Sequence[Any], *, control: bool = False) -> int:
-        """Append one batch as the leader; returns the end of the log. `records`: the messages of data records.
+        """Append one batch as the leader, and return the end of the log. `records` has the messages of data records.
 
-        Raises Damage; KafkaError: nothing was appended.
+        Raises Damage, or KafkaError if nothing was appended.
         """
         self.metadata.append(rows, records, self.epoch, control=control)
         self._publish(self.news)
@@ -139,19 +141,19 @@ class Driver:
     # ---- steps
 
     def take(self, event: raft.Event) -> None:
-        """Take a step for an event without a caller: damage and refusals are logged, not raised."""
+        """Take a step for an event without a caller. Damage and refusals are logged and not raised."""
         try:
             self.step(event)
         except Damage as damage:
-            log.error("the quorum continues without this node: %s", damage)
+            log.error("this node stops taking part in the quorum: %s", damage)
         except KafkaError as refusal:
             log.warning("a step of the quorum was postponed: %s", refusal)
 
     def step(self, event: raft.Event) -> bool:
-        """Call the function and execute its effects; returns whether a vote was granted.
+        """Call the Raft function, execute its effects, and return whether a vote was granted.
 
-        Raises Damage: this node's part in the quorum is over. KAFKA_STORAGE_ERROR: file descriptors are short, and
-        nothing has changed.
+        Raises Damage if this node can no longer take part in the quorum. Raises KAFKA_STORAGE_ERROR if file descriptors
+        have run out; in that case nothing has changed.
         """
         if self._has_ended or (self._is_stopping and type(event) is not raft.Synced):
             return False
@@ -183,7 +185,7 @@ class Driver:
         return granted
 
     def _persist(self, effects: list[raft.Effect], now_ms: int) -> None:
-        """Raises KAFKA_STORAGE_ERROR, Damage."""
+        """Write and sync the vote. Raises KAFKA_STORAGE_ERROR or Damage."""
         try:
             for effect in effects:
                 if isinstance(effect, raft.Persist):
@@ -197,7 +199,7 @@ class Driver:
             raise damage from error
 
     def _carry_out(self, effects: list[raft.Effect]) -> bool:
-        """Execute all effects except Persist, in their order; returns whether a vote was granted."""
+        """Execute all effects except Persist, in order, and return whether a vote was granted."""
         granted = False
         for effect in effects:
             match effect:
@@ -219,19 +221,18 @@ class Driver:
         return granted
 
     def _end(self, why: BaseException | None) -> None:
-        """Take no more steps: a later step would be based on a state that is not on disk, or whose effects were not
-        executed."""
+        """Take no more steps, because the state was not written to disk, or its effects were not executed."""
         self._has_ended = True
         self.fail(f"this node leaves the metadata quorum: {why!r}")
 
     def cannot_lead(self) -> None:
-        """This leader cannot write its first records: resign, after the current step if there is one."""
+        """Resign, because this leader cannot write its first records. If a step is in progress, resign after it."""
         self._cannot_lead = bool(self._depth)
         if not self._cannot_lead:
             self.take(raft.Resign())
 
     def _voters_changed(self) -> None:
-        """The voters in the log have changed: pass them to the function, after the current step if there is one."""
+        """Pass the changed voters in the log to the Raft function. If a step is in progress, pass them after it."""
         self._voters_have_changed = bool(self._depth)
         if not self._voters_have_changed:
             self.addresses.learn_voters(self.voters.set.voters)

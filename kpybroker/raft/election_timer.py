@@ -8,11 +8,11 @@ from collections.abc import Callable
 from kpybroker.raft.core.state import LATE_MS, READING_MS
 
 SHORT_RETRY_MS = 500
-"""How soon to retry a write for which no file descriptor was left."""
+"""The time after which a write is retried for which no file descriptor was left."""
 
 
 class ElectionTimer:
-    """Calls `tick` when it is due. Times are in milliseconds of the loop's clock."""
+    """Calls `tick` at the set time. Times are in milliseconds of the event loop's clock."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
         self._tick = tick
@@ -20,7 +20,8 @@ class ElectionTimer:
         self._at_ms = 0
 
     def set(self, at_ms: int) -> None:
-        """Tick no later than at this time. If an earlier time is set, it stays: that tick will set the timer again."""
+        """Set the time of the next tick. If an earlier time is set already, it stays: that tick will set the timer
+        again."""
         if self._handle is not None and self._at_ms <= at_ms:
             return
         self.cancel()
@@ -35,7 +36,7 @@ class ElectionTimer:
             self._handle = None
 
     def fire(self) -> None:
-        """The timer has fired. After a stall of this node, first let it read the data that waits in its sockets."""
+        """Call `tick`. If this node was stalled, first let it read the data that waits in its sockets."""
         self._handle = None
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         if now_ms - self._at_ms > LATE_MS:

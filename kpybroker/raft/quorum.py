@@ -1,7 +1,7 @@
-"""The metadata quorum as the rest of the broker sees it: a facade that builds the driver and its duties.
+"""The metadata quorum: creates the driver and the other parts of `raft`, and is their interface to the broker.
 
-A record is committed when a majority of the voters has it on disk. Committed records move the Image forward; `on_image`
-is called before `on_committed`, so that no response of the controller leaves before the Image has what it promises.
+A record is committed when a majority of the voters has it on disk. Committed records are applied to the Image;
+`on_image` is called before `on_committed`, so that the controller sends no response before the Image has its changes.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ log = logging.getLogger(__name__)
 chronicle = logging.getLogger(CHRONICLE)
 
 FAREWELL_S = 0.5
-"""How long a stopping leader waits until the voters know of it."""
+"""The time for which a leader that stops waits for the responses of the voters."""
 
 
 class Quorum:
-    """This node's part in the quorum, and a StateLog for the controller. `start`, `run`, then use, then `close`."""
+    """This node's part in the quorum, and a StateLog for the controller. Call `start`, then `run`, and `close` at the
+    end."""
 
     def __init__(self, world: World, config: BrokerConfig, directory: Directory) -> None:
         self._world = world
@@ -83,7 +84,7 @@ class Quorum:
         self._subscribe()
 
     def _subscribe(self) -> None:
-        """Subscribe the duties to events, in this order."""
+        """Subscribe all parts to the events of the driver. The order matters."""
         driver = self.driver
         driver.vetoes.append(self._disk.forbids)
         driver.elected.append(self._leader.elected)
@@ -98,9 +99,9 @@ class Quorum:
     # ---- start and stop
 
     async def start(self) -> None:
-        """Open the log. A sole voter replays the log, leads, and commits the log's records, or the first records of a
-        new log. Any other node replays only the snapshot, and learns after `run` which records have committed. Raises
-        ConfigError: the log cannot be read, is of a newer version, or names other voters.
+        """Open the log. A sole voter replays the log, becomes the leader, and commits the records in the log, or the
+        first records of a new log. Any other node replays only the snapshot; after `run`, it learns which later records
+        have committed. Raises ConfigError if the log cannot be read, has a newer version, or has different voters.
         """
         driver = self.driver
         try:
@@ -120,7 +121,7 @@ class Quorum:
             ) from reason
 
     def run(self) -> None:
-        """Take part in the quorum. Other nodes can reach this one from now on."""
+        """Begin to take part in the quorum. From now on, other nodes can connect to this one."""
         self._disk.start()
         self._fetcher.start()
         self._registration.start()
@@ -128,21 +129,22 @@ class Quorum:
             self.driver.take(raft.Start())
 
     async def settle(self) -> None:
-        """Wait until all appended records are on disk; with a sole voter, they have then committed. Raises Damage."""
+        """Wait until all appended records are on disk. On a sole voter, this means that they have committed. Raises
+        Damage."""
         await self.driver.metadata.settle()
 
     async def resign(self) -> None:
-        """Hand over the leadership, if this node leads and there are other voters. It continues to answer requests."""
+        """Resign, if this node leads and there are other voters. The node continues to respond to requests."""
         if self.state.is_leader and self.state.others:
             self.driver.take(raft.Resign())
             try:
                 async with asyncio.timeout(FAREWELL_S):
                     await self._voter_rpcs.finish()
             except TimeoutError:
-                log.info("this node stops before every voter knows of its resignation")
+                log.info("this node stops before all voters have responded to its resignation")
 
     async def close(self) -> None:
-        """Sync what is written, and close the files. A damaged log is only closed."""
+        """Sync all written records, and close the files. A damaged log is closed without a sync."""
         self.driver.stop()
         self._disk.stop()
         await self._bootstrap.close()
@@ -156,7 +158,7 @@ class Quorum:
 
     @property
     def state(self) -> raft.State:
-        """The state of Raft's function on this node."""
+        """The Raft state of this node."""
         return self.driver.state
 
     @property
@@ -165,47 +167,48 @@ class Quorum:
 
     @property
     def leader_id(self) -> int:
-        """The leader of this epoch, as far as this node knows; -1 for none."""
+        """The leader of this epoch, as far as this node knows; -1 if there is none."""
         return self.state.leader_id
 
     @property
     def is_leader(self) -> bool:
-        """This node leads: it appends, and other nodes fetch from it. The controller waits for `is_active`."""
+        """Whether this node leads: it appends records, and other nodes fetch them. The controller waits for
+        `is_active`."""
         return self.state.is_leader
 
     @property
     def is_active(self) -> bool:
-        """This node leads, and its Image has every record from before its epoch: its controller decides now."""
+        """Whether this node leads and its Image has every record from before its epoch, so that its controller may
+        decide."""
         return self._leader.is_active
 
     @property
     def active_controller(self) -> ControllerNode | None:
-        """The node that requests to the controller go to; None if there is no leader, or its address is not known.
+        """The active controller, to which requests are sent; None if there is no leader or its address is not known.
 
-        It may be this node: use `broker.controller` then, which refuses commands with NOT_CONTROLLER until it is
-        active.
+        If it is this node, use `broker.controller`, which refuses commands with NOT_CONTROLLER until it is active.
         """
         address = self.driver.addresses.of(self.leader_id)
         return None if address is None else ControllerNode(self.leader_id, *address)
 
     @property
     def no_leader_reason(self) -> str | None:
-        """Why no leader can be elected, as far as this node can tell; None if it cannot tell."""
+        """The reason why no leader can be elected; None if this node does not know it."""
         return self._voter_rpcs.no_leader_reason
 
     @property
     def lacks_majority(self) -> bool:
-        """This node looks for a leader, and too many voters are silent for one to be elected."""
+        """Whether this node looks for a leader while too many voters do not respond for one to be elected."""
         return (self.state.asks_for_votes or self._fetcher.looks_for_a_leader) and self._voter_rpcs.lacks_majority
 
     @property
     def voters(self) -> VoterSet:
-        """The latest voters in the log, committed or not; empty for an observer that knows none."""
+        """The latest voters in the log, committed or not; empty for an observer that does not know them yet."""
         return self.driver.voters.set
 
     @property
     def voter_history(self) -> tuple[LoggedVoters, ...]:
-        """The voters at each offset that a truncation may still go back to, the latest last."""
+        """The voters that a truncation may restore, with their offsets, followed by the latest voters."""
         return self.driver.voters.history
 
     def voter_endpoints(self) -> list[tuple[int, list[Endpoint]]]:
@@ -213,7 +216,8 @@ class Quorum:
         return [(voter.node_id, self._progress.endpoints(voter)) for voter in self.voters.voters]
 
     def on_leadership(self, callback: Callable[[], None]) -> None:
-        """Call after every change of `leader_id`, `epoch` or `is_active`; never from inside a step of a Machine."""
+        """Add a callback for every change of `leader_id`, `epoch` or `is_active`. It is never called inside a step of a
+        Machine."""
         self._on_leadership.append(callback)
 
     # ---- requests of other nodes and of clients
@@ -227,15 +231,15 @@ class Quorum:
         return self._elections.begin_epoch(request)
 
     def end_epoch(self, request: end_quorum_epoch.Request) -> end_quorum_epoch.Response:
-        """Hold an election: the leader that sent this request has resigned. Raises KafkaError."""
+        """Start an election, because the leader that sent this request has resigned. Raises KafkaError."""
         return self._elections.end_epoch(request)
 
     async def fetch_snapshot(self, request: fetch_snapshot.Request) -> fetch_snapshot.Response:
-        """A piece of a snapshot. Raises KafkaError."""
+        """Return a piece of a snapshot. Raises KafkaError."""
         return await self.fetches.fetch_snapshot(request)
 
     def describe(self) -> describe_quorum.Response:
-        """The leader, and the progress of all replicas. Raises NOT_LEADER_OR_FOLLOWER."""
+        """Return the leader, and the progress of all replicas. Raises NOT_LEADER_OR_FOLLOWER."""
         return self._progress.describe()
 
     async def add_voter(self, request: add_raft_voter.Request) -> add_raft_voter.Response:
@@ -247,22 +251,22 @@ class Quorum:
         return await self._changes.remove(request)
 
     def update_voter(self, request: update_raft_voter.Request) -> update_raft_voter.Response:
-        """Note a voter's address and supported versions. The response has the error, if any."""
+        """Note a voter's address and supported versions. The response contains the error, if there is one."""
         return self._changes.update(request)
 
     def check_kraft_version(self, level: int, *, is_upgrade: bool) -> None:
-        """Raises INVALID_UPDATE_VERSION if the quorum cannot have this kraft.version; NOT_CONTROLLER."""
+        """Raises INVALID_UPDATE_VERSION if the quorum cannot use this kraft.version, or NOT_CONTROLLER."""
         self._changes.check_upgrade(level, is_upgrade=is_upgrade)
 
     async def set_kraft_version(self, level: int) -> None:
         """Finalize a level of kraft.version. Raises INVALID_UPDATE_VERSION, NOT_CONTROLLER, REQUEST_TIMED_OUT."""
         await self._changes.upgrade(level)
 
-    # ---- what this node and others have applied
+    # ---- applied offsets
 
     @property
     def is_current(self) -> bool:
-        """The Image has what the leader of this epoch had committed: at least every record from before the epoch."""
+        """Whether the Image has all records that the leader of this epoch had committed when it first responded."""
         return self._readiness.is_current
 
     def when_current(self, callback: Callable[[], None]) -> None:
@@ -270,7 +274,7 @@ class Quorum:
         self._readiness.when_current(callback)
 
     async def until_current(self, timeout_ms: int) -> None:
-        """Wait until the Image is current. Raises ConfigError: no leader was found in time, or this node cannot
+        """Wait until the Image is current. Raises ConfigError if no leader was found in time, or if this node cannot
         continue."""
         await self._readiness.wait(timeout_ms)
 
@@ -279,7 +283,7 @@ class Quorum:
         self._readiness.refuse(reason)
 
     def applied_by(self, node_id: int) -> int:
-        """The last offset that another node has applied, as far as it reported to this leader; -1 for none."""
+        """The last offset that another node has reported to this leader as applied; -1 if there is none."""
         return self._applied_offsets.applied(node_id)
 
     async def until_applied(self, nodes: Callable[[], Iterable[int]], end: int, timeout_ms: int) -> None:
@@ -287,7 +291,7 @@ class Quorum:
         await self._applied_offsets.wait(nodes, end, timeout_ms)
 
     def nodes_changed(self) -> None:
-        """The result of a `nodes()` of `until_applied` may have changed."""
+        """Check the callers of `until_applied` again, because the result of `nodes()` may have changed."""
         self._applied_offsets.look_again()
 
     # ---- StateLog
@@ -304,12 +308,13 @@ class Quorum:
 
     @property
     def kraft_version(self) -> int:
-        """The level of the feature kraft.version. It is in control records, so the Image does not have it."""
+        """The level of the feature kraft.version. The level is in control records, and so the Image does not contain
+        it."""
         return self.driver.kraft_version
 
     @property
     def end(self) -> int:
-        """The offset of the next record; broker epochs are taken from it."""
+        """The offset of the next record, which becomes the broker epoch of a registration."""
         return self.log.end
 
     @property
@@ -322,15 +327,15 @@ class Quorum:
         return self.driver.metadata.is_writing_snapshot
 
     def on_committed(self, callback: Callable[[], None]) -> None:
-        """Call whenever more has committed; after `on_image`."""
+        """Add a callback for every advance of `committed`. It is called after `on_image`."""
         self._on_committed.append(callback)
 
     def on_image(self, callback: Callable[[Image, Image], None]) -> None:
-        """Call for every committed change, with the Image before and the Image after."""
+        """Set the callback for every committed change. It gets the Image before and the Image after the change."""
         self.driver.metadata.on_image(callback)
 
     def on_damage(self, callback: Callable[[str], None]) -> None:
-        """Call when the metadata log can no longer be written: this node cannot continue."""
+        """Set the callback for a metadata log that can no longer be written, so that this node cannot continue."""
         self.driver.metadata.on_damage(callback)
 
     def fail(self, why: str) -> None:
@@ -338,11 +343,11 @@ class Quorum:
         self.driver.fail(why)
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append records as one batch, or a metadata transaction as several; returns the end of the log.
+        """Append records as one batch, or a metadata transaction as several, and return the end of the log.
 
-        They commit when a majority has them. If it raises KafkaError, nothing was appended: NOT_CONTROLLER;
-        INVALID_REQUEST for a value that no record can hold; POLICY_VIOLATION for a batch that is too large. Raises
-        Damage: this node's part in the quorum is over.
+        The records commit when a majority has them. If this raises KafkaError, nothing was appended: NOT_CONTROLLER,
+        INVALID_REQUEST for a value that no record can contain, or POLICY_VIOLATION for a batch that is too large.
+        Raises Damage if this node can no longer take part in the quorum.
         """
         if not self.state.is_leader or self.log.offline is not None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
@@ -357,13 +362,13 @@ class Quorum:
         return self.log.end
 
     async def replay(self) -> AsyncIterator[list[Stored]]:
-        """The records of the committed Image, as a snapshot has them, without offsets and frames."""
+        """The records of the committed Image, as in a snapshot, but without offsets and frames."""
         yield [Stored(None, None, message=record) for record in self.image.records()]
 
     # ---- events of the driver
 
     def _role_changed(self, before: raft.State) -> None:
-        """After the duties of a leader: wake the tasks and fetches that wait, then tell the rest of the broker."""
+        """Wake the tasks and fetches that wait, and call the subscribers. Called after the other parts of `raft`."""
         self._fetcher.look_again()
         self._registration.look_again()
         state = self.state
@@ -376,7 +381,8 @@ class Quorum:
         self._tell_leadership()
 
     def _applied(self) -> None:
-        """The Image has more committed records, and was published: responses may leave now."""
+        """Call the subscribers after records were applied to the Image and it was published, so that responses may be
+        sent."""
         for callback in self._on_committed:
             callback()
         if self.is_active != self._was_active:

@@ -1,7 +1,7 @@
-"""The table of served APIs: key, versions, first flexible version, audience, and the node that executes them.
+"""The table of supported APIs: key, versions, first flexible version, audience, and the node that executes them.
 
-ApiVersions, dispatch and docs/protocol.md are derived from this table; tests/test_table.py requires for every row a
-message, a handler, a test and golden vectors.
+ApiVersions, dispatch and docs/protocol.md are derived from this table. tests/test_table.py requires a message, a
+handler, a test and golden vectors for every row.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 NEVER = 1 << 15
-"""The first flexible version of an API that has none."""
+"""The value of `flexible` for an API without flexible versions."""
 FEW = 1000
-"""The most elements of a request about a few items; it is parsed and processed at once."""
+"""The most elements of a request about a few items, which is parsed and processed at once."""
 MANY = 25_000
 """The most elements of a request about the partitions to which one client writes, or the members of one group."""
 PARTITIONS = 100_000
@@ -23,16 +23,16 @@ PARTITIONS = 100_000
 
 
 class Audience(Enum):
-    """Who sends the requests."""
+    """The senders of the requests."""
 
     CLIENT = "clients"
     BROKER = "brokers"
 
 
 class RunsOn(Enum):
-    """The node that executes the request; any node accepts it."""
+    """The node that executes the request. Any node accepts it."""
 
-    ANY = "the node asked"
+    ANY = "the node that receives it"
     CONTROLLER = "the active controller"
 
 
@@ -45,9 +45,10 @@ class Listens(Enum):
 
 
 class Api(NamedTuple):
-    """One row. min and max are the versions served; flexible is the first with header v2 and tagged fields (KIP-482).
+    """One row. min and max are the supported versions; flexible is the first version with header v2 and tagged fields
+    (KIP-482).
 
-    advertise_from: the lowest version in ApiVersions, if that is not min; note says why.
+    advertise_from: the lowest version in ApiVersions, if it is not min; `note` has the reason.
     """
 
     key: int
@@ -59,37 +60,38 @@ class Api(NamedTuple):
     runs_on: RunsOn
     listens: Listens
     elements: int = FEW
-    """The most elements of a request, in all its arrays together; a request with more closes its connection. Above FEW,
-    the handler takes turns (`long_work.py`), or works in slices (tests/server/test_long_requests.py)."""
+    """The most elements of a request, in all its arrays together. If a request has more, its connection is closed. If
+    the limit is above FEW, the handler works in turns (`long_work.py`) or in slices
+    (tests/server/test_long_requests.py)."""
     error_rows: str = ""
-    """The list of the response whose elements have the error codes, if the response itself has none. For APIs that run
-    on the controller, whose requests are repeated when it moves."""
+    """The list in the response with elements that have the error codes, if the response itself has none. Used for APIs
+    that run on the controller: such a request is repeated when another node becomes the controller."""
     advertise_from: int | None = None
     note: str = ""
     is_urgent: bool = False
-    """Whether a parked Fetch before it on the same connection gives way to it."""
+    """Whether a request completes a Fetch that is parked before it on the same connection."""
     strict_from: int | None = None
-    """The first version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599), for requests that are under the
-    quota of controller mutations."""
+    """The first version in which clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599), for requests to which the
+    controller mutation quota applies."""
     brokers_from: int | None = None
     """For an API of clients: the first version that only brokers send."""
     carries_bytes: bool = False
-    """Whether its requests carry records, or another request: they may be as large as socket.request.max.bytes, and
-    their payload is not copied out of the frame."""
+    """Whether the requests contain records or another request. If so, they may be as large as socket.request.max.bytes,
+    and their payload is not copied out of the frame."""
 
     @property
     def module(self) -> str:
-        """The name of its files in wire/rpc, handlers and tests/handlers."""
+        """The name of the API's files in wire/rpc, handlers and tests/handlers."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.name).lower()
 
     @property
     def request(self) -> Any:
-        """The class of its requests; imported when first asked for."""
+        """The class of the requests. It is imported on first use."""
         return _messages(self).Request
 
     @property
     def response(self) -> Any:
-        """The class of its responses; imported when first asked for."""
+        """The class of the responses. It is imported on first use."""
         return _messages(self).Response
 
     @property
@@ -98,13 +100,13 @@ class Api(NamedTuple):
         return self.runs_on is RunsOn.CONTROLLER and self.listens is Listens.BOTH
 
     def has_error(self, response: Any, code: int) -> bool:
-        """Whether a response has this error code: the response itself, or any element of its `error_rows`."""
+        """Whether a response, or any element of its `error_rows`, has this error code."""
         rows = getattr(response, self.error_rows) if self.error_rows else (response,)
         return any(row.error_code == code for row in rows)
 
     @property
     def advertised(self) -> tuple[int, int]:
-        """The range that ApiVersions shows."""
+        """The range of versions in ApiVersions responses."""
         return (self.min if self.advertise_from is None else self.advertise_from), self.max
 
 
@@ -144,7 +146,7 @@ API = [
     Api(  16, "ListGroups",               0,  5,    3,    CLIENT,   ANY,        ON_BROKER),
     Api(  17, "SaslHandshake",            0,  1, NEVER,   CLIENT,   ANY,        ON_BOTH),
     Api(  18, "ApiVersions",              0,  4,    3,    CLIENT,   ANY,        ON_BOTH,
-          note="the response header stays v0, and an unknown version is answered in v0 (KIP-511)"),
+          note="the response header is always v0; the response to an unknown version is v0 (KIP-511)"),
     Api(  19, "CreateTopics",             2,  7,    5,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS,
           error_rows="topics", strict_from=6),
     Api(  20, "DeleteTopics",             1,  6,    4,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS,
@@ -235,11 +237,10 @@ API = [
 DECLARED = [
     Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
 ]
-"""Rows whose messages are declared but that have no handler yet: they are neither dispatched nor advertised. A row
-moves up when it gets its handler."""
+"""APIs with declared messages but without a handler. They are neither dispatched nor advertised."""
 # fmt: on
 
 by_key = {api.key: api for api in API}
 by_name = {api.name: api for api in (*API, *DECLARED)}
 PRODUCE, FETCH, API_VERSIONS = by_name["Produce"], by_name["Fetch"], by_name["ApiVersions"]
-"""The rows that get special treatment between frame and reply."""
+"""The rows that are processed in a special way between the frame and the response."""

@@ -3,8 +3,8 @@
 from kpybroker.wire.codec.primitives import ZERO_UUID
 
 MIGRATING = ZERO_UUID
-"""Unknown, in a cluster that was migrated from ZooKeeper."""
+"""The directory is unknown, in a cluster that was migrated from ZooKeeper."""
 UNASSIGNED = (1).to_bytes(16)
-"""Not assigned yet: the broker has several directories, and will report it."""
+"""The directory is not assigned yet: the broker has several directories, and will report the one that it chooses."""
 LOST = (2).to_bytes(16)
-"""In a directory that the broker no longer has."""
+"""The replica was in a directory that the broker no longer has."""

@@ -1,7 +1,7 @@
-"""The part of a frame before the message: its size and the request or response header.
+"""Parses and encodes the part of a frame before the message: the size, and the request or response header.
 
-Request header v1 ends with the client id, v2 (flexible versions) adds tagged fields. Response header v0 is the
-correlation id, v1 adds tagged fields. ApiVersions is always answered with v0, since the client does not know the
+Request header v1 ends with the client id; v2 (flexible versions) adds tagged fields. Response header v0 is the
+correlation id; v1 adds tagged fields. The response to ApiVersions always has v0, since the client does not know the
 broker's versions yet (KIP-511). Source: the Kafka protocol guide, "Request/Response Headers".
 """
 
@@ -23,7 +23,7 @@ _CORRELATION = Struct(">i")
 
 
 class RequestHeader(NamedTuple):
-    """The API and version of a request, its client and its correlation id."""
+    """The API key and version of a request, its client id and its correlation id."""
 
     api_key: int
     api_version: int
@@ -32,17 +32,17 @@ class RequestHeader(NamedTuple):
 
 
 def skip_tags(data: Any, pos: int) -> int:
-    """The position after the tagged fields at pos; headers have no known ones. Raises MalformedFrame."""
+    """The position after the tagged fields at `pos`. Headers have no known tagged fields. Raises MalformedFrame."""
     try:
         return skip_tagged(data, pos) if data[pos] else pos + 1
     except IndexError:
-        refuse("cut off in its header")
+        refuse("the frame ends inside its header")
 
 
 def parse_request_header(view: Any) -> tuple[RequestHeader, int]:
     """The header of a request frame (without its size) and the position of the message. Raises MalformedFrame.
 
-    The header of an unknown api key is parsed too; its tagged fields are not skipped.
+    For an unknown API key, the header is parsed as well, but its tagged fields are not skipped.
     """
     try:
         key, version, correlation_id, client_bytes = _REQUEST.unpack_from(view)
@@ -52,7 +52,7 @@ def parse_request_header(view: Any) -> tuple[RequestHeader, int]:
             pos += client_bytes
             client_id = str(view[_REQUEST.size : pos], "utf-8")
             if pos > len(view):
-                refuse("a client id longer than its frame")
+                refuse("the client id is longer than the frame")
     except (error, UnicodeDecodeError) as reason:
         raise MalformedFrame(f"request header: {reason}") from None
     api = by_key.get(key)
@@ -70,9 +70,9 @@ def parse_response_header(view: Any, api: Api, version: int) -> tuple[int, int]:
 
 
 def encode_response(correlation_id: int, api: Api, version: int, response: Any) -> list[bytes | memoryview]:
-    """The buffers of a whole response frame, size included. Large records are not copied.
+    """The buffers of a whole response frame, including its size. Large records are not copied.
 
-    ValueError: the response cannot be encoded, a bug of its handler; the text names the field.
+    Raises ValueError, with the name of the field, if the response cannot be encoded because of a bug in its handler.
     """
     pieces, large = pieces_of(response, version)
     flexible = version >= api.flexible and api is not API_VERSIONS
@@ -101,7 +101,7 @@ def request_head(correlation_id: int, api: Api, version: int, client_id: str | N
 def encode_request(
     correlation_id: int, api: Api, version: int, request: Any, client_id: str | None = None
 ) -> list[bytes | memoryview]:
-    """The buffers of a whole request frame, size included. ValueError as with `encode_response`."""
+    """The buffers of a whole request frame, including its size. Raises ValueError as `encode_response` does."""
     client = b"" if client_id is None else client_id.encode()
     client_bytes = -1 if client_id is None else len(client)
     pieces, large = pieces_of(request, version)

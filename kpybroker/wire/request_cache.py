@@ -1,9 +1,9 @@
-"""Caches the parsed requests of one connection: clients repeat their requests, with other records or another offset.
+"""Caches the parsed requests of one connection, because clients repeat requests with other records or another offset.
 
-A frame with the same bytes as an earlier one, except for known fields, is not parsed again: the earlier request is
-returned with these fields changed. This is safe because a request has been processed before the next one of the
-connection is parsed, or its handler only reads fields that do not change. The records are taken out of a cached
-request; otherwise they would keep its receive buffer.
+If a frame has the same bytes as an earlier one, except for certain fields, it is not parsed again: the earlier request
+is returned with new values for these fields. This is safe for two reasons: a request has been processed before the next
+request of the connection is parsed, or its handler reads only fields that do not change. The records are removed from a
+cached request, because they would keep its receive buffer in memory.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from kpybroker.wire.codec.primitives import read_uvarint, write_uvarint
 from kpybroker.wire.response_templates import MARK, MARK_BYTES, SHORT_MARK, SHORT_MARK_BYTES
 
 LEARNT_BYTES = 512
-"""The longest request that is cached; longer ones are parsed each time."""
+"""The longest request that is cached. Longer requests are parsed each time."""
 KNOWN_LIMIT = 32
-"""The most cached requests of a connection: a producer sends to this many partitions in turn."""
+"""The most cached requests of a connection, for a producer that sends to this many partitions in turn."""
 CHANCES = 16
-"""How often a connection's Fetch is cached: if its form changes each time, caching is not worthwhile."""
+"""The number of times that a connection's Fetch is cached. If its form changes each time, the cache does not help."""
 _NO_TAGS = b"\0\0\0"
 """The bytes after the records: the empty tagged fields of the partition, the topic and the request."""
 
 
 class RepeatingProduce:
-    """Parses like the lowered parser. If the bytes before the length of the only records field are the same, and no
-    tagged fields follow it, the fields are the same."""
+    """Parses Produce requests as the generated parser does. The fields are the same as before if the bytes before the
+    length of the only records field are the same and no tagged fields follow it."""
 
     __slots__ = ("_known", "_parse", "_records_at")
 
@@ -38,13 +38,13 @@ class RepeatingProduce:
         self._records_at = 0
         """The position of the records' length in the last parsed request."""
         self._known: dict[bytes, tuple[Any, Any]] = {}
-        """Requests and their partition data, by the bytes from the header to the records' length."""
+        """The requests and their partition data, by the bytes from the header to the records' length."""
 
     def __call__(self, frame: memoryview, at: int) -> Any:
         records_at = self._records_at
         known = self._known.get(frame[at:records_at].tobytes())
         if known is not None and frame[-3:] == _NO_TAGS:
-            low, high = frame[records_at], frame[records_at + 1]  # the end is three bytes, so there are two
+            low, high = frame[records_at], frame[records_at + 1]  # END has three bytes, so there are at least two
             if low > 127 >= high:
                 length, records_at = low & 127 | high << 7, records_at + 2
             else:
@@ -78,8 +78,8 @@ class RepeatingProduce:
 
 
 class RepeatingFetch:
-    """Parses like the lowered parser. In a Fetch of one partition, the session's epoch and the offset change; they are
-    at fixed positions."""
+    """Parses Fetch requests as the generated parser does. In a Fetch of one partition, only the session epoch and the
+    offset change, and both are at fixed positions."""
 
     __slots__ = ("_chances", "_parse", "_partition", "_request", "_same", "_size", "_unpack", "_version")
 
@@ -120,7 +120,7 @@ class RepeatingFetch:
         between, _, after = rest.partition(MARK_BYTES)
         layout = Struct(f">{len(before)}si{len(between)}sq{len(after)}s")
         found = layout.pack(before, session_epoch, between, fetch_offset, after)
-        # not if a tagged field is unknown, bytes follow the message, or a mark occurs twice
+        # not cached if a tagged field is unknown, bytes follow the message, or a mark occurs twice
         if frame[at:] == found and body.count(SHORT_MARK_BYTES) == 2:
             self._size, self._unpack, self._same = len(frame), layout.unpack_from, (before, between, after)
             self._request, self._partition = request, partition

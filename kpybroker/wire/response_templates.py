@@ -1,7 +1,8 @@
-"""Templates of responses that differ in a few numbers only: built once, then filled in.
+"""Templates for responses that differ only in a few numbers. A template is built once, and then the numbers are filled
+in.
 
-A template is made by building a response with marks in place of these numbers, so it cannot differ from what the
-builder makes.
+A template is the output of the builder for a response with marks in place of these numbers. So the result is always the
+same as the output of the builder.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kpybroker.wire.codec.primitives import write_uvarint
 from kpybroker.wire.rpc import fetch, produce
 
 MARK = 0xF7A5_C3E1_9B8D_F6D4 - (1 << 64)
-"""Not valid UTF-8, so no name contains it. Whether a topic id contains it is checked."""
+"""The mark is not valid UTF-8, so no name contains it. `fetch_form` checks whether a topic id contains it."""
 SHORT_MARK = MARK >> 32
 MARK_BYTES = Struct(">q").pack(MARK)
 SHORT_MARK_BYTES = Struct(">i").pack(SHORT_MARK)
@@ -28,7 +29,7 @@ _NO_RECORDS = b"\1\0\0\0"
 
 
 class ProduceForm(NamedTuple):
-    """A Produce response for one partition, without correlation id and base offset."""
+    """The template of a Produce response for one partition, without the correlation id and the base offset."""
 
     pack: Callable[[int, int, bytes, int, bytes], bytes]
     size_bytes: int
@@ -37,7 +38,7 @@ class ProduceForm(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """A Produce response: a template and its base offset."""
+    """A Produce response: a template and the base offset."""
 
     form: ProduceForm
     base_offset: int
@@ -49,17 +50,18 @@ class Acknowledged(NamedTuple):
 
 
 def produce_form(acknowledgement: produce.Response, version: int) -> ProduceForm:
-    """`acknowledgement` is the response for one partition, with MARK as its base offset."""
+    """Create the template. `acknowledgement` is a response for one partition, with MARK as its base offset."""
     before, mark, after = build(acknowledgement, version).partition(MARK_BYTES)
     assert mark, "an acknowledgement has a base offset"
     if version >= PRODUCE.flexible:
-        before = b"\0" + before  # the header's tagged fields
+        before = b"\0" + before  # the tagged fields of the header
     pack = Struct(f">ii{len(before)}sq{len(after)}s").pack
     return ProduceForm(pack, 4 + len(before) + 8 + len(after), before, after)
 
 
 class FetchForm(NamedTuple):
-    """A Fetch response for one partition, without correlation id, session id, three offsets and the records."""
+    """The template of a Fetch response for one partition, without correlation id, session id, three offsets and the
+    records."""
 
     pack: Callable[[int, int, bytes, int, bytes, int, int, int, bytes], bytes]
     size_bytes: int
@@ -69,7 +71,7 @@ class FetchForm(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A Fetch response: a template and its values."""
+    """A Fetch response: a template and the values to fill in."""
 
     form: FetchForm
     session_id: int
@@ -79,7 +81,7 @@ class Fetched(NamedTuple):
     records: Buffer
 
     def buffers(self, correlation_id: int) -> tuple[Buffer, ...]:
-        """The whole frame; large records are not copied."""
+        """The whole frame. Large records are not copied."""
         (pack, size_bytes, before, between, after), session_id, high_watermark, last_stable, start, records = self
         length = write_uvarint(len(records) + 1)
         size_bytes += len(length) + len(records)
@@ -90,7 +92,8 @@ class Fetched(NamedTuple):
 
 
 def fetch_form(topic: str, topic_id: bytes, index: int, version: int, *, committed: bool) -> FetchForm | None:
-    """The form; None if the marks cannot be distinguished from other bytes, or the version is not flexible."""
+    """Create the template; None if the marks cannot be distinguished from other bytes, or if the version is not
+    flexible."""
     if version < FETCH.flexible:
         return None
     row = fetch.PartitionData(
@@ -114,7 +117,8 @@ def fetch_form(topic: str, topic_id: bytes, index: int, version: int, *, committ
 
 
 class FetchedMany(NamedTuple):
-    """A Fetch response of many rows, encoded except for the correlation id; large records are separate buffers."""
+    """A Fetch response of many rows, which is encoded except for the correlation id. Large records are separate
+    buffers."""
 
     session_id: int
     body: list[Buffer]

@@ -389,7 +389,7 @@ def other_identity(node: Node) -> None:
             rewrite(f"{METADATA_DIRECTORY}/quorum-state", '"data_version":1', '"data_version":7'),
             ["quorum-state", "data_version 7"],
         ),
-        (lambda node: shutil.rmtree(node.path), ["neither a snapshot", "nor a log", "restore"]),
+        (lambda node: shutil.rmtree(node.path), ["neither a log", "nor the snapshot", "restore"]),
         (other_identity, ["1-_SxAiFjWQ3qCp-YBk6xYKQ", "no node could ever lead"]),
     ],
     ids=["garbled", "newer", "gone", "another voter"],
@@ -410,7 +410,9 @@ def test_a_newer_metadata_version_is_refused(node: Node) -> None:
         quorum.append([Stored(None, None, message=newer)])
 
     node(play)
-    with pytest.raises(ConfigError, match=r"metadata\.version 31, but this kpybroker supports versions up to 30"):
+    with pytest.raises(
+        ConfigError, match=r"metadata\.version 31, but this version of kpybroker supports versions up to 30"
+    ):
         node.image()
 
 

@@ -141,7 +141,7 @@ def test_an_unclean_leader_makes_the_others_truncate(caplog: pytest.LogCaptureFi
 
     play(scene, 6, voters=APART)
     assert [line for line in caplog.messages if " is truncated from " in line] == [
-        "t-0 is truncated from 3 to 1: its leader has another history"
+        "t-0 is truncated from 3 to 1, because it diverges from the log of its leader"
     ]
 
 

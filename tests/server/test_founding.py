@@ -27,7 +27,7 @@ def test_no_second_cluster_is_formed_beside_the_first(tmp_path: Path) -> None:
         await lost_founder(quorum)
         await quorum.leader()
         cluster_id = re.escape(quorum.nodes[2].broker.storage.cluster_id)
-        told = rf"has one already \(epoch \d+.*initial.controllers=none and kpybroker.cluster.id={cluster_id},"
+        told = rf"belongs to a cluster already \(epoch \d+.*controllers=none and kpybroker.cluster.id={cluster_id},"
         with pytest.raises(ConfigError, match=told):
             await quorum.start(1)
         assert not list(quorum.root.glob("1/*")), "nothing was formatted"
@@ -56,7 +56,7 @@ def test_a_second_cluster_stops_when_the_first_is_back(tmp_path: Path) -> None:
         assert mistaken.broker.quorum.voters.ids == (1,)
         await quorum.start(2, 3)
         why = await asyncio.wait_for(mistaken.failed, PATIENCE_S)
-        assert "in one of the same id" in why
+        assert "in another cluster with the same id" in why
         assert "initial.controllers=none" in why
 
     run_quorum(tmp_path, play)

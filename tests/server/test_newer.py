@@ -79,7 +79,10 @@ def test_unserved_features_are_named_with_the_command_that_lowers_them(data: Pat
     append(data, frame_record(OTHER))
     append(data, frame_record(STREAMS))
     said = refusal(data)
-    assert "other.version is at level 1, and 0 is served; streams.version is at level 1, and 0 is served" in said
+    assert (
+        "other.version is at level 1, but only 0 is supported; streams.version is at level 1, but only 0 is supported"
+        in said
+    )
     assert (
         "run `kafka-features.sh --bootstrap-server HOST:PORT downgrade --feature other.version=0 "
         "--feature streams.version=0`" in said
@@ -93,13 +96,16 @@ def test_unserved_features_are_named_with_the_command_that_lowers_them(data: Pat
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        (FeatureLevelRecord(name="metadata.version", feature_level=31), "metadata.version is at level 31, and 30 is"),
+        (
+            FeatureLevelRecord(name="metadata.version", feature_level=31),
+            "metadata.version is at level 31, but only 30 is",
+        ),
         (FeatureLevelRecord(name="metadata.version", feature_level=28), "upgrade --release-version 4.3"),
         (
             FeatureLevelRecord(name="group.version", feature_level=2),
-            "group.version is at level 2, and 0 to 1 is served",
+            "group.version is at level 2, but only 0 to 1 is supported",
         ),
-        (FeatureLevelRecord(name="new.version", feature_level=1), "new.version is at level 1, and 0 is served"),
+        (FeatureLevelRecord(name="new.version", feature_level=1), "new.version is at level 1, but only 0 is supported"),
     ],
 )
 def test_a_level_above_the_supported_ones(record: FeatureLevelRecord, said: str, data: Path) -> None:
@@ -109,12 +115,12 @@ def test_a_level_above_the_supported_ones(record: FeatureLevelRecord, said: str,
 
 def test_a_record_of_an_unknown_kind(data: Path) -> None:
     log = append(data, UNKNOWN)
-    assert f"{log} has a metadata record of kind 250, version 0, at offset {end_of(log) - 1}" in refusal(data)
+    assert f"{log} has a metadata record of type 250, version 0, at offset {end_of(log) - 1}" in refusal(data)
 
 
 def test_a_later_version_of_the_quorum(data: Path) -> None:
     append(data, None, control_record(KRAFT_VERSION, KRaftVersionRecord(kraft_version=2)))
-    assert "kraft.version is at level 2, and 0 to 1 is served; use a newer kpybroker" in refusal(data)
+    assert "kraft.version is at level 2, but only 0 to 1 is supported; use a newer kpybroker" in refusal(data)
 
 
 def test_a_snapshot_is_checked_too(data: Path) -> None:

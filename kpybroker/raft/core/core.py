@@ -1,8 +1,8 @@
-"""Raft as a function (KIP-595, KIP-996): what a node of the quorum does next, without clock, disk or network.
+"""Raft as a pure function (KIP-595, KIP-996), which uses no clock, disk or network.
 
-`step(state, event, now_ms, chance)` returns the next state and the effects, which the driver carries out in their
-order: Persist comes first. `leading` has the leader's part, `divergence` the comparison of two logs. The voters are the
-latest ones in the node's log (KIP-853): the driver reports a change of them before any other event.
+`step(state, event, now_ms, chance)` returns the node's next state and a list of effects. The driver executes the
+effects in order, beginning with Persist. `leading` contains the leader's part, and `divergence` compares two logs. The
+voters are the latest ones in the node's log (KIP-853); the driver reports a change of voters before any other event.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from kpybroker.raft.core.state import (
 
 
 def step(state: State, event: Event, now_ms: int, chance: Random) -> Stepped:
-    """The next state and the effects. Never fails: an event that does not apply changes nothing.
+    """Return the next state and the effects. This never fails: an event that does not apply changes nothing.
 
     `now_ms` is only compared with deadlines set here; `chance` spreads the deadlines of rival candidates.
     """
@@ -63,15 +63,17 @@ def step(state: State, event: Event, now_ms: int, chance: Random) -> Stepped:
 
 
 def _start(state: State, event: Start, now_ms: int, chance: Random) -> Stepped:
-    """Resume from disk. A former leader does not continue to lead: it may have acknowledged records that its disk does
-    not have."""
+    """Resume with the state that was read from disk. A node that was the leader before does not continue to lead,
+    because it may have acknowledged records that its disk does not have."""
     if state.leader_id != NOBODY:
         return _follow(state, state.epoch, state.leader_id, now_ms, chance)
     if not state.may_stand:
         return state, []
     if not state.others_needed:
         return _stand(state, now_ms, chance)
-    wait_ms = chance.randrange(state.timing.spread_ms)  # no election timeout, so pre-votes disturb no other node
+    wait_ms = chance.randrange(
+        state.timing.spread_ms
+    )  # shorter than an election timeout: pre-votes disturb no other node
     return state._replace(role=Role.UNATTACHED, deadline_ms=now_ms + wait_ms), []
 
 
@@ -80,8 +82,8 @@ def _tick(state: State, event: TimerTick, now_ms: int, chance: Random) -> Steppe
         if state.is_leader:
             return check_quorum(state, now_ms, chance)
         if not state.may_stand:
-            # No Persist: the epoch and the vote are on disk, and after a restart this node may follow the same leader
-            # again. The disk itself may hang, and this node must continue in the meantime.
+            # No Persist is needed: the epoch and the vote are on disk, and after a restart this node may follow the
+            # same leader again. Also, the disk may hang, and this node must continue in the meantime.
             return _attach(state, state.epoch, now_ms, chance)[0], []
         if state.role is Role.PROSPECTIVE:
             return _give_up(state, now_ms, chance)
@@ -101,7 +103,8 @@ def _fetch_deadline_ms(state: State, now_ms: int, chance: Random) -> int:
 
 
 def _wonder(state: State, now_ms: int, chance: Random) -> Stepped:
-    """Start a pre-vote: find out whether an election could be won, before a new epoch disturbs the others."""
+    """Start a pre-vote, which shows whether this node could win an election, before a new epoch disturbs the other
+    nodes."""
     if not state.others_needed:
         return _stand(state, now_ms, chance)
     asking = state._replace(
@@ -115,8 +118,8 @@ def _wonder(state: State, now_ms: int, chance: Random) -> Stepped:
 
 
 def _stand(state: State, now_ms: int, chance: Random) -> Stepped:
-    """Start an election in a new epoch, unless the epochs are used up. If this node's own vote is a majority, lead at
-    once."""
+    """Start an election in a new epoch, unless this is the last possible epoch. If this node's own vote is a majority,
+    it becomes the leader at once."""
     if state.epoch >= EPOCH_MAX:
         return _give_up(state, now_ms, chance)
     epoch = state.epoch + 1
@@ -129,13 +132,13 @@ def _stand(state: State, now_ms: int, chance: Random) -> Stepped:
         retry_at_ms=now_ms + state.timing.retry_ms,
     )
     if not state.others_needed:
-        return lead(candidate, now_ms)  # the vote and the election's result are one write
+        return lead(candidate, now_ms)  # one write persists both the vote and the result of the election
     return candidate, [Persist(candidate.voted), *_asks(candidate)]
 
 
 def _asks(state: State) -> list[Effect]:
-    """Ask the voters that have not answered, and in a pre-vote also those that refused: they may have lost the leader
-    since."""
+    """Send Vote to the voters that have not responded. In a pre-vote, send it also to voters that refused: they may
+    have lost the leader since then."""
     is_pre_vote = state.role is Role.PROSPECTIVE
     return [
         AskVote(voter, state.epoch, state.tail, is_pre_vote)
@@ -145,7 +148,7 @@ def _asks(state: State) -> list[Effect]:
 
 
 def _give_up(state: State, now_ms: int, chance: Random) -> Stepped:
-    """The pre-vote or election was lost: follow the epoch's leader again, or wait for the next election."""
+    """End a pre-vote or election that was lost: follow the epoch's leader again, or wait for the next election."""
     if state.leader_id != NOBODY:
         return _follow(state, state.epoch, state.leader_id, now_ms, chance)
     backoff_ms = 1 + chance.randrange(max(state.timing.election_backoff_max_ms, 1))
@@ -177,7 +180,8 @@ def _vote_asked(state: State, event: VoteAsked, now_ms: int, chance: Random) -> 
 
 
 def _is_voted_for(voted: Voted, event: VoteAsked) -> bool:
-    """Whether this node's vote went to this candidate. The same id with another directory is another candidate."""
+    """Whether this node has voted for this candidate. A candidate with the same id and another directory is a different
+    one."""
     return voted.voted_id == event.candidate and voted.voted_directory in (b"", event.directory)
 
 
@@ -203,7 +207,7 @@ def _vote_told(state: State, event: VoteTold, now_ms: int, chance: Random) -> St
 
 
 def _attach(state: State, epoch: int, now_ms: int, chance: Random) -> Stepped:
-    """Enter an epoch without a known leader; keep a vote in it."""
+    """Enter an epoch without a known leader. A vote that was cast in this epoch is kept."""
     voted = _vote_kept(state, epoch)
     waiting = state.out_of_office()._replace(
         voted=voted,
@@ -214,7 +218,7 @@ def _attach(state: State, epoch: int, now_ms: int, chance: Random) -> Stepped:
 
 
 def _vote_kept(state: State, epoch: int) -> Voted:
-    """The vote in an epoch, without its leader; empty for a new epoch."""
+    """The vote that was cast in an epoch, without the leader; empty for a new epoch."""
     return state.voted._replace(leader_id=NOBODY) if epoch == state.epoch else Voted(epoch)
 
 
@@ -232,7 +236,7 @@ def _follow(state: State, epoch: int, leader_id: int, now_ms: int, chance: Rando
 
 
 def _leader_told(state: State, event: LeaderTold, now_ms: int, chance: Random) -> Stepped:
-    """Accept a later epoch, or the leader of this epoch if none is known yet."""
+    """Adopt a later epoch, or the leader of the current epoch if it was not known yet."""
     if event.epoch < state.epoch:
         return state, []
     if event.leader_id in (NOBODY, state.node_id):
@@ -254,8 +258,8 @@ def _followed(state: State, event: Followed, now_ms: int, chance: Random) -> Ste
     following = state._replace(has_fetched=True, deadline_ms=_fetch_deadline_ms(state, now_ms, chance))
     effects: list[Effect] = []
     if state.is_new and state.tail.epoch == state.epoch and 0 < event.high_watermark <= state.tail.end:
-        # This voter has every record from before the leader's epoch, and every record of the epoch that it may have
-        # helped to commit before its disk was lost.
+        # This voter has every record from before the leader's epoch. It also has every record of the epoch that it may
+        # have helped to commit before it lost its disk.
         following, effects = following._replace(is_new=False), [CaughtUp()]
     committed = min(event.high_watermark, state.tail.end)
     if committed <= state.high_watermark:
@@ -264,7 +268,8 @@ def _followed(state: State, event: Followed, now_ms: int, chance: Random) -> Ste
 
 
 def _leader_gone(state: State, event: LeaderGone, now_ms: int, chance: Random) -> Stepped:
-    """The leader's process has ended: do not wait for the fetch timeout, which is meant for a silent leader."""
+    """Start an election soon, because the leader's process has ended. The fetch timeout is for a leader that does not
+    respond."""
     if state.role is not Role.FOLLOWER or (event.epoch, event.leader_id) != (state.epoch, state.leader_id):
         return state, []
     soon_ms = now_ms + chance.randrange(state.timing.spread_ms)
@@ -272,7 +277,8 @@ def _leader_gone(state: State, event: LeaderGone, now_ms: int, chance: Random) -
 
 
 def _end_asked(state: State, event: EndAsked, now_ms: int, chance: Random) -> Stepped:
-    """The leader resigned: the first successor starts an election at once, the others one by one later."""
+    """Start an election, because the leader resigned. The first successor starts it at once, the other voters one after
+    another."""
     effects: list[Effect] = []
     if event.epoch > state.epoch:
         state, effects = _follow(state, event.epoch, event.leader_id, now_ms, chance)
@@ -294,7 +300,7 @@ def _hurry(state: State, at_ms: int) -> State:
 
 
 def _voters_changed(state: State, event: VotersChanged, now_ms: int, chance: Random) -> Stepped:
-    """The log has new voters, which take effect now, committed or not."""
+    """Adopt the new voters in the log. They take effect now, even if they are not committed."""
     if state.is_leader:
         return lead_others(state, event, now_ms, chance)
     answers = {voter: granted for voter, granted in state.answers.items() if voter in event.voters}

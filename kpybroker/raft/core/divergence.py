@@ -1,4 +1,5 @@
-"""Where two metadata logs diverge, by their leader epochs (KIP-595, "Fetch"; with snapshots, KIP-630).
+"""Finds the offset at which two metadata logs diverge, by their leader epochs (KIP-595, "Fetch"; KIP-630 for
+snapshots).
 
 `epochs` are (epoch, first offset) pairs, both ascending, as in `leader-epoch-checkpoint`.
 """
@@ -19,20 +20,20 @@ class Agrees(NamedTuple):
 
 
 class Diverges(NamedTuple):
-    """The logs diverge. `epoch` is the leader's largest epoch that is not above the follower's last one, `end` its end
-    offset."""
+    """The logs diverge. `epoch` is the largest epoch in the leader's log that is not above the follower's last epoch,
+    and `end` is the end offset of that epoch."""
 
     epoch: int
     end: int
 
 
 class NeedsSnapshot(NamedTuple):
-    """The leader's log starts after the follower's ends, or too late to tell whether they agree."""
+    """The leader's log starts after the end of the follower's log, or too late to determine whether the two agree."""
 
 
 def end_of_epoch(epochs: Epochs, epoch: int, end: int) -> Tail:
-    """The largest epoch at or below `epoch`, and its end, in a log that ends at `end`. An epoch below all known epochs
-    ends where the first of them starts.
+    """The largest epoch at or below `epoch` in a log that ends at `end`, and the end offset of that epoch. An epoch
+    below all known epochs ends at the start of the first known one.
     """
     above = bisect_right(epochs, epoch, key=lambda entry: entry[0])
     ended = epochs[above][1] if above < len(epochs) else end
@@ -44,7 +45,7 @@ def compare(
 ) -> Agrees | Diverges | NeedsSnapshot:
     """Compare the leader's log, from `start` to `end`, with a follower's log that ends with `fetched`.
 
-    The end of `oldest_snapshot` is `start`, unless that is 0.
+    `oldest_snapshot` ends at `start`, unless `start` is 0.
     """
     if start == 0 and fetched.end == 0:
         return Agrees()
@@ -62,6 +63,6 @@ def compare(
 
 
 def truncation(epochs: Epochs, end: int, told: Diverges) -> int:
-    """The offset to truncate a follower's log to: below it, the log may agree with the leader's."""
+    """The offset to which a follower truncates its log. Below this offset, the log may agree with the leader's log."""
     ours = end_of_epoch(epochs, told.epoch, end)
     return min(ours.end, told.end) if ours.epoch == told.epoch else ours.end

@@ -1,6 +1,8 @@
-"""The leader's part of Raft's function: announce itself, count fetches, check the quorum, resign (KIP-595, KIP-853).
+"""The leader's part of Raft: announces the leader, processes fetches, checks the quorum, and resigns (KIP-595,
+KIP-853).
 
-Followers pull: the offset of a voter's Fetch is the end of its log on disk. The high watermark is what a majority has.
+The offset of a voter's Fetch is the end of its log on disk. A majority of the voters has all records below the high
+watermark.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ Stepped = tuple[State, list[Effect]]
 
 
 def random_timeout_ms(state: State, now_ms: int, chance: Random) -> int:
-    """When to start an election, if no other node has."""
+    """The time at which this node starts an election, if no other node has started one."""
     timeout_ms = state.timing.election_timeout_ms
     return now_ms + timeout_ms + chance.randrange(max(timeout_ms, 1))
 
 
 def lead(state: State, now_ms: int) -> Stepped:
-    """A candidate has the votes of a majority: become the leader."""
+    """Become the leader, as a candidate with the votes of a majority."""
     voted = Voted(state.epoch, state.node_id, NOBODY)
     granting = tuple(voter for voter in state.voters if state.answers.get(voter))
     leader = state.out_of_office()._replace(
@@ -54,8 +56,8 @@ def lead(state: State, now_ms: int) -> Stepped:
 
 
 def lead_others(state: State, event: VotersChanged, now_ms: int, chance: Random) -> Stepped:
-    """Lead with other voters; those that stay keep their progress. A leader that is not a voter continues to lead for
-    now."""
+    """Continue to lead with a new set of voters. The progress of voters that are in both sets is kept. A leader that is
+    no longer a voter continues to lead for now."""
     assert state.synced is not None
     assert state.fetched_ms is not None
     changed = state._replace(
@@ -73,7 +75,8 @@ def lead_others(state: State, event: VotersChanged, now_ms: int, chance: Random)
 
 
 def announce(state: State, now_ms: int) -> Stepped:
-    """Send BeginQuorumEpoch to voters that do not fetch; often at first, when some may still hold an election."""
+    """Send BeginQuorumEpoch to voters that do not fetch. It is sent more often at first, while some voters may still be
+    in an election."""
     assert state.fetched_ms is not None
     if not state.others:
         return state._replace(retry_at_ms=None), []
@@ -87,7 +90,7 @@ def announce(state: State, now_ms: int) -> Stepped:
 
 
 def check_quorum(state: State, now_ms: int, chance: Random) -> Stepped:
-    """Resign if no majority fetches: the other voters have elected another leader, or are about to."""
+    """Resign if no majority fetches, because the other voters have elected another leader or are about to do so."""
     assert state.fetched_ms is not None
     since_ms = now_ms - state.timing.check_quorum_ms
     heard = sorted((state.fetched_ms.get(voter, state.led_since_ms) for voter in state.others), reverse=True)
@@ -98,7 +101,7 @@ def check_quorum(state: State, now_ms: int, chance: Random) -> Stepped:
 
 
 def resign(state: State, event: Resign, now_ms: int, chance: Random) -> Stepped:
-    """Stop leading, and name the preferred successors, the voter with the longest log first."""
+    """Stop leading, and send the preferred successors to the other voters, the voter with the longest log first."""
     if state.synced is None:
         return state, []
     reached = state.synced
@@ -108,12 +111,13 @@ def resign(state: State, event: Resign, now_ms: int, chance: Random) -> Stepped:
 
 
 def synced(state: State, event: Synced, now_ms: int, chance: Random) -> Stepped:
-    """More of the log is on this node's disk."""
+    """Note that more of the log is on this node's disk."""
     return _count(state, state.node_id, event.end, now_ms, chance)
 
 
 def fetched(state: State, event: ReplicaFetched, now_ms: int, chance: Random) -> Stepped:
-    """A voter has every record below its fetch offset on disk. It may have lost later records that it once had."""
+    """Note that a voter has every record below its fetch offset on disk. The offset may be lower than before, if the
+    voter has lost records."""
     if state.fetched_ms is None or event.replica not in state.voters or event.replica == state.node_id:
         return state, []
     assert state.synced is not None
@@ -130,7 +134,8 @@ def _count(state: State, voter: int, end: int, now_ms: int, chance: Random) -> S
 
 
 def _settle(state: State, now_ms: int, chance: Random) -> Stepped:
-    """Raise the high watermark to what a majority has on disk, if that includes a record of the leader's epoch.
+    """Raise the high watermark to the end of the records that a majority has on disk, if these include a record of the
+    leader's epoch.
 
     A leader that was removed from the voters resigns once its removal has committed.
     """

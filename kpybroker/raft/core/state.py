@@ -1,4 +1,4 @@
-"""The types of Raft's function: a node's state, the events that it reacts to, and their effects (KIP-595, KIP-996)."""
+"""The types of the Raft function in `core`: a node's state, the events, and their effects (KIP-595, KIP-996)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 
 NOBODY: Final = -1
 EPOCH_MAX: Final = 2**31 - 1
-"""Epochs are int32: after this one, no election is possible."""
+"""The largest int32, and so the last possible epoch: after it, no election is possible."""
 
 LATE_MS: Final = 100
-"""If a timer fires at least this late, the node was suspended."""
+"""A timer that fires at least this late shows that the node was suspended."""
 READING_MS: Final = 10
-"""For how long a node that was suspended reads what other nodes have sent, before it considers them silent."""
+"""The time that a suspended node takes to read data from other nodes before it treats them as silent."""
 
 
 class Voted(NamedTuple):
@@ -27,15 +27,15 @@ class Voted(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """Where a log ends, and the epoch of its last record (0 for an empty log). The log with the greater tail is more
-    complete."""
+    """The epoch of a log's last record (0 for an empty log), and the end offset of the log. A log with a greater tail
+    is more complete."""
 
     epoch: int = 0
     end: int = 0
 
 
 class Timeouts(NamedTuple):
-    """Kafka's controller.quorum.* settings of the same names."""
+    """The timeouts, from Kafka's controller.quorum.* settings with the same names."""
 
     election_timeout_ms: int = 1000
     election_backoff_max_ms: int = 1000
@@ -43,32 +43,32 @@ class Timeouts(NamedTuple):
 
     @property
     def check_quorum_ms(self) -> int:
-        """How long a leader stays leader without fetches from a majority (Kafka's factor)."""
+        """The time after which a leader without fetches from a majority resigns (with Kafka's factor)."""
         return self.fetch_timeout_ms * 3 // 2
 
     @property
     def retry_ms(self) -> int:
-        """How long to wait before an unanswered election request is sent again."""
+        """The time after which an election request without a response is sent again."""
         return max(self.election_timeout_ms // 5, 1)
 
     @property
     def begin_ms(self) -> int:
-        """How often a leader sends BeginQuorumEpoch to voters that do not fetch."""
+        """The interval at which a leader sends BeginQuorumEpoch to voters that do not fetch."""
         return max(self.fetch_timeout_ms // 2, 1)
 
     @property
     def spread_ms(self) -> int:
-        """The interval over which nodes that lose their leader at once spread their elections."""
+        """The interval over which nodes that lose their leader at the same time spread their elections."""
         return max(self.election_timeout_ms // 10, 1)
 
 
 class Role(Enum):
     """The role of a node in its epoch. Observers are UNATTACHED or FOLLOWER."""
 
-    UNATTACHED = "knows no leader, may have voted"
+    UNATTACHED = "has no known leader, may have voted"
     FOLLOWER = "fetches from a leader"
-    PROSPECTIVE = "asks whether it would be elected (pre-vote)"
-    CANDIDATE = "asks for votes"
+    PROSPECTIVE = "sends pre-votes to learn whether it would be elected"
+    CANDIDATE = "requests votes"
     LEADER = "leads"
     RESIGNED = "led this epoch and has resigned"
 
@@ -78,37 +78,40 @@ class State(NamedTuple):
 
     node_id: int
     voters: tuple[int, ...]
-    """The latest voters in the node's log, committed or not; for kraft.version 0, those of the settings."""
+    """The latest voters in the node's log, committed or not; for kraft.version 0, the voters in the settings."""
     voted: Voted = Voted()
     tail: Tail = Tail()
-    """The tail of the node's own log, including what is not on disk yet; the driver updates it before each step."""
+    """The tail of the node's own log, including records that are not on disk yet. The driver updates it before each
+    step."""
     timing: Timeouts = Timeouts()
     role: Role = Role.UNATTACHED
     answers: Mapping[int, bool] = {}
     """The votes of this election or pre-vote, by voter: granted or not."""
     has_fetched: bool = False
-    """Whether the leader has answered a fetch; such a follower refuses pre-votes (KIP-996)."""
+    """Whether the leader has responded to a fetch. A follower for which this is true refuses pre-votes (KIP-996)."""
     synced: Mapping[int, int] | None = None
     """On a leader: the end of each voter's log on disk, in this epoch."""
     fetched_ms: Mapping[int, int] | None = None
-    """On a leader: when each voter last fetched; voters that have not fetched yet are missing."""
+    """On a leader: the time of each voter's last fetch. Voters that have not fetched yet are missing."""
     led_since_ms: int = 0
     epoch_start: int = 0
-    """Where the leader's own epoch begins: nothing commits before its first record has (Raft, 5.4.2)."""
+    """On a leader: the offset at which its epoch begins. Nothing commits before a record of the epoch commits (Raft,
+    5.4.2)."""
     high_watermark: int = 0
     deadline_ms: int | None = None
-    """When the role's timeout ends; None for no timeout."""
+    """The time at which the timeout of the role ends; None if there is no timeout."""
     retry_at_ms: int | None = None
-    """When to send unanswered requests again."""
+    """The time at which requests without a response are sent again."""
     voters_end: int = 0
-    """The end of the log up to which `voters` is valid: below the high watermark, the voters are committed."""
+    """The end offset of the batch or snapshot that contains `voters`. If the high watermark has reached it, they are
+    committed."""
     is_stranger: bool = False
-    """Whether the voter with this node's id has another directory; this node is then an observer (KIP-853)."""
+    """Whether the voter with this node's id has a different directory. If so, this node is an observer (KIP-853)."""
     is_leaving: bool = False
-    """Whether this node is among the committed voters, or some later ones, but not among the latest voters."""
+    """Whether this node is in the committed set of voters, or in a later set, but not in the latest one."""
     is_new: bool = False
-    """Whether this is a voter of the settings that started with an empty directory and has not caught up since: it may
-    have voted before the directory was lost, and may have acknowledged records that it no longer has."""
+    """Whether this node is a voter in the settings that started with an empty directory and has not caught up since.
+    Before its directory was lost, it may have voted, and it may have acknowledged records that it no longer has."""
 
     @property
     def is_leader(self) -> bool:
@@ -120,16 +123,16 @@ class State(NamedTuple):
 
     @property
     def may_stand(self) -> bool:
-        """Whether this node may be a candidate: it is a voter; or it is being removed, and may be the only one whose
-        log has that change, so that no other node can be elected."""
+        """Whether this node may be a candidate. It may if it is a voter. It also may if it is being removed and the
+        removal is not committed: no other node may have that record, and so no other node can be elected."""
         is_needed = self.is_leaving and self.voters_end > self.high_watermark
         return (self.is_voter or is_needed) and self.may_elect(self.tail)
 
     def may_elect(self, tail: Tail) -> bool:
         """Whether to grant a vote to a candidate whose log ends at `tail`.
 
-        A voter on an empty disk grants it to an empty log only: a log with records means an existing cluster, in which
-        this node may already have voted before it lost its disk.
+        A voter that started with an empty disk votes only for a candidate with an empty log. If the candidate's log has
+        records, the cluster existed before, and this node may have voted in it before it lost its disk.
         """
         return not self.is_new or tail == Tail()
 
@@ -140,17 +143,17 @@ class State(NamedTuple):
 
     @property
     def others_needed(self) -> int:
-        """How many of the other voters are needed for a majority, which includes this node if it votes."""
+        """The number of other voters that are needed for a majority, in addition to this node if it is a voter."""
         return self.majority - self.is_voter
 
     @property
     def may_change_voters(self) -> bool:
-        """Whether this leader has committed a record in its epoch, and the last change of voters: the majorities before
-        and after then overlap."""
+        """Whether the voters may be changed: this leader has committed a record of its epoch, and the last change of
+        voters is committed. This ensures that the majorities before and after a change overlap."""
         return self.is_leader and self.high_watermark > self.epoch_start and self.voters_end <= self.high_watermark
 
     def out_of_office(self) -> State:
-        """The state without the fields of a role that ends."""
+        """The state without the fields that belong to the current role."""
         return self._replace(answers={}, has_fetched=False, synced=None, fetched_ms=None, retry_at_ms=None)
 
     @property
@@ -164,13 +167,14 @@ class State(NamedTuple):
 
     @property
     def leader_id(self) -> int:
-        """The leader of the epoch; -1 on a node that led it and has resigned or restarted since."""
+        """The leader of the epoch; -1 if it is unknown, or if this node was the leader and has resigned or restarted
+        since."""
         leader = self.voted.leader_id
         return NOBODY if leader == self.node_id and not self.is_leader else leader
 
     @property
     def wake_ms(self) -> int | None:
-        """When the next tick is due."""
+        """The time at which the next TimerTick is due."""
         if self.deadline_ms is None or self.retry_at_ms is None:
             return self.deadline_ms if self.retry_at_ms is None else self.retry_at_ms
         return min(self.deadline_ms, self.retry_at_ms)
@@ -198,15 +202,15 @@ class Synced(NamedTuple):
 
 
 class ReplicaFetched(NamedTuple):
-    """A replica fetched from `end` in this epoch, and its log agrees with ours: it has every record below `end` on
-    disk."""
+    """A replica fetched from `end` in this epoch, and its log agrees with this node's. So it has every record below
+    `end` on disk."""
 
     replica: int
     end: int
 
 
 class VoteAsked(NamedTuple):
-    """A candidate or prospective candidate asks for a vote; `tail` is that of its log."""
+    """A candidate or prospective candidate requests a vote. `tail` is the tail of its log."""
 
     candidate: int
     epoch: int
@@ -216,7 +220,7 @@ class VoteAsked(NamedTuple):
 
 
 class VoteTold(NamedTuple):
-    """A voter's response, with its own epoch and leader."""
+    """A voter responded to a Vote request. `epoch` and `leader_id` are the voter's own."""
 
     voter: int
     epoch: int
@@ -226,7 +230,7 @@ class VoteTold(NamedTuple):
 
 
 class LeaderTold(NamedTuple):
-    """A node's response has an epoch and its leader (NOBODY if unknown)."""
+    """A node's response contained an epoch and its leader (NOBODY if unknown)."""
 
     epoch: int
     leader_id: int
@@ -240,7 +244,7 @@ class BeginAsked(NamedTuple):
 
 
 class EndAsked(NamedTuple):
-    """A leader resigns (EndQuorumEpoch), with its preferred successors, best first."""
+    """A leader resigns (EndQuorumEpoch) and lists its preferred successors, the best one first."""
 
     leader_id: int
     epoch: int
@@ -248,7 +252,7 @@ class EndAsked(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """A leader has answered a fetch, and the logs agree up to the end of the shorter one."""
+    """A leader has responded to a fetch, and the logs agree up to the end of the shorter one."""
 
     leader_id: int
     epoch: int
@@ -263,11 +267,12 @@ class LeaderGone(NamedTuple):
 
 
 class Resign(NamedTuple):
-    """This node stops: the voter with the longest log should follow."""
+    """This node stops; the voter with the longest log should become the leader."""
 
 
 class VotersChanged(NamedTuple):
-    """The voters in the log, up to `end`, have changed (KIP-853): it grew, was truncated, or a snapshot replaced it."""
+    """The voters in the log up to `end` have changed (KIP-853), because the log grew, was truncated or was replaced by
+    a snapshot."""
 
     voters: tuple[int, ...]
     end: int
@@ -279,26 +284,26 @@ class VotersChanged(NamedTuple):
 
 
 class Persist(NamedTuple):
-    """Write `quorum-state`, and sync it, before anything below happens."""
+    """Write `quorum-state`, and sync it, before any other effect."""
 
     voted: Voted
 
 
 class Lead(NamedTuple):
-    """This node leads: append the LeaderChange record of the epoch."""
+    """Start to lead: append the LeaderChange record of the epoch."""
 
     epoch: int
     granting: tuple[int, ...]
 
 
 class Commit(NamedTuple):
-    """The high watermark has risen to `end`."""
+    """Apply the records below `end`, the new high watermark."""
 
     end: int
 
 
 class AskVote(NamedTuple):
-    """Send Vote."""
+    """Send a Vote request."""
 
     to: int
     epoch: int
@@ -307,14 +312,14 @@ class AskVote(NamedTuple):
 
 
 class AskBegin(NamedTuple):
-    """Send BeginQuorumEpoch."""
+    """Send a BeginQuorumEpoch request."""
 
     to: int
     epoch: int
 
 
 class AskEnd(NamedTuple):
-    """Send EndQuorumEpoch."""
+    """Send an EndQuorumEpoch request."""
 
     to: int
     epoch: int
@@ -322,12 +327,12 @@ class AskEnd(NamedTuple):
 
 
 class CaughtUp(NamedTuple):
-    """This voter is no longer new: it has every record that it may have acknowledged before, or the cluster is new,
-    too."""
+    """Note on disk that this voter is no longer new: it has every record that it may have acknowledged before, or the
+    cluster itself is new."""
 
 
 class AnswerVote(NamedTuple):
-    """The response to a Vote request; epoch and leader are those of the state."""
+    """Respond to a Vote request. The epoch and the leader of the response are those of the state."""
 
     granted: bool
 

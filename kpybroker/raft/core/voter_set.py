@@ -1,4 +1,4 @@
-"""A set of voters as a value (KIP-853): their ids, directories, listeners and supported kraft.versions."""
+"""An immutable set of voters (KIP-853), with their ids, directories, listeners and supported kraft.versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Endpoint = tuple[str, str, int]
 
 
 class Voter(NamedTuple):
-    """One voter. The same id with another directory is another voter."""
+    """One voter. A voter with the same id and another directory is a different voter."""
 
     node_id: int
     directory_id: bytes = NO_DIRECTORY
@@ -39,13 +39,13 @@ class Voter(NamedTuple):
 
 
 class VoterSet(NamedTuple):
-    """Voters by node id, each id once."""
+    """Voters, ordered by node id. Each id occurs once."""
 
     voters: tuple[Voter, ...] = ()
 
     @classmethod
     def of(cls, voters: Iterable[Voter]) -> VoterSet:
-        """Sort voters by id."""
+        """The set of these voters."""
         return cls(tuple(sorted(voters, key=lambda voter: voter.node_id)))
 
     @classmethod
@@ -81,7 +81,7 @@ class VoterSet(NamedTuple):
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Their node ids, ascending."""
+        """The node ids of the voters, in ascending order."""
         return tuple(voter.node_id for voter in self.voters)
 
     def get(self, node_id: int) -> Voter | None:

@@ -1,8 +1,8 @@
-"""How far the other nodes have applied the metadata, according to their fetches (KIP-1166), and the requests that wait
-for that.
+"""Tracks how far other nodes have applied the metadata, according to their fetches (KIP-1166), and lets requests wait
+for them.
 
-A request that creates a topic waits until every live broker has applied it. Kafka does not wait: there, a client that
-asks another broker next may get the answer that the topic does not exist.
+A request that creates a topic waits until every live broker has applied its records. Apache Kafka does not wait, so
+that a client that sends its next request to another broker may get UNKNOWN_TOPIC_OR_PARTITION.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from collections.abc import Callable, Iterable
 NODES_MAX = 1000
 """The most nodes that are remembered; beyond this, the node that fetched least recently is forgotten."""
 WAITERS_MAX = 10_000
-"""The most requests that wait; further requests are answered without waiting."""
+"""The most requests that wait. Further requests get their response without waiting."""
 
 
 class AppliedOffsets:
-    """The leader's view of what the other nodes have applied; empty on every other node."""
+    """The offsets that other nodes have applied, as the leader knows them. On any other node this is empty."""
 
     def __init__(self) -> None:
         self._applied: dict[int, int] = {}
-        """Node id -> the offset below which it has applied every record; the node that fetched most recently comes
-        last."""
+        """Node id -> the offset below which it has applied every record. The node that fetched most recently is the
+        last one."""
         self._waiting: dict[asyncio.Future[None], tuple[int, Callable[[], Iterable[int]]]] = {}
 
     def applied(self, node_id: int) -> int:
-        """The last offset that a node has applied, as far as it reported in this epoch; -1 for none."""
+        """The last offset that a node has reported as applied in this epoch; -1 if there is none."""
         return self._applied.get(node_id, 0) - 1
 
     def note(self, node_id: int, end: int) -> None:
-        """A node has applied every record below `end`."""
+        """Note that a node has applied every record below `end`."""
         before = self._applied.pop(node_id, None)
         if before is None and len(self._applied) >= NODES_MAX:
             del self._applied[next(iter(self._applied))]
@@ -40,7 +40,7 @@ class AppliedOffsets:
             self._settle()
 
     def forget_all(self) -> None:
-        """This node no longer leads: no request waits any longer."""
+        """Forget all offsets, and end the wait of all requests, because this node no longer leads."""
         self._applied.clear()
         for waiting in self._waiting:
             if not waiting.done():
@@ -61,7 +61,7 @@ class AppliedOffsets:
             del self._waiting[waiting]
 
     def look_again(self) -> None:
-        """The result of `nodes()` may have changed."""
+        """Check the waiting requests again, because the result of `nodes()` may have changed."""
         self._settle()
 
     def _reached(self, nodes: Callable[[], Iterable[int]], end: int) -> bool:

@@ -1,10 +1,10 @@
-"""A controller that may form a new cluster alone (kpybroker.initial.controllers=standalone) looks for an existing one.
+"""Checks for an existing cluster before a controller forms a new one alone (kpybroker.initial.controllers=standalone).
 
-An empty directory looks the same on a first start and after its disk was lost. A second cluster with the same id would
-accept writes that are lost later. So, before it formats its directory, the node asks the controllers of
-controller.quorum.bootstrap.servers whether they have a cluster. If all of them are down, it forms one. When they are
-back, they send their requests to this node with the id of its lost directory: it then asks them again, and stops if
-they belong to a cluster.
+An empty directory looks the same on a first start and after the loss of a disk. If the node formed a second cluster
+with the same id, writes to that cluster would be lost later. So, before it formats its directory, the node queries the
+controllers in controller.quorum.bootstrap.servers. If none of them responds, the node forms a cluster. If they start
+again later and belong to the existing cluster, they send requests to this node with the id of its lost directory. The
+node then queries them again, and stops if they belong to a cluster.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONTROLLERS = 2
-"""The endpoint type of a DescribeCluster that goes to a controller (KIP-919)."""
+"""The endpoint type of a DescribeCluster that is sent to a controller (KIP-919)."""
 
 
 def way_out(cluster_id: str) -> str:
-    """What to do with a node that would form a second cluster. `cluster_id` is that of the first one."""
+    """The remedy for a node that would form a second cluster. `cluster_id` is the id of the existing cluster."""
     return (
         f"if this node's directory was lost, set kpybroker.initial.controllers=none and kpybroker.cluster.id="
-        f"{cluster_id}, and start it on an empty directory: it follows the others, and votes once it is added; if you "
-        "want a new cluster, empty the directories of the other controllers too"
+        f"{cluster_id}, and start it on an empty directory: it follows the other controllers, and votes once it has "
+        "been added as a voter; if you want a new cluster, also empty the directories of the other controllers"
     )
 
 
@@ -55,7 +55,7 @@ class FoundCluster(NamedTuple):
 
 
 class BootstrapCheck:
-    """Asks the other controllers again, for a node that is the only voter of its cluster."""
+    """Queries the other controllers again, on a node that is the only voter of its cluster."""
 
     def __init__(self, world: World, driver: Driver) -> None:
         self._world = world
@@ -63,14 +63,15 @@ class BootstrapCheck:
         self._task: asyncio.Task[None] | None = None
 
     def check_again(self) -> None:
-        """Another node has sent a request for a voter with this id and another directory."""
+        """Query the other controllers, because a node has sent a request for a voter with this id and another
+        directory."""
         driver = self._driver
         is_idle = self._task is None or self._task.done()
         if is_idle and driver.voters.are_alone and driver.config.controller_quorum_bootstrap_servers:
-            self._task = begin(self._ask_again(), "asking the other controllers of their cluster", driver.fail)
+            self._task = begin(self._ask_again(), "querying the other controllers about their cluster", driver.fail)
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Cancel the query, if there is one."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -80,14 +81,14 @@ class BootstrapCheck:
         for found in await ask_others(self._world, self._driver.config, me.cluster_id):
             if found.leader_id not in (NOBODY, me.node_id):
                 self._driver.fail(
-                    f"this node is alone in cluster {me.cluster_id}, and the controller at {found.where} is in one of "
-                    f"the same id that node {found.leader_id} leads in epoch {found.epoch}; "
+                    f"this node is alone in cluster {me.cluster_id}, but the controller at {found.where} is in another "
+                    f"cluster with the same id, which node {found.leader_id} leads in epoch {found.epoch}; "
                     f"{way_out(me.cluster_id)}"
                 )
 
 
 async def checked_format(world: World, config: BrokerConfig) -> Format:
-    """How to format an empty directory. Raises ConfigError if the node would form a second cluster."""
+    """Determine how to format an empty directory. Raises ConfigError if the node would form a second cluster."""
     wanted = wanted_format(config)
     servers = config.controller_quorum_bootstrap_servers
     if wanted.voter is None or not servers or world.disk.exists(f"{config.metadata_log_dir}/{META_PROPERTIES}"):
@@ -96,16 +97,17 @@ async def checked_format(world: World, config: BrokerConfig) -> Format:
         if found.epoch > 0:
             leads = "" if found.leader_id == NOBODY else f", which node {found.leader_id} leads"
             raise ConfigError(
-                f"{config.metadata_log_dir} is empty, and node {config.node_id} would form a cluster, but the "
-                f"controller at {found.where} has one already (epoch {found.epoch}{leads}); "
+                f"{config.metadata_log_dir} is empty, and node {config.node_id} would form a new cluster, but the "
+                f"controller at {found.where} belongs to a cluster already (epoch {found.epoch}{leads}); "
                 f"{way_out(found.cluster_id or 'ID')}"
             )
-    log.info("node %d forms a new cluster: no controller of %s knows of one", config.node_id, _listed(config))
+    log.info("node %d forms a new cluster: no controller of %s belongs to a cluster", config.node_id, _listed(config))
     return wanted
 
 
 async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None) -> list[FoundCluster]:
-    """The quorums of the bootstrap servers that answer. `cluster_id`: ask about this cluster only; None for any."""
+    """Return the quorums of the bootstrap servers that respond. `cluster_id` limits the query to one cluster, unless it
+    is None."""
     me = Identity("", config.node_id, NO_DIRECTORY, None)
     request = me.fetch(0, Tail(), log_start=0, high_watermark=0, wait_ms=0, max_bytes=1)
     request.cluster_id = cluster_id
@@ -120,7 +122,7 @@ async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None)
                 answer = await peer.ask("Fetch", request)
                 cluster = await peer.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS))
         except LOST as reason:
-            log.debug("the controller at %s:%d does not answer: %s", host, port, reason)
+            log.debug("the controller at %s:%d does not respond: %s", host, port, reason)
             return None
         finally:
             if peer is not None:

@@ -1,4 +1,4 @@
-"""The election requests that this node answers: Vote, BeginQuorumEpoch, EndQuorumEpoch (KIP-595, KIP-853, KIP-996)."""
+"""Handles the election requests of other voters: Vote, BeginQuorumEpoch, EndQuorumEpoch (KIP-595, KIP-853, KIP-996)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, vote
 
 EPOCHS_AHEAD_MAX = 1_000_000
 EPOCHS_BY_ONE = 2**30
-"""An epoch that elections alone never reach. From here on, a request may be at most one epoch ahead, so that nobody can
-use up the remaining epochs."""
+"""An epoch that real elections never reach. From this epoch on, a request may be at most one epoch ahead, so that no
+client can use up the remaining epochs."""
 
 
 class ElectionRpcs:
-    """Answers other voters. Every method raises KafkaError if it refuses the whole request."""
+    """Handles the requests of other voters. Every method raises KafkaError if it refuses the whole request."""
 
     def __init__(self, driver: Driver, bootstrap: BootstrapCheck) -> None:
         self._driver = driver
@@ -40,7 +40,7 @@ class ElectionRpcs:
             return self._voted(granted=False, error=ErrorCode.FENCED_LEADER_EPOCH)
         known = driver.state.voters
         if not driver.kraft_version and not {driver.identity.node_id, asked.replica_id} <= set(known):
-            return self._voted(granted=False)  # with kraft.version 1 this log may not list all voters yet
+            return self._voted(granted=False)  # with kraft.version 1, this node's log may not contain all voters yet
         tail = Tail(asked.last_offset_epoch, asked.last_offset)
         directory = b"" if asked.replica_directory_id == NO_DIRECTORY else asked.replica_directory_id
         granted = driver.step(raft.VoteAsked(asked.replica_id, asked.replica_epoch, tail, asked.pre_vote, directory))
@@ -62,7 +62,7 @@ class ElectionRpcs:
         return answer
 
     def end_epoch(self, request: end_quorum_epoch.Request) -> end_quorum_epoch.Response:
-        """The leader that sent this request has resigned: start an election."""
+        """Start an election, because the leader that sent this request has resigned."""
         row = only_partition(self._driver, request)
         error = self._check_leader_of(row)
         if not error:
@@ -74,7 +74,7 @@ class ElectionRpcs:
         return answer
 
     def _is_for_this_node(self, node_id: int, directory_id: bytes) -> bool:
-        """Whether a request names this node and its directory. Versions before KIP-853 name neither."""
+        """Whether a request is for this node and its directory. Requests of versions before KIP-853 contain neither."""
         me = self._driver.identity
         if directory_id not in (NO_DIRECTORY, me.directory_id):
             self._bootstrap.check_again()
@@ -82,12 +82,13 @@ class ElectionRpcs:
         return node_id in (-1, me.node_id)
 
     def _is_absurd(self, epoch: int) -> bool:
-        """Epochs count elections: no real voter is that far ahead, and a forged epoch must not use them up."""
+        """Whether an epoch is too far ahead to be real. Each election adds one, and a forged epoch must not use up the
+        remaining ones."""
         ahead = epoch - self._driver.epoch
         return ahead > (EPOCHS_AHEAD_MAX if epoch < EPOCHS_BY_ONE else 1)
 
     def _check_leader_of(self, row: Any) -> ErrorCode:
-        """The error for the leader and epoch that a request claims; NONE if they may be true."""
+        """The error for the leader and epoch in a request; NONE if they may be correct."""
         state = self._driver.state
         if row.leader_epoch < state.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH

@@ -1,4 +1,4 @@
-"""Replication of the metadata log on its leader: Fetch (KIP-595) and FetchSnapshot (KIP-630)."""
+"""Handles Fetch (KIP-595) and FetchSnapshot (KIP-630) on the leader of the metadata log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from kpybroker.wire.rpc import fetch, fetch_snapshot
 
 
 class FetchRpcs:
-    """Serves replicas. A fetch without news parks a callback here, which is called when there may be news."""
+    """Serves the replicas of the metadata log. A fetch that finds nothing new parks a callback, which is called when
+    there may be something new."""
 
     def __init__(self, driver: Driver, progress: ReplicaProgress, applied: AppliedOffsets) -> None:
         self._driver = driver
@@ -31,8 +32,8 @@ class FetchRpcs:
     # ---- Fetch
 
     def row_for(self, request: fetch.Request) -> tuple[fetch.PartitionData, bool]:
-        """The response's row, without records, and whether records may be added to it, which is the case if the logs
-        agree.
+        """Return the row of the response, without records. Also return whether records may be added to it, which is the
+        case if the logs agree.
 
         Raises INCONSISTENT_CLUSTER_ID for the whole request.
         """
@@ -69,8 +70,8 @@ class FetchRpcs:
         return row, True
 
     def count(self, request: fetch.Request, replica_id: int) -> None:
-        """Note the progress that a fetch reports; the high watermark may rise. Call this once per request, if the logs
-        agree."""
+        """Note the progress that a fetch reports, which may raise the high watermark. Call this once per request, if
+        the logs agree."""
         wanted = request.topics[0].partitions[0]
         driver, key = self._driver, (replica_id, wanted.replica_directory_id)
         self._progress.fetched(key, wanted.fetch_offset)
@@ -85,7 +86,8 @@ class FetchRpcs:
         return bool(wanted.fetch_offset < driver.log.written_end or wanted.high_watermark < driver.state.high_watermark)
 
     def read(self, request: fetch.Request, row: fetch.PartitionData) -> bool:
-        """Put records, or the error of the read, into a row that may have records; False if the read would block."""
+        """Put records, or the error of the read, into a row that may have records. Returns False if the read would
+        block."""
         wanted, storage = request.topics[0].partitions[0], self._driver.log
         size_bytes = min(wanted.partition_max_bytes, request.max_bytes, self._limit_bytes)
         try:
@@ -99,7 +101,7 @@ class FetchRpcs:
         return True
 
     async def read_cold(self, request: fetch.Request, row: fetch.PartitionData) -> None:
-        """Like `read`, but on a thread of the disk."""
+        """Like `read`, but on the thread of the disk."""
         wanted, storage = request.topics[0].partitions[0], self._driver.log
         size_bytes = min(wanted.partition_max_bytes, request.max_bytes, self._limit_bytes)
         try:
@@ -124,7 +126,7 @@ class FetchRpcs:
     # ---- FetchSnapshot
 
     async def fetch_snapshot(self, request: fetch_snapshot.Request) -> fetch_snapshot.Response:
-        """A piece of a snapshot. Raises KafkaError for the whole request."""
+        """Return a piece of a snapshot. Raises KafkaError if it refuses the whole request."""
         driver = self._driver
         wanted = only_partition(driver, request)
         asked = Tail(wanted.snapshot_id.epoch, wanted.snapshot_id.end_offset)
@@ -136,7 +138,7 @@ class FetchRpcs:
         row.error_code = check_leader(driver, wanted.current_leader_epoch)
         if not row.error_code:
             if driver.voters.counts(request.replica_id, wanted.replica_directory_id):
-                driver.step(raft.ReplicaFetched(request.replica_id, 0))  # a sign of life, but not a report of progress
+                driver.step(raft.ReplicaFetched(request.replica_id, 0))  # not a report of progress
             try:
                 limit_bytes = min(request.max_bytes, driver.config.controller_quorum_fetch_snapshot_max_bytes)
                 row.size, found = await driver.metadata.snapshots.read(asked, wanted.position, limit_bytes)
@@ -150,14 +152,14 @@ class FetchRpcs:
             node_endpoints=leader_endpoints(driver, fetch_snapshot.NodeEndpoint),
         )
 
-    # ---- fetches that wait
+    # ---- parked fetches
 
     def park(self, look_again: Callable[[], None]) -> None:
-        """Call `look_again` when there may be news: records, a higher high watermark, another leader."""
+        """Call `look_again` when there may be new records, a higher high watermark or another leader."""
         self._parked[look_again] = None
 
     def unpark(self, look_again: Callable[[], None]) -> None:
-        """Stop calling it."""
+        """Remove a parked callback."""
         self._parked.pop(look_again, None)
 
     def wake_soon(self) -> None:
@@ -172,7 +174,7 @@ class FetchRpcs:
             look_again()
 
     def role_changed(self, before: raft.State) -> None:
-        """A former leader forgets what it knew about the replicas."""
+        """Forget the progress of the replicas, if this node was the leader."""
         if before.is_leader:
             self._progress.forget_all()
             self._applied.forget_all()

@@ -1,7 +1,7 @@
-"""The follower's side of replication (KIP-595): fetch from the leader, append, sync, fetch again. Snapshots: KIP-630.
+"""The follower's side of replication: fetches from the leader, appends and syncs, and fetches again (KIP-595, KIP-630).
 
-A Fetch from an offset means that every record before it is on this node's disk, so none is sent before that is true.
-There is one request at a time, on a separate connection; a change of leader closes it.
+A Fetch from an offset means that every record below the offset is on this node's disk, so a Fetch is sent only after
+the sync. There is one request at a time, on a separate connection, which is closed when the leader changes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAIT_MS = 500
-"""How long a leader may hold a fetch without news (Kafka's value)."""
+"""The time for which a leader may hold a fetch when it has nothing new (Kafka's value)."""
 TWIN_TIMEOUTS = 3
-"""After this many fetch timeouts, the other nodes have forgotten that this node led before it lost its directory."""
+"""The number of fetch timeouts after which other nodes no longer name this node as the leader, if it led before it lost
+its directory."""
 REFUSALS = 2
-"""This many refused connections in a row mean that the leader's process has ended."""
+"""The number of refused connections in a row that show that the leader's process has ended."""
 
 
 class FetchSource(NamedTuple):
-    """The node to fetch from, and the epoch. Node id -1: a node that may know who the leader is."""
+    """The node to fetch from, and the epoch. The node id is -1 for a node that may know the leader."""
 
     node_id: int
     epoch: int
@@ -72,7 +73,7 @@ class MetadataFetcher:
         self._hang_up()
 
     def look_again(self) -> None:
-        """The role, leader, epoch or voters have changed: drop a fetch that no longer matters."""
+        """Cancel a fetch that no longer matters, because the role, leader, epoch or voters have changed."""
         self._changed.set()
         if self._source is not None and not self._matters(self._source):
             self._hang_up()
@@ -90,7 +91,8 @@ class MetadataFetcher:
 
     @property
     def looks_for_a_leader(self) -> bool:
-        """An observer asks any node; a voter waits for BeginQuorumEpoch, or for its own election."""
+        """Whether this node looks for the leader. An observer sends its Fetch to any node; a voter waits for
+        BeginQuorumEpoch, or for its own election."""
         state = self._driver.state
         return state.role in (Role.UNATTACHED, Role.RESIGNED) and not state.may_stand
 
@@ -137,16 +139,17 @@ class MetadataFetcher:
             self._driver.step(raft.LeaderGone(source.node_id, source.epoch))
 
     async def _fetch_once(self, source: FetchSource) -> None:
-        """Send one Fetch and handle its response. Raises one of LOST, Damage."""
+        """Send one Fetch and handle its response. Raises Damage, or one of LOST."""
         driver = self._driver
         await driver.metadata.synced()
         if not self._matters(source):
-            self._hang_up()  # the leader changed during the dial, so this connection would remain the source for ever
+            # the leader has changed since: with this connection open, its old leader would stay the source for ever
+            self._hang_up()
             return
         async with asyncio.timeout(self._timeout_s):
             peer = await self._connect(source)
             if not driver.metadata.is_safe:
-                return  # records were appended during the dial, and a fetch must not claim records that are not on disk
+                return  # new records are not on disk yet, and a fetch must not claim them
             request = driver.identity.fetch(
                 driver.epoch,
                 driver.metadata.tail,
@@ -163,7 +166,7 @@ class MetadataFetcher:
             raise _refusal(response.error_code)
         row = next((row for topic in response.responses for row in topic.partitions), None)
         if row is None:
-            raise MalformedFrame("a Fetch was answered without its partition")
+            raise MalformedFrame("the response to a Fetch does not contain its partition")
         if row.current_leader is not None:
             driver.step(raft.LeaderTold(row.current_leader.leader_epoch, row.current_leader.leader_id))
         if row.error_code:
@@ -173,8 +176,8 @@ class MetadataFetcher:
             await self._take(source, row)
 
     def _check_membership(self, source: FetchSource, response: Any) -> None:
-        """Refuse to start if this node can never follow this quorum: the quorum belongs to another cluster, or a node
-        with the same id leads it."""
+        """Raise ConfigError if this node can never follow this quorum: the quorum belongs to another cluster, or its
+        leader is another node with the same id."""
         driver = self._driver
         if response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             self._readiness.refuse(
@@ -190,7 +193,7 @@ class MetadataFetcher:
         since_ms = self._twin_since_ms = now_ms if self._twin_since_ms is None else self._twin_since_ms
         if now_ms - since_ms > TWIN_TIMEOUTS * self._config.controller_quorum_fetch_timeout_ms:
             self._readiness.refuse(
-                f"node {driver.identity.node_id} leads the metadata quorum, and this is another node with that id; "
+                f"node {driver.identity.node_id} leads the metadata quorum, and this node has the same id; "
                 "give every node a node.id of its own"
             )
 
@@ -221,13 +224,16 @@ class MetadataFetcher:
         self._readiness.leader_committed(source.epoch, agreed)
 
     async def _fetch_snapshot(self, source: FetchSource, snapshot: Tail) -> None:
-        log.info("the leader's log starts after this one ends; fetching its snapshot of offset %d", snapshot.end)
+        log.info(
+            "the leader's log starts after the end of this node's log; fetching the leader's snapshot of offset %d",
+            snapshot.end,
+        )
         received = await self._driver.metadata.snapshots.receive(snapshot, self._pieces(source, snapshot))
         if self._matters(source):
             self._driver.metadata.install(received)
 
     async def _pieces(self, source: FetchSource, snapshot: Tail) -> AsyncIterator[bytes]:
-        """The snapshot's bytes, in order. Each piece counts as a sign of life of the leader."""
+        """The snapshot's bytes, in order. Each piece shows that the leader is running."""
         driver, position, size = self._driver, 0, 1
         while position < size:
             async with asyncio.timeout(self._timeout_s):
@@ -241,7 +247,9 @@ class MetadataFetcher:
                 raise _refusal(response.error_code or (piece.error_code if piece is not None else -1))
             found = bytes(piece.unaligned_records or b"")
             if piece.position != position or not found:
-                raise MalformedFrame(f"a snapshot's piece of {len(found)} bytes from {piece.position}, not {position}")
+                raise MalformedFrame(
+                    f"a piece of a snapshot has {len(found)} bytes from {piece.position}, not from {position}"
+                )
             driver.step(raft.Followed(source.node_id, source.epoch, 0))
             if not self._matters(source):
                 raise ConnectionError("the leader has changed")
@@ -254,15 +262,15 @@ def _refusal(code: int) -> KafkaError:
         known = ErrorCode(code)
     except ValueError:
         known = ErrorCode.UNKNOWN_SERVER_ERROR
-    return KafkaError(known, f"the leader answered with error code {code}")
+    return KafkaError(known, f"the leader responded with error code {code}")
 
 
 def _sound(batches: list[Batch], end: int) -> list[Batch]:
-    """The batches, if they are intact and continue a log that ends at `end`. Raises MalformedFrame."""
+    """Yield the batches, if they are intact and continue a log that ends at `end`. Raises MalformedFrame."""
     for batch in batches:
         if batch.base_offset != end or not batch.crc_ok():
             raise MalformedFrame(
-                f"a batch from offset {batch.base_offset} where {end} is next, or one with a wrong CRC"
+                f"the batch from offset {batch.base_offset} has a wrong CRC, or does not follow offset {end}"
             )
         end = batch.next_offset
     return batches

@@ -1,4 +1,4 @@
-"""The first records of a leader, which it writes before its controller decides anything."""
+"""Writes the first records of a leader, before its controller decides on any command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class LeaderDuties:
-    """The leader's start in its epoch. `directory` holds bootstrap.checkpoint, with the first records of a cluster."""
+    """Starts a leader in its epoch. `directory` contains bootstrap.checkpoint, with the first records of a cluster."""
 
     def __init__(self, world: World, driver: Driver, directory: str) -> None:
         self._world = world
@@ -36,7 +36,8 @@ class LeaderDuties:
         return self._active_from is not None and self._driver.metadata.applied >= self._active_from
 
     def elected(self, lead: raft.Lead) -> None:
-        """Write LeaderChange, and the voters if the log does not have them or this node's address has changed."""
+        """Write a LeaderChange record. Also write the voters if the log does not contain them, or if this node's
+        address has changed."""
         driver = self._driver
         known, voters = driver.voters, driver.voters.set
         rows = [leader_change(driver.state, lead.granting, known)]
@@ -72,14 +73,15 @@ class LeaderDuties:
         self._active_from = driver.log.end
 
     def _give_up(self, reason: KafkaError | OSError) -> None:
-        """If file descriptors are short, resign: this node may be elected again later. Raises any other reason."""
+        """Resign if file descriptors have run out; this node may be elected again later. Raises `reason` if it is
+        anything else."""
         code = reason.code if isinstance(reason, KafkaError) else ErrorCode.NONE
         if code != ErrorCode.KAFKA_STORAGE_ERROR and not is_short(reason):
             raise reason
-        log.warning("this node was elected leader of the quorum and resigns: %s", reason)
+        log.warning("this node was elected as leader of the quorum, but it resigns: %s", reason)
         self._driver.cannot_lead()
 
     def role_changed(self, before: raft.State) -> None:
-        """A former leader is not active."""
+        """Become inactive, if this node was the leader."""
         if before.is_leader:
             self._active_from = None

@@ -1,4 +1,4 @@
-"""Watches the disk of the metadata log: a node whose disk hangs leaves the quorum to the other nodes."""
+"""Watches the disk of the metadata log. A node with a hung disk resigns and takes no part in elections."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class MetadataDisk:
-    """A disk hangs when it has not answered for controller.quorum.fetch.timeout.ms; a leader resigns then.
+    """Detects a hung disk: one that has not responded for controller.quorum.fetch.timeout.ms. A leader then resigns.
 
-    While it hangs, the node treats every request that needs a write (a vote, a new epoch) as lost on the network: the
-    write would block the whole node, and the sender will ask again.
+    While the disk hangs, the node ignores every request that needs a write (a vote, a new epoch), as if it had been
+    lost on the network. The write would block the whole node, and the sender will repeat the request.
     """
 
     def __init__(self, world: World, driver: Driver) -> None:
         self._driver = driver
         timeout_ms = driver.config.controller_quorum_fetch_timeout_ms
-        outcome = "this node takes no part in elections, and does not lead the quorum"
+        outcome = "this node takes no part in elections and does not lead the quorum"
         self._watch = DiskWatch(world, (driver.path,), timeout_ms, self._changed, outcome)
 
     def start(self) -> None:
@@ -35,7 +35,7 @@ class MetadataDisk:
         self._watch.stop()
 
     def forbids(self, event: raft.Event, effects: Sequence[raft.Effect]) -> bool:
-        """Whether this step would write to a disk that hangs. Ticks are never forbidden: timeouts must still fire."""
+        """Whether this step would write to a hung disk. Ticks are never forbidden: timeouts must continue to work."""
         return (
             bool(self._watch.hung)
             and type(event) is not raft.TimerTick

@@ -1,8 +1,8 @@
-"""Determines when the Image is current. A broker adopts its first Image only then.
+"""Determines when the Image is current, so that a broker may adopt its first Image.
 
-The Image that a node reads from its own disk may belong to the leader's epoch and still lack records that were
-committed later in that epoch. The broker would treat partitions that such an Image lacks as deleted. So the Image
-counts as current only when it has everything that the leader has reported as committed since this node started.
+The Image that a node reads from its own disk may belong to the leader's epoch and yet lack records that were committed
+later in that epoch. If a partition were missing from such an Image, the broker would treat it as deleted. So the Image
+counts as current only when it has all records that the leader has reported as committed since this node started.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kpybroker.raft.duties.voter_rpcs import VoterRpcs
 log = logging.getLogger(__name__)
 
 WARN_AFTER_MS = 5000
-"""A node that has waited this long for a leader logs a warning, and continues to wait."""
+"""The time after which a node that waits for a leader logs a warning. It continues to wait."""
 
 
 class Readiness:
-    """Callbacks that wait until the Image is current."""
+    """Calls callbacks when the Image becomes current."""
 
     def __init__(self, driver: Driver, voter_rpcs: VoterRpcs) -> None:
         self._driver = driver
@@ -34,15 +34,15 @@ class Readiness:
         """An epoch, and the first high watermark that its leader reported."""
 
     def leader_committed(self, epoch: int, high_watermark: int) -> None:
-        """The leader of `epoch` has answered a fetch with this high watermark."""
+        """Note that the leader of `epoch` has responded to a fetch with this high watermark."""
         if epoch > self._target[0] and high_watermark > 0:
             self._target = epoch, high_watermark
             self.look_again()
 
     @property
     def is_current(self) -> bool:
-        """Whether the Image has everything that the leader of this epoch had committed: at least every record from
-        before the epoch."""
+        """Whether the Image has all records that the leader of this epoch had committed when it first responded. These
+        include all committed records from before the epoch."""
         driver = self._driver
         if driver.leader_id == NOBODY or driver.image.epoch != driver.epoch or driver.metadata.is_reading:
             return False
@@ -64,12 +64,13 @@ class Readiness:
                 callback()
 
     def refuse(self, reason: str) -> None:
-        """This node will never follow the quorum: end `wait` with this reason."""
+        """End `wait` with this reason, because this node can never follow the quorum."""
         if self._refused is not None and not self._refused.done():
             self._refused.set_result(reason)
 
     async def wait(self, timeout_ms: int) -> None:
-        """Wait until the Image is current. Raises ConfigError: no leader was found in time, or `refuse` was called."""
+        """Wait until the Image is current. Raises ConfigError if no leader was found in time, or if `refuse` was
+        called."""
         waiting: asyncio.Future[str]
         self._refused = waiting = asyncio.get_running_loop().create_future()
         self.when_current(lambda: None if waiting.done() else waiting.set_result(""))
@@ -81,7 +82,7 @@ class Readiness:
             raise ConfigError(
                 f"node {self._driver.identity.node_id} found no leader of the metadata quorum within {timeout_ms} ms"
                 f"{self._shown_reason}; check controller.quorum.voters or controller.quorum.bootstrap.servers, and "
-                "that a majority of the voters run"
+                "check that a majority of the voters is running"
             ) from None
         finally:
             warning.cancel()
@@ -91,7 +92,10 @@ class Readiness:
     def _warn(self, timeout_ms: int) -> None:
         me = self._driver.identity.node_id
         log.warning(
-            "node %d waits up to %d ms for a leader of the metadata quorum%s", me, timeout_ms, self._shown_reason
+            "node %d is waiting for a leader of the metadata quorum, for up to %d ms%s",
+            me,
+            timeout_ms,
+            self._shown_reason,
         )
 
     @property

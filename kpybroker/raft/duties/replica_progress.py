@@ -1,6 +1,6 @@
-"""The progress of each replica of the metadata log, according to its fetches from this leader.
+"""Tracks the progress of each replica of the metadata log, according to its fetches from this leader.
 
-DescribeQuorum shows it (KIP-836), and AddRaftVoter requires that the new voter has caught up (KIP-853).
+DescribeQuorum returns the progress (KIP-836), and AddRaftVoter requires that the new voter has caught up (KIP-853).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REPLICAS_MAX = 1000
 CAUGHT_UP_MS = 3_600_000
 NEVER_MS = -1
 OBSERVER_SESSION_MS = 300_000
-"""An observer that has not fetched for this long is no longer shown (Kafka's value)."""
+"""The time after which an observer that does not fetch is no longer listed (Kafka's value)."""
 
 
 class Progress(NamedTuple):
@@ -29,23 +29,24 @@ class Progress(NamedTuple):
 
     end: int
     fetched_ms: int
-    """When it last fetched, by the steady clock."""
+    """The time of its last fetch, on the steady clock."""
     caught_up_ms: int
     leader_end: int
     """The end of the leader's log at that time."""
 
 
 class ReplicaProgress:
-    """The leader's view of the replicas in its epoch; empty on every other node."""
+    """The progress of the replicas in the leader's epoch. On any other node this is empty."""
 
     def __init__(self, world: World, driver: Driver) -> None:
         self._world = world
         self._driver = driver
         self._replicas: dict[tuple[int, bytes], Progress] = {}
-        """By node id and directory id; the replica that fetched most recently comes last."""
+        """The progress by node id and directory id. The replica that fetched most recently is the last one."""
 
     def fetched(self, key: tuple[int, bytes], offset: int) -> None:
-        """A replica (node id, directory id) has every record before `offset`, and its log agrees with the leader's."""
+        """Note that a replica (node id, directory id) has every record below `offset`, and that its log agrees with the
+        leader's."""
         now_ms, end = self._world.steady_ms(), self._driver.log.end
         before = self._replicas.pop(key, None)
         caught_up_ms = NEVER_MS
@@ -67,7 +68,7 @@ class ReplicaProgress:
         return self._world.steady_ms() - progress.caught_up_ms < CAUGHT_UP_MS
 
     def forget_all(self) -> None:
-        """This node no longer leads."""
+        """Forget all replicas, because this node no longer leads."""
         self._replicas.clear()
 
     def describe(self) -> describe_quorum.Response:
@@ -91,7 +92,7 @@ class ReplicaProgress:
         return describe_quorum.Response(error_message=None, topics=[topic], nodes=self._nodes())
 
     def _voter_keys(self) -> list[tuple[int, bytes]]:
-        """Ids and directories of the voters. At kraft.version 0 the directories are those that they fetch with."""
+        """The ids and directories of the voters. At kraft.version 0, the directories are taken from their fetches."""
         voters = self._driver.voters
         if voters.kraft_version:
             return [voter.key for voter in voters.set.voters]
@@ -125,7 +126,7 @@ class ReplicaProgress:
         ]
 
     def endpoints(self, voter: Voter) -> list[Endpoint]:
-        """The listeners of a voter, from the log; at kraft.version 0, the address that this node knows."""
+        """The listeners of a voter, from the log. At kraft.version 0 this is the address that this node knows."""
         if self._driver.kraft_version:
             return list(voter.endpoints)
         address = self._driver.addresses.of(voter.node_id)

@@ -1,5 +1,4 @@
-"""Checks that all requests between nodes of the quorum share: their cluster, their partition, and their leader
-epoch."""
+"""Checks for all requests between nodes of the quorum: the cluster id, the partition and the leader epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from kpybroker.topics import METADATA_TOPIC
 
 
 def check_cluster(driver: Driver, request: Any) -> None:
-    """Raises INCONSISTENT_CLUSTER_ID."""
+    """Check the cluster id in a request. Raises INCONSISTENT_CLUSTER_ID."""
     if request.cluster_id is not None and request.cluster_id != driver.identity.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -20,7 +19,7 @@ def check_cluster(driver: Driver, request: Any) -> None:
 
 
 def only_partition(driver: Driver, request: Any) -> Any:
-    """The request's row for `__cluster_metadata-0`. Raises INCONSISTENT_CLUSTER_ID, INVALID_REQUEST."""
+    """Return the request's only row, for `__cluster_metadata-0`. Raises INCONSISTENT_CLUSTER_ID or INVALID_REQUEST."""
     check_cluster(driver, request)
     rows = [
         (topic.name if hasattr(topic, "name") else topic.topic_name, partition)
@@ -28,7 +27,7 @@ def only_partition(driver: Driver, request: Any) -> Any:
         for partition in topic.partitions
     ]
     if len(rows) != 1 or rows[0][0] != METADATA_TOPIC:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the quorum has one partition, {METADATA_TOPIC}-0")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the quorum has only one partition, {METADATA_TOPIC}-0")
     return rows[0][1]
 
 

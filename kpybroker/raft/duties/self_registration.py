@@ -1,9 +1,10 @@
-"""The requests by which a node registers itself with the leader (KIP-853): for a new address, or to become a voter.
+"""Sends the requests with which a node registers itself with the leader (KIP-853): to report a new address, or to
+become a voter.
 
-A voter whose address differs from the log's sends UpdateRaftVoter. A controller with
-`controller.quorum.auto.join.enable` that is not a voter sends AddRaftVoter. If the log has a voter with its id and
-another directory, the node first has that voter removed, unless a node with that directory is running: two running
-nodes with one id would replace each other for ever.
+A voter sends UpdateRaftVoter if its address is not the one in the log. A controller that is not a voter sends
+AddRaftVoter if `controller.quorum.auto.join.enable` is true. If the log contains a voter with its id and another
+directory, the node first sends RemoveRaftVoter for that voter, unless a node with that directory is running: two
+running nodes with the same id would replace each other for ever.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from kpybroker.wire.rpc import describe_quorum
 log = logging.getLogger(__name__)
 
 LOOK_S = 3 * WAIT_MS / 1000
-"""The time within which a running voter fetches again."""
+"""The time after which a running voter has certainly fetched again."""
 SLACK_MS = 100
-"""Tolerance for clocks that count whole milliseconds, when a voter's idle time is compared with LOOK_S."""
+"""The tolerance when a voter's idle time is compared with LOOK_S, because clocks count whole milliseconds."""
 
 
 def fetches(idle_ms: int | None) -> bool | None:
-    """Whether a voter is running, judged by how long it has not fetched (None: never) LOOK_S after the first look.
+    """Whether a voter is running, LOOK_S after the first check; None if that is unclear, because the voter may be slow.
 
-    None if that is inconclusive: the voter may be slow.
+    `idle_ms` is the time since the voter's last fetch, or None if it has never fetched.
     """
     if idle_ms is None or idle_ms >= 1000 * LOOK_S - SLACK_MS:
         return False
@@ -50,7 +51,7 @@ class SelfRegistration:
         self._timeout_s = driver.config.controller_quorum_request_timeout_ms / 1000
         self._changed = asyncio.Event()
         self._updated_in = (-1, -1)
-        """Epoch and leader that accepted this voter's UpdateRaftVoter, at kraft.version 0."""
+        """At kraft.version 0: the leader that accepted this voter's UpdateRaftVoter, and its epoch."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -64,7 +65,7 @@ class SelfRegistration:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def look_again(self) -> None:
-        """The role, leader, epoch or voters have changed."""
+        """Check again whether a request is due, because the role, leader, epoch or voters have changed."""
         self._changed.set()
 
     async def _run(self) -> None:
@@ -77,11 +78,11 @@ class SelfRegistration:
             try:
                 await self._send(*request)
             except LOST as reason:
-                log.debug("%s was not answered: %s", request[0], reason)
+                log.debug("%s got no response: %s", request[0], reason)
             await asyncio.sleep(self._period_s)
 
     def _next_request(self) -> tuple[str, Any] | None:
-        """The name and the body of the request that is due; None if there is none."""
+        """The name and the body of the next request that is due; None if no request is due."""
         driver = self._driver
         state, me = driver.state, driver.identity.voter
         if state.role is not Role.FOLLOWER or not me.endpoints or driver.addresses.of(state.leader_id) is None:
@@ -107,29 +108,32 @@ class SelfRegistration:
         response = await self._ask(name, request)
         if response.error_code:
             log.info(
-                "the leader of the quorum, %d, answers %s with error code %d", leader_id, name, response.error_code
+                "the leader of the quorum, node %d, responded to %s with error code %d",
+                leader_id,
+                name,
+                response.error_code,
             )
         elif name == "UpdateRaftVoter":
             self._updated_in = epoch, leader_id
 
     async def _is_gone(self, node_id: int, directory_id: bytes) -> bool:
-        """Whether that voter is not running. If it is running, this node fails. Raises one of LOST."""
+        """Whether the voter is not running. If it is running, this node stops. Raises one of LOST."""
         driver = self._driver
         epoch = driver.epoch
         await asyncio.sleep(LOOK_S)
         does_fetch = fetches(await self._idle_ms(node_id, directory_id))
         if does_fetch and driver.voters.set.has(node_id, directory_id):
             driver.fail(
-                f"node {Voter(node_id, directory_id)} is a running voter; this is another node with that id, which "
+                f"node {Voter(node_id, directory_id)} is a running voter; this node has the same id and "
                 "would replace it (controller.quorum.auto.join.enable); give every node a node.id of its own"
             )
         return does_fetch is False and driver.epoch == epoch
 
     async def _idle_ms(self, node_id: int, directory_id: bytes) -> int | None:
-        """For how long a voter has not fetched; None if it never has. Raises one of LOST.
+        """The time since a voter's last fetch; None if it has never fetched. Raises one of LOST.
 
-        Both times come from one response, in which the leader shows itself as fetching now: between two responses its
-        clock may be set.
+        The current time and the time of the fetch are taken from the same response, because the leader's clock may be
+        changed between two responses. The leader lists itself as a replica that is fetching now.
         """
         topic = describe_quorum.TopicData(topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData()])
         response = await self._ask("DescribeQuorum", describe_quorum.Request(topics=[topic]))

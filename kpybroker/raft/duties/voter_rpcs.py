@@ -1,7 +1,7 @@
-"""The election requests that this node sends to voters: Vote, BeginQuorumEpoch, EndQuorumEpoch (KIP-595, KIP-996).
+"""Sends election requests to voters: Vote, BeginQuorumEpoch, EndQuorumEpoch (KIP-595, KIP-996).
 
-Each voter has a connection of its own. A request that is not answered in time is dropped: `raft.core` asks again as
-long as it matters. A later request to the same voter replaces an earlier one.
+Each voter has a separate connection. A request that gets no response in time is dropped, and `raft.core` repeats it
+while it is needed. A later request to the same voter replaces an earlier one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kpybroker.wire.api import by_name
 log = logging.getLogger(__name__)
 
 LOST = (OSError, MalformedFrame, KafkaError, TimeoutError)
-"""How a request to another node can fail: no connection, a malformed response, a refusal, silence."""
+"""The errors of a request to another node: no connection, a malformed response, a refusal, no response in time."""
 
 VOTE = by_name["Vote"]
 PRE_VOTE_VERSION = 2
@@ -41,7 +41,7 @@ class VoterRpcs:
         """The last voter that named this node as the leader while this node asked for votes."""
 
     def ask(self, question: Question) -> None:
-        """Send a request, unless the same one is waiting for its response."""
+        """Send a request, unless an equal request is waiting for its response."""
         earlier = self._under_way.get(question.to)
         if earlier is not None:
             if earlier[0] == question:
@@ -52,7 +52,7 @@ class VoterRpcs:
 
     @property
     def no_leader_reason(self) -> str | None:
-        """Why no leader can be elected, as far as this node can tell; None if it cannot tell."""
+        """The reason why no leader can be elected; None if this node does not know it."""
         me = self._driver.identity.node_id
         if self._twin_known_to is not None:
             return f"voter {self._twin_known_to} says that node {me} leads: is another node running with this node.id?"
@@ -65,7 +65,7 @@ class VoterRpcs:
 
     @property
     def lacks_majority(self) -> bool:
-        """Whether too many voters left the last request unanswered for a leader to be elected."""
+        """Whether no leader can be elected, because too many voters did not respond to the last request."""
         everybody = self._everybody
         silent = sum(address is not None and self._is_silent(address) for address in everybody.values())
         return 2 * (len(everybody) - silent) <= len(everybody)
@@ -75,8 +75,8 @@ class VoterRpcs:
 
     @property
     def _everybody(self) -> dict[str, Address | None]:
-        """The names and addresses of the voters; if the log does not name voters yet, those of the nodes that may know
-        a leader."""
+        """The names and addresses of the voters. If the log does not contain voters yet, these are the nodes that may
+        know a leader."""
         driver = self._driver
         if not driver.voters.ids:
             own = driver.identity.listener
@@ -86,7 +86,7 @@ class VoterRpcs:
         return {f"{voter} at {at.host}:{at.port}" if at else f"{voter}": at for voter, at in known.items()}
 
     async def finish(self) -> None:
-        """Wait until every request in progress is answered or dropped."""
+        """Wait until every request in progress has got its response or has been dropped."""
         await asyncio.gather(*(task for _, task in self._under_way.values()), return_exceptions=True)
 
     async def close(self) -> None:
@@ -137,7 +137,7 @@ class VoterRpcs:
         return None if row is None else raft.LeaderTold(row.leader_epoch, row.leader_id)
 
     async def _vote(self, peer: Peer, question: raft.AskVote) -> raft.Event | None:
-        """A voter that does not know pre-votes (before KIP-996) counts as granting one, as in Kafka."""
+        """Send a Vote. A voter that does not support pre-votes (KIP-996) counts as granting one, as in Kafka."""
         if question.is_pre_vote and peer.best_version(VOTE) < PRE_VOTE_VERSION:
             return raft.VoteTold(question.to, question.epoch, raft.NOBODY, True, True)
         me = self._driver.identity
@@ -148,7 +148,8 @@ class VoterRpcs:
         return raft.VoteTold(question.to, row.leader_epoch, row.leader_id, row.vote_granted, question.is_pre_vote)
 
     def _row_of(self, response: Any) -> Any:
-        """The response's row; None if the voter refused the whole request. Learns the leader's address from it."""
+        """Return the response's row, or None if the voter refused the whole request. The leader's address in the
+        response is noted."""
         self._driver.addresses.learn((node.node_id, node.host, node.port) for node in response.node_endpoints)
         if response.error_code:
             log.warning("a voter refused a request of this node with error code %d", response.error_code)

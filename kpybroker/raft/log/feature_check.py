@@ -1,6 +1,7 @@
-"""Refuses a directory whose metadata log needs a newer broker, before any file in it is changed.
+"""Refuses a directory with a metadata log that requires a newer broker, before any file in it is changed.
 
-It reads the levels of features and the kinds of records in the log. Damage is ignored here: opening the log reports it.
+The check reads feature levels and record types from the log. It ignores damage, which is reported when the log is
+opened.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Levels = dict[str, int]
 
 
 def check_served(world: World, config: BrokerConfig, supported: Mapping[str, tuple[int, int]]) -> None:
-    """Raises ConfigError if the metadata log has a feature level or a kind of record that is not supported."""
+    """Raises ConfigError if the metadata log contains a feature level or a record type that is not supported."""
     directory = config.metadata_log_dir
     path = f"{directory}/{METADATA_DIRECTORY}"
     levels: Levels = {}
@@ -56,7 +57,8 @@ def _refusal(
     told = []
     for name in sorted(wrong):
         low, high = supported.get(name, (0, 0))
-        told.append(f"{name} is at level {levels[name]}, and {high if low == high else f'{low} to {high}'} is served")
+        span = f"{high}" if low == high else f"{low} to {high}"
+        told.append(f"{name} is at level {levels[name]}, but only {span} is supported")
     lowered = " ".join(
         f"--feature {name}={supported.get(name, (0, 0))[1]}"
         for name in sorted(wrong)
@@ -76,7 +78,8 @@ def _refusal(
 
 
 def _read_log(world: World, config: BrokerConfig, path: str, levels: Levels) -> bool:
-    """Note the levels in the newest snapshot and the log after it; False if neither has a data record."""
+    """Note the levels in the newest snapshot and in the log after it. Returns False if neither contains a data
+    record."""
     end = 0
     for snapshot_end, _, name in reversed(Snapshots(world, config, path).names()):
         found = dict(levels)
@@ -119,7 +122,7 @@ def _batches_of(world: World, path: str) -> Iterator[Batch]:
     while at < len(view):
         size = header_at(view, at)[1] if len(view) - at >= HEADER_BYTES else 0
         if size < HEADER_BYTES or at + size > len(view):
-            raise Damage(f"{path}: no batch at byte {at}")
+            raise Damage(f"{path}: there is no batch at byte {at}")
         batch = Batch(view[at : at + size])
         if not batch.crc_ok():
             raise Damage(f"{path}: the batch at byte {at} has a wrong CRC")
@@ -128,7 +131,7 @@ def _batches_of(world: World, path: str) -> Iterator[Batch]:
 
 
 def _note(batch: Batch, levels: Levels, where: str) -> None:
-    """Note the levels that a batch sets. Raises ConfigError for an unknown kind of record."""
+    """Note the levels that a batch sets. Raises ConfigError for an unknown record type."""
     for record in read_records(batch):
         if batch.is_control:
             kind, message = read_control(record)
@@ -138,9 +141,9 @@ def _note(batch: Batch, levels: Levels, where: str) -> None:
         frame, key, version = frame_of(record.value or b"")
         if not is_known(frame, key, version):
             raise ConfigError(
-                f"{where} has a metadata record of kind {key}, version {version}, at offset {record.offset}, which "
-                "this kpybroker does not know: a newer Apache Kafka wrote it; use a newer kpybroker, or another "
-                "directory (log.dirs). Nothing was changed"
+                f"{where} has a metadata record of type {key}, version {version}, at offset {record.offset}, which "
+                "this version of kpybroker does not support: a newer Apache Kafka wrote it; use a newer kpybroker, or "
+                "another directory (log.dirs). Nothing was changed"
             )
         if key == key_of(FeatureLevelRecord):
             level = unframe_record(record.value or b"")

@@ -1,4 +1,4 @@
-"""How this node identifies itself to the other nodes of the quorum, and the requests that it sends them."""
+"""The identity of this node in the quorum, and the requests that it sends to the other nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ FINALIZED_AT_FORMAT = {
 
 
 class Identity(NamedTuple):
-    """`listener`: name, host and port of this node's controller listener; None if it has none."""
+    """The ids of this node and its cluster. `listener` has the name, host and port of the controller listener, or is
+    None."""
 
     cluster_id: str
     node_id: int
@@ -135,7 +136,8 @@ class Identity(NamedTuple):
     def fetch(
         self, epoch: int, tail: raft.Tail, *, log_start: int, high_watermark: int, wait_ms: int, max_bytes: int
     ) -> fetch.Request:
-        """A Fetch request for the records after `tail`; the leader holds it for up to `wait_ms` if it has no news."""
+        """A Fetch request for the records after `tail`. The leader holds it for up to `wait_ms` if it has nothing
+        new."""
         wanted = fetch.FetchPartition(
             current_leader_epoch=epoch,
             fetch_offset=tail.end,
@@ -178,7 +180,8 @@ def _directory_of(node_id: int, voters: VoterSet) -> bytes:
 def wanted_format(config: BrokerConfig) -> Format:
     """How this node formats an empty directory.
 
-    A controller without controller.quorum.voters is the only voter, and its first snapshot says so (kraft.version 1).
+    A controller without controller.quorum.voters is the only voter, which it writes into its first snapshot
+    (kraft.version 1).
     """
     voter: tuple[str, str, int] | None = None
     first: tuple[FirstVoter, ...] = ()
@@ -198,7 +201,7 @@ def wanted_format(config: BrokerConfig) -> Format:
 
 
 def _unclear(config: BrokerConfig, *, joins: bool) -> str | None:
-    """The setting that is missing to format an empty directory; None if there is none."""
+    """An error text with the setting that is missing to format an empty directory; None if no setting is missing."""
     if joins and config.cluster_id is None:
         return (
             "this node joins an existing cluster; set kpybroker.cluster.id to its id, which `kpybroker cluster` shows"
@@ -211,16 +214,18 @@ def _unclear(config: BrokerConfig, *, joins: bool) -> str | None:
         and len(config.controller_quorum_bootstrap_servers) > 1
     ):
         return (
-            "controller.quorum.bootstrap.servers names several controllers, but not the first voters; format every "
-            "node with `kpybroker storage format --cluster-id ID --config FILE --initial-controllers "
-            "1@HOST:PORT:DIRECTORY-ID,...`, the same list on each, or set controller.quorum.voters=1@HOST:PORT,... "
-            "instead; to replace a lost disk, format it with --no-initial-controllers (docs/runbook.md has both)"
+            "controller.quorum.bootstrap.servers lists several controllers, but does not determine the first voters; "
+            "format every node with `kpybroker storage format --cluster-id ID --config FILE --initial-controllers "
+            "1@HOST:PORT:DIRECTORY-ID,...`, with the same list on each node, or set "
+            "controller.quorum.voters=1@HOST:PORT,... instead; to replace a lost disk, format it with "
+            "--no-initial-controllers (docs/runbook.md describes both)"
         )
     return None
 
 
 def listener_of(config: BrokerConfig) -> tuple[str, str, int] | None:
-    """Name, host and port of this node's controller listener, from controller.quorum.voters or else from listeners."""
+    """The name, host and port of this node's controller listener, from controller.quorum.voters or else from
+    listeners."""
     for voter in config.controller_quorum_voters:
         if voter.node_id == config.node_id and config.controller_listener_names:
             return config.controller_listener_names[0], voter.host, voter.port
@@ -230,8 +235,8 @@ def listener_of(config: BrokerConfig) -> tuple[str, str, int] | None:
 
 
 def _new_cluster_id(config: BrokerConfig) -> str | None:
-    """The id of a new cluster, derived from its voters, so that all of them compute the same one; None without
-    voters."""
+    """The id of a new cluster, derived from its voters so that all of them compute the same id; None if no voters are
+    set."""
     named = sorted(
         (one.node_id, one.host, one.port)
         for ones in (config.controller_quorum_voters, config.initial_controllers or ())

@@ -1,4 +1,4 @@
-"""Opens the metadata log: checks it against its snapshot and replays it. Also contains the first records of a
+"""Opens the metadata log: checks it against its snapshot, and replays it. Also creates the first records of a
 leader."""
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from kpybroker.wire.stored.metadata import (
 from kpybroker.world import World
 
 METADATA_VERSION = 30
-"""4.3-IV0, the newest metadata.version that is supported."""
+"""The newest supported metadata.version, 4.3-IV0."""
 FIRST_RECORDS = [FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION)]
-"""The first records of a cluster without a bootstrap.checkpoint."""
+"""The first records of a cluster that has no bootstrap.checkpoint."""
 MIN_ISR = "min.insync.replicas"
 READ_BYTES = 1 << 20
 SCAN_BYTES = 1 << 20
 BATCH_LIMIT_BYTES = 8 << 20
 """Kafka's limit for one atomic write of the controller."""
 OPEN_FILES = 16
-"""How many segments of the metadata log are open at once."""
+"""The most segments of the metadata log that are open at once."""
 
 
 async def open_log(world: World, config: BrokerConfig, path: str, base: Snapshot | None) -> Log:
@@ -61,7 +61,7 @@ async def open_log(world: World, config: BrokerConfig, path: str, base: Snapshot
     if not world.disk.exists(f"{path}/{PARTITION_METADATA}"):
         write_topic_id(world.disk, path, METADATA_TOPIC_ID)
     if log.start > snapshot_end:
-        raise Damage(f"the log begins at offset {log.start}, and the newest readable snapshot ends at {snapshot_end}")
+        raise Damage(f"the log starts at offset {log.start}, but the newest readable snapshot ends at {snapshot_end}")
     if base is not None and snapshot_end and not await _holds(log, base):
         begin_at(log, Tail(base.epoch, base.end))
     _believe_batches(log, Tail(base.epoch if base is not None else -1, snapshot_end))
@@ -69,8 +69,8 @@ async def open_log(world: World, config: BrokerConfig, path: str, base: Snapshot
 
 
 async def _holds(log: Log, base: Snapshot) -> bool:
-    """Whether the log has the snapshot's records. A crash may leave behind a leader's snapshot beside the log that it
-    replaces."""
+    """Whether the log contains the snapshot's records. If not, the snapshot was fetched from a leader, and a crash
+    occurred before it replaced the log."""
     if log.end < base.end or log.start >= base.end:
         return log.end >= base.end
     last = base.end - 1
@@ -81,7 +81,7 @@ async def _holds(log: Log, base: Snapshot) -> bool:
 
 
 def begin_at(log: Log, snapshot: Tail) -> None:
-    """Empty the log, and let it start at the end of a snapshot. Raises OSError."""
+    """Empty the log, so that it starts at the end of a snapshot. Raises OSError."""
     log.begin_anew(snapshot.end)
     log.epochs.cut_end(0)
     log.epochs.assign(snapshot.epoch, snapshot.end)
@@ -90,8 +90,8 @@ def begin_at(log: Log, snapshot: Tail) -> None:
 def _believe_batches(log: Log, snapshot: Tail) -> None:
     """Adopt the epochs of the batches after the snapshot.
 
-    After a crash leader-epoch-checkpoint and the log may differ, since they are written separately. An epoch that the
-    log does not have would let this node win elections that it should lose.
+    After a crash, leader-epoch-checkpoint and the log may differ, since they are written separately. With an epoch that
+    the log does not contain, this node might win an election that it must lose.
     """
     wanted = [entry for entry in log.epochs.entries if entry[1] < snapshot.end]
     if snapshot.epoch > (wanted[-1][0] if wanted else -1) and snapshot.end > 0:
@@ -110,14 +110,14 @@ def _believe_batches(log: Log, snapshot: Tail) -> None:
 
 
 async def learn_voters(log: Log, begin: int, voters: Voters) -> None:
-    """Learn the voters from all control records at or after offset `begin`, committed or not. Raises Damage."""
+    """Read the voters from all control records at or after offset `begin`, committed or not. Raises Damage."""
     async for batch in _batches(log, begin):
         if batch.is_control:
             voters.learn(control_of(batch), batch.next_offset)
 
 
 def control_of(batch: Batch) -> list[tuple[int, Any]]:
-    """Type and message of the control records of a batch. Raises Damage."""
+    """The types and messages of the control records in a batch. Raises Damage."""
     try:
         return [read_control(row) for row in read_records(batch)]
     except (KafkaError, MalformedFrame) as error:
@@ -125,7 +125,7 @@ def control_of(batch: Batch) -> list[tuple[int, Any]]:
 
 
 async def replay_log(log: Log, image: Image, snapshots: Snapshots) -> Image:
-    """Apply every later record of the log to the Image, and return the result. Raises Damage."""
+    """Apply every record of the log after the Image, and return the new Image. Raises Damage."""
     begin = image.offset + 1
     async for batch in _batches(log, begin):
         records = []
@@ -151,18 +151,19 @@ def check_level(image: Image, path: str) -> None:
     level = image.features.get("metadata.version", METADATA_VERSION)
     if level > METADATA_VERSION:
         raise ConfigError(
-            f"{path} is at metadata.version {level}, but this kpybroker supports versions up to {METADATA_VERSION} "
-            "(4.3-IV0); use a newer kpybroker, or another directory (log.dirs)"
+            f"{path} is at metadata.version {level}, but this version of kpybroker supports versions up to "
+            f"{METADATA_VERSION} (4.3-IV0); use a newer kpybroker, or another directory (log.dirs)"
         )
 
 
 def first_records(world: World, directory: str, image: Image, min_isr: str) -> list[Any]:
     """The first data records of a leader: the abort of an unfinished transaction, or the features of a new cluster.
 
-    With eligible leader replicas, min.insync.replicas decides elections, so all brokers must have one value (KIP-966).
+    With eligible leader replicas, elections depend on min.insync.replicas, so all brokers must have the same value
+    (KIP-966).
     """
     if image.in_transaction:
-        return [AbortTransactionRecord(reason="The controller that began it is gone.")]
+        return [AbortTransactionRecord(reason="The controller that began the transaction is no longer active.")]
     if image.features:
         return []
     known = read_bootstrap(world, directory)
@@ -175,7 +176,7 @@ def first_records(world: World, directory: str, image: Image, min_isr: str) -> l
 
 
 def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image, log: Log, *, is_new: bool) -> State:
-    """The state after the log was opened. If the log has a later epoch than quorum-state, that file was lost."""
+    """The state after the log was opened. If the log has a later epoch than quorum-state, that file has been lost."""
     epoch = max(voted.epoch, image.epoch, log.epochs.latest)
     told = voters.change
     return State(
@@ -198,8 +199,8 @@ def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image
 def leader_change(state: State, granting: tuple[int, ...], voters: Voters) -> Row:
     """The first record of a leader's epoch.
 
-    As in Kafka 4.3, its `version` field follows kraft.version, but it is always encoded as version 0, the only one that
-    DumpLogSegments reads.
+    As in Kafka 4.3, the `version` field depends on kraft.version. The record itself is always encoded as version 0,
+    because DumpLogSegments reads no other.
     """
     message = messages.LeaderChangeMessage(
         version=min(voters.kraft_version, 1),
@@ -211,7 +212,7 @@ def leader_change(state: State, granting: tuple[int, ...], voters: Voters) -> Ro
 
 
 def way_out(reason: BaseException) -> str:
-    """How to recover from a log that cannot be used. After an error of the disk, the log may be intact."""
+    """The remedy for a log that cannot be used. After an error of the disk, the log may be intact."""
     cause: BaseException | None = reason
     while cause is not None:
         if isinstance(cause, OSError):

@@ -1,6 +1,6 @@
 """The log of `__cluster_metadata` on this node, with its snapshots and its Image.
 
-It appends, syncs, truncates, installs snapshots and applies commits. The driver and its duties decide when.
+It appends, syncs and truncates records, installs snapshots and applies commits, when the driver calls it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 20
-"""A larger metadata transaction is split into batches of about this size."""
+"""A metadata transaction that is larger is split into batches of about this size."""
 
 
 class MetadataLog:
-    """Log, snapshots and Image in one directory. `open`, then use, then `close`."""
+    """The log, snapshots and Image in one directory. Call `open` before any other method, and `close` at the end."""
 
     def __init__(self, world: World, config: BrokerConfig, path: str, voters: Voters) -> None:
         self._world = world
@@ -66,16 +66,16 @@ class MetadataLog:
     def listen(
         self, on_applied: Callable[[], None], on_synced: Callable[[int], None], on_voters: Callable[[], None]
     ) -> None:
-        """Set the callbacks: for more records in the Image; for an offset below which all records are on disk; for a
-        change of the voters in the log."""
+        """Set the callbacks: `on_applied` after records were applied to the Image, `on_synced` with an offset below
+        which all records are on disk, and `on_voters` after a change of the voters in the log."""
         self._on_applied, self._on_synced, self._on_voters = on_applied, on_synced, on_voters
 
     def on_image(self, callback: Callable[[Image, Image], None]) -> None:
-        """Call for every committed change, with the Image before and the Image after."""
+        """Set the callback for every committed change. It gets the Image before and the Image after the change."""
         self._on_image = callback
 
     def on_damage(self, callback: Callable[[str], None]) -> None:
-        """Call when the log can no longer be written or applied."""
+        """Set the callback for a log that can no longer be written or applied."""
         self._on_damage = callback
 
     @property
@@ -95,12 +95,12 @@ class MetadataLog:
 
     @property
     def tail(self) -> Tail:
-        """Where the log ends, and the epoch of its last record."""
+        """The epoch of the log's last record, and the end offset of the log."""
         return Tail(max(self.log.epochs.latest, 0), self.log.end)
 
     @property
     def is_reading(self) -> bool:
-        """Committed records are still being read back from the log."""
+        """Whether committed records are still being read back from the log."""
         return self._replay.is_reading
 
     @property
@@ -110,7 +110,8 @@ class MetadataLog:
     # ---- start and stop
 
     async def open(self) -> None:
-        """Open and recover the log. A sole voter replays all of it; any other node only the snapshot, for now.
+        """Open and recover the log. A sole voter replays the whole log; any other node replays only the snapshot for
+        now.
 
         Raises Damage, OSError, ConfigError.
         """
@@ -123,7 +124,7 @@ class MetadataLog:
             image = image.apply(base.records, base.end - 1, base.epoch)
         self.log = await open_log(self._world, self._config, self._path, base)
         if base is None and self.log.end == 0 and self._voters.should_be_in_the_log:
-            raise Damage("there is neither a snapshot, which formatting writes, nor a log")
+            raise Damage("the directory contains neither a log nor the snapshot that formatting writes")
         await learn_voters(self.log, base.end if base is not None else 0, self._voters)
         if self._voters.are_alone:
             image = await replay_log(self.log, image, self.snapshots)
@@ -135,19 +136,19 @@ class MetadataLog:
         self.log.advance(min(self.applied, self.log.end))
 
     async def settle(self) -> None:
-        """Wait until all appended records are on disk. Raises Damage if they never will be."""
+        """Wait until all appended records are on disk. Raises Damage if they cannot be written."""
         while self._syncing is not None or self.log.behind is not None:
             await (self.log.until_written() if self._syncing is None else asyncio.shield(self._syncing))
         if self.log.offline is not None:
             raise Damage(self.log.offline)
 
     async def synced(self) -> None:
-        """Wait until the whole log is on disk; starts a sync if none is in progress. Raises Damage."""
+        """Wait until the whole log is on disk. This starts a sync if none is in progress. Raises Damage."""
         self._sync_soon()
         await self.settle()
 
     async def close(self) -> None:
-        """Sync what is written, and close the files. A damaged log is only closed."""
+        """Sync all written records, and close the files. A damaged log is closed without a sync."""
         while (task := self._syncing or self._snapshotting) is not None:
             await asyncio.shield(task)
         await self.log.until_written()
@@ -158,29 +159,30 @@ class MetadataLog:
             log.error("the metadata log was not closed cleanly: %s", damage)
 
     def fail(self, why: str) -> None:
-        """The log can no longer be written or read: this node cannot continue."""
+        """Report that the log can no longer be written or read, so that this node cannot continue."""
         self._on_damage(why)
 
     # ---- changes
 
     def append(self, rows: list[Row], records: Sequence[Any], epoch: int, *, control: bool) -> None:
-        """Append a batch as the leader; a sync is in progress when this returns. Raises Damage.
+        """Append a batch as the leader, and start a sync. Raises Damage.
 
-        All records get one timestamp: Kafka reads no other. Raises KafkaError if nothing was appended: POLICY_VIOLATION
-        for a batch that is too large, KAFKA_STORAGE_ERROR if file descriptors are short.
+        All records get the same timestamp, because Kafka reads only one for each batch. Raises KafkaError if nothing
+        was appended: POLICY_VIOLATION for a batch that is too large, or KAFKA_STORAGE_ERROR if file descriptors have
+        run out.
         """
         now_ms, base = self._world.wall_ms(), self.log.end
         batch = encode_batch(rows, timestamp_ms=now_ms, leader_epoch=epoch, control=control)
         if len(batch) > BATCH_LIMIT_BYTES:
             raise KafkaError(
-                ErrorCode.POLICY_VIOLATION, f"{len(rows)} metadata records are too many; split the request"
+                ErrorCode.POLICY_VIOLATION, f"{len(rows)} metadata records do not fit into one batch; split the request"
             )
         try:
             self.log.append(split(memoryview(batch)), epoch, now_ms, client=False)
             self._flush()
         except (Damage, KafkaError) as reason:
             if self.log.offline is None and isinstance(reason, KafkaError):
-                raise  # nothing was appended
+                raise  # the refused batch was not appended
             self.fail(str(reason))
             raise Damage(str(reason)) from reason
         self._replay.appended(PendingBatch(base, self.log.end, epoch, list(records)))
@@ -190,7 +192,7 @@ class MetadataLog:
         self._sync_soon()
 
     def append_fetched(self, batches: list[Batch]) -> None:
-        """Append batches from the leader, which continue the log. Raises Damage; KafkaError if not all could be
+        """Append batches from the leader, which continue the log. Raises Damage, or KafkaError if not all were
         appended."""
         pending = [pending_of(batch) for batch in batches]
         try:
@@ -200,14 +202,14 @@ class MetadataLog:
             self._appended_fetched(batches, pending)
 
     def _flush(self) -> None:
-        """Raises Damage."""
+        """Write the queued batches. Raises Damage."""
         try:
             self.log.flush(wait=False)
-        except KafkaError as refusal:  # its file was open when it was appended to
+        except KafkaError as refusal:  # the append has opened the file, so this is damage
             raise self.log.fail(refusal) from refusal
 
     def _appended_fetched(self, batches: list[Batch], pending: list[PendingBatch]) -> None:
-        """Note the batches that were appended."""
+        """Pass the batches that were appended to the replay, the snapshots and the voters, and start a sync."""
         batches = [batch for batch in batches if batch.next_offset <= self.log.end]
         for batch, row in zip(batches, pending, strict=False):
             self._replay.appended(row)
@@ -222,7 +224,8 @@ class MetadataLog:
             self._on_voters()
 
     def truncate(self, told: Diverges) -> None:
-        """Truncate to where the log may agree with the leader's. Raises Damage: the leader lacks committed records."""
+        """Truncate the log to the offset below which it may agree with the leader's log. Raises Damage if the leader
+        lacks committed records."""
         end = truncation(self.log.epochs.entries, self.log.end, told)
         if end < self.applied or end < self.log.high_watermark:
             raise Damage(
@@ -238,7 +241,7 @@ class MetadataLog:
             self._on_voters()
 
     def install(self, snapshot: Snapshot) -> None:
-        """Replace the log by a snapshot. Raises Damage; KafkaError if file descriptors are short."""
+        """Replace the log with a snapshot. Raises Damage, or KafkaError if file descriptors have run out."""
         if snapshot.end <= self.applied:
             return
         image = with_changes(self.image, Image().apply(snapshot.records, snapshot.end - 1, snapshot.epoch))
@@ -254,7 +257,7 @@ class MetadataLog:
         self._on_voters()
 
     def commit(self, end: int) -> None:
-        """The high watermark has risen to `end`."""
+        """Raise the high watermark to `end`, and apply the records below it."""
         self.log.advance(end)
         self._replay.commit(end)
 
@@ -269,7 +272,7 @@ class MetadataLog:
             self._snapshotting = begin(self._snapshot(), "writing a metadata snapshot", self.fail)
 
     def _written(self) -> None:
-        """A thread has finished its write, or the log has failed."""
+        """Start a sync after a thread has finished its write, or report that the log has failed."""
         if self.log.offline is not None:
             self.fail(self.log.offline)
         self._sync_soon()
@@ -279,7 +282,7 @@ class MetadataLog:
             self._syncing = begin(self._sync(), "committing metadata", self.fail)
 
     async def _sync(self) -> None:
-        """Group commit: one fdatasync at a time, each for everything appended before it started."""
+        """Sync the log, with one fdatasync at a time. Each covers all records that were written before it started."""
         try:
             while self.log.synced_end < self.log.written_end:
                 await self.log.sync()
@@ -290,9 +293,9 @@ class MetadataLog:
             self._syncing = None
 
     async def _snapshot(self) -> None:
-        """Write a snapshot of the Image, then delete old snapshots and the segments before the oldest one left.
+        """Write a snapshot of the Image, then delete old snapshots and the segments before the oldest remaining one.
 
-        It rolls the log first, since a restart checks the log from the segment in which the snapshot ends.
+        This first rolls the log, since a restart checks the log from the segment in which the snapshot ends.
         """
         try:
             self.log.roll()
@@ -312,11 +315,11 @@ class MetadataLog:
 
 
 def _ignore(before: Image, after: Image) -> None:
-    """Ignore changes of the Image until a broker follows it."""
+    """Do nothing on changes of the Image, until a broker sets its own callback."""
 
 
 def pieces(records: Sequence[Stored]) -> Iterator[Sequence[Stored]]:
-    """Split framed records into batches: one, or several for a metadata transaction, which is atomic in any case."""
+    """Split framed records into batches. Only a metadata transaction is split into several; it stays atomic."""
     if not records or type(records[0].message) is not BeginTransactionRecord:
         yield records
         return

@@ -1,10 +1,11 @@
-"""A voter on an empty directory: it may belong to a new cluster, or may have lost its disk.
+"""Marks a voter that starts on an empty directory: its cluster may be new, or the voter may have lost its disk.
 
-When the settings name the voters (kraft.version 0), it votes by its id in both cases, and no node can tell them apart.
-So it votes only for candidates whose logs are empty too: a majority of those forms a new cluster, while no leader of an
-existing cluster is ever elected by a vote that may be this voter's second one. The limit ends once it has everything
-that it may have acknowledged before (`raft.core.state.CaughtUp`). A file preserves it across restarts. Kafka leaves
-this to the operator, who formats the directory.
+If the settings determine the voters (kraft.version 0), a voter is identified by its id alone, so that no node can
+distinguish the two cases. So such a voter votes only for candidates that also have an empty log. A majority of such
+voters can form a new cluster, but no leader of an existing cluster is elected by a vote that may be this voter's second
+one in an epoch. The restriction ends once the voter has all records that it may have acknowledged before
+(`raft.core.state.CaughtUp`). A file preserves it across restarts. Apache Kafka has no such restriction: the operator is
+responsible when formatting a directory.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ class NewVoter:
         return self._world.disk.exists(self._path)
 
     def caught_up(self) -> None:
-        """From now on this voter votes like any other. Raises OSError."""
+        """Remove the file: from now on this voter votes like any other. Raises OSError."""
         if self.is_new:
             self._world.disk.unlink(self._path)
             log.info("this voter has caught up with the metadata quorum")
 
     def refused(self, candidate: int) -> None:
-        """Log, at most once a minute, that a candidate was refused a vote that might be this node's second one."""
+        """Log that this voter refused to vote for a candidate, at most once a minute."""
         now_ms = self._world.steady_ms()
         if self._warned_ms is None or now_ms - self._warned_ms >= WARN_EVERY_MS:
             self._warned_ms = now_ms
             log.warning(
-                "this voter has an empty directory, or had one and has not caught up since: it does not vote for node "
-                "%d, which has a log: start the other voters; if they are lost for good, read %s",
+                "this voter started with an empty directory and has not caught up since. So it does not vote for node "
+                "%d, which has a log. Start the other voters; if they are lost permanently, read %s",
                 candidate,
                 self._path,
             )

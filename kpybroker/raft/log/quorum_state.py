@@ -1,4 +1,5 @@
-"""The file `quorum-state`: the epoch and the vote that a node must not forget (KIP-595; data version 1: KIP-853)."""
+"""Reads and writes the file `quorum-state`, which contains a node's epoch and vote (KIP-595; data version 1:
+KIP-853)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ QUORUM_STATE = "quorum-state"
 
 
 def read_quorum_state(world: World, directory: str) -> tuple[Voted, tuple[int, ...]]:
-    """The vote, and the voters of kraft.version 0. Without the file, the values of a new node. Raises Damage."""
+    """Read the vote, and the voters of kraft.version 0. If there is no file, return the values of a new node. Raises
+    Damage."""
     path = f"{directory}/{QUORUM_STATE}"
     if not world.disk.exists(path):
         return Voted(), ()
@@ -40,9 +42,11 @@ def _directory(told: Any) -> bytes:
 
 
 def write_quorum_state(world: World, directory: str, voted: Voted, static_voters: tuple[int, ...] = ()) -> None:
-    """Replace the file; it is on disk when this returns. `static_voters`: the voters of kraft.version 0, else empty.
+    """Replace the file, and sync it. `static_voters` has the voters of kraft.version 0, and is empty for later
+    versions.
 
-    Raises OSError; KAFKA_STORAGE_ERROR if no file descriptor is left: the file is then either the old or the new one.
+    Raises OSError, or KAFKA_STORAGE_ERROR if no file descriptor is left. In both cases the file is either the old or
+    the new one.
     """
     told: dict[str, Any]
     if static_voters:

@@ -1,7 +1,7 @@
 """Applies committed records to the Image, once and in order, and reports each change.
 
-Records that this node appended or fetched while it runs are applied from memory. Records that were in the log at the
-start are read back from it once they are known to have committed.
+Records that this node has appended or fetched since its start are applied from memory. Records that were in the log at
+the start are read back from the log when this node knows that they have committed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READ_BYTES = 1 << 20
 
 
 class PendingBatch(NamedTuple):
-    """A batch in the log that has not been applied; a control batch has no records here."""
+    """A batch in the log that has not been applied yet. `records` is empty for a control batch."""
 
     base: int
     end: int
@@ -45,8 +45,9 @@ def pending_of(batch: Batch) -> PendingBatch:
 class Replay:
     """The Image of the committed records.
 
-    on_image: called for each change with the Images before and after. on_applied: called after it, and also if only the
-    offset has moved. on_damage: called when a record cannot be applied; nothing is applied after that.
+    on_image: called for each change, with the Image before and the Image after. on_applied: called after `on_image`,
+    and also if only the offset has changed. on_damage: called when a record cannot be applied; no record is applied
+    after that.
     """
 
     def __init__(
@@ -69,26 +70,26 @@ class Replay:
 
     @property
     def is_reading(self) -> bool:
-        """Committed records are still being read back from the log."""
+        """Whether committed records are still being read back from the log."""
         return self._reading is not None
 
     def begin(self, image: Image, log: Log) -> None:
-        """Start from an Image: the newest snapshot's, or for a sole voter the whole log's."""
+        """Set the first Image: that of the newest snapshot or, for a sole voter, that of the whole log."""
         self.image, self._log = image, log
         self._committed = self.applied
 
     def appended(self, pending: PendingBatch) -> None:
-        """A batch was appended to the log."""
+        """Keep a batch that was appended to the log until it commits."""
         self._pending.append(pending)
 
     def cut(self, end: int) -> None:
-        """The log was truncated to `end`."""
+        """Discard the batches above `end`, because the log was truncated."""
         assert end >= self.applied, "committed records are never truncated"
         while self._pending and self._pending[-1].end > end:
             self._pending.pop()
 
     def restart(self, image: Image) -> None:
-        """A snapshot has replaced the log."""
+        """Replace the Image, because a snapshot has replaced the log."""
         self._pending.clear()
         before, self.image = self.image, image
         self._committed = max(self._committed, self.applied)
@@ -96,7 +97,7 @@ class Replay:
         self._on_applied()
 
     def commit(self, end: int) -> None:
-        """The high watermark has risen to `end`: apply the records below it, at once if they are in memory."""
+        """Apply the records below `end`, the new high watermark. If they are in memory, they are applied at once."""
         self._committed = max(end, self._committed)
         if self._reading is not None or self._is_broken:
             return
@@ -106,7 +107,7 @@ class Replay:
             self._reading = begin(self._read_back(), "reading metadata back", self._on_damage)
 
     async def stop(self) -> None:
-        """Stop reading back; nothing more is applied."""
+        """Stop reading back. No more records are applied."""
         self._is_broken = True
         if self._reading is not None:
             self._reading.cancel()
@@ -151,7 +152,7 @@ class Replay:
         self._on_applied()  # called even if nothing was applied, as callers wait until `is_reading` is False
 
     async def _read_some_or_wait(self) -> None:
-        """Read, or if no file descriptor is left, wait before the next try."""
+        """Read once. If no file descriptor is left, wait before the next attempt."""
         try:
             await self._read_some()
         except KafkaError as refusal:
@@ -160,7 +161,7 @@ class Replay:
             await asyncio.sleep(SHORT_RETRY_S)
 
     async def _read_some(self) -> None:
-        """Read once, and apply whole batches, none above the high watermark."""
+        """Read once, and apply the batches that are complete and below the high watermark."""
         begin, upper = self.applied, self._committed
         found = self._log.read(begin, READ_BYTES, upper=upper, min_one=True)
         if found is None:

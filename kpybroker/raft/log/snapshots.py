@@ -1,7 +1,7 @@
-"""Snapshots of the metadata log: their files, when to write the next one, and which ones to keep (KIP-630).
+"""Reads, writes and deletes snapshots of the metadata log, and determines when the next one is due (KIP-630).
 
-The name `NNNN-NNNN.checkpoint` has the end offset of the snapshot, and the epoch of the last record below it. The file
-is written as `.part`, synced, then renamed: a file with the final name is complete.
+The name `NNNN-NNNN.checkpoint` contains the end offset of the snapshot, and the epoch of the last record below it. A
+file is written as `.part`, synced, and then renamed. So a file with the final name is complete.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SUFFIX = ".checkpoint"
 FILE_LIMIT_BYTES = 1 << 32
 PARTIAL = ".part"
 KEPT = 2
-"""The least number of snapshots that are kept, whatever the settings: the newest one may turn out to be unreadable."""
+"""The number of snapshots that are always kept, regardless of the settings: the newest one may be unreadable."""
 
 
 class Snapshot(NamedTuple):
-    """The content of a snapshot. `end`: the first offset that it does not contain."""
+    """The content of a snapshot. `end` is the first offset that it does not contain."""
 
     end: int
     epoch: int
@@ -50,23 +50,24 @@ class Snapshots:
         self._keep_bytes = config.metadata_max_retention_bytes
         self._keep_ms = config.metadata_max_retention_ms
         self._missing_bytes = 0
-        """Bytes in the log that no snapshot contains."""
+        """The size of the records in the log that no snapshot contains."""
         self._missing_since_ms: int | None = None
         self._known: list[Tail] = []
         """The snapshots on disk, the oldest first."""
 
     @property
     def oldest(self) -> Tail | None:
-        """The oldest snapshot, at whose end the log may start; None if there is no snapshot."""
+        """The oldest snapshot; None if there is none. The log starts at or before its end."""
         return self._known[0] if self._known else None
 
     @property
     def newest(self) -> Tail | None:
-        """The snapshot for a replica whose log ends before this one starts; None if there is none."""
+        """The newest snapshot, which is sent to a replica with a log that ends before this log starts; None if there is
+        none."""
         return self._known[-1] if self._known else None
 
     def names(self) -> list[tuple[int, int, str]]:
-        """Yields (end, epoch, file name), the oldest first."""
+        """The (end, epoch, file name) of each snapshot, the oldest first."""
         found = []
         for name in self._world.disk.list(self._path):
             end, dash, epoch = name.removesuffix(SUFFIX).partition("-")
@@ -75,9 +76,10 @@ class Snapshots:
         return sorted(found)
 
     def load_newest(self) -> Snapshot | None:
-        """The newest readable snapshot; None if there is none. May wait for the disk. Raises Damage.
+        """Return the newest readable snapshot; None if there is none. May block on the disk. Raises Damage.
 
-        If the newest one is unreadable, it tries the one before it: the log may still have the records in between.
+        If the newest snapshot is unreadable, this tries the one before it: the log may still contain the records in
+        between.
         """
         disk = self._world.disk
         for name in disk.list(self._path):
@@ -101,10 +103,10 @@ class Snapshots:
         return None
 
     def appended(self, size_bytes: int, timestamp_ms: int) -> None:
-        """Records were appended that no snapshot contains; `timestamp_ms` is the wall-clock time of the append.
+        """Note appended records, which no snapshot contains yet. `timestamp_ms` is the wall-clock time of the append.
 
-        It may lie in an earlier run. So the age of the first such record is computed once, limited to the snapshot
-        interval, and measured by the steady clock from then on.
+        This time may be in an earlier run. So the age of the first such record is computed once, limited to the
+        snapshot interval, and then measured with the steady clock.
         """
         self._missing_bytes += size_bytes
         if self._missing_since_ms is None:
@@ -112,15 +114,16 @@ class Snapshots:
             self._missing_since_ms = self._world.steady_ms() - waited_ms
 
     def is_due(self) -> bool:
-        """Whether enough bytes were appended since the last snapshot, or the first of them long enough ago."""
+        """Whether enough bytes have been appended since the last snapshot, or enough time has passed since the first of
+        them."""
         if self._missing_since_ms is None:
             return False
         waited_ms = self._world.steady_ms() - self._missing_since_ms
         return self._missing_bytes >= self._every_bytes or 0 < self._every_ms <= waited_ms
 
     async def write(self, image: Image, control: list[Row]) -> None:
-        """Write the snapshot of an Image, yielding to the loop. Raises OSError, after which there is no new
-        snapshot."""
+        """Write the snapshot of an Image in small steps of the event loop. If it raises OSError, no snapshot was
+        written."""
         self._missing_bytes, self._missing_since_ms = 0, None
         disk = self._world.disk
         end, now_ms = image.offset + 1, self._world.wall_ms()
@@ -149,7 +152,8 @@ class Snapshots:
         return f"{self._path}/{snapshot.end:020d}-{snapshot.epoch:010d}{SUFFIX}"
 
     async def read(self, snapshot: Tail, position: int, max_bytes: int) -> tuple[int, bytes]:
-        """The size of a snapshot, and up to `max_bytes` from `position`. Raises KeyError if there is none; OSError."""
+        """Return the size of a snapshot, and up to `max_bytes` of it from `position`. Raises OSError, or KeyError if
+        there is no such snapshot."""
         if snapshot not in self._known:
             raise KeyError(snapshot)
         disk = self._world.disk
@@ -162,9 +166,9 @@ class Snapshots:
             disk.close(handle)
 
     async def receive(self, snapshot: Tail, pieces: AsyncIterator[bytes]) -> Snapshot:
-        """Write a snapshot that the leader sends; it counts once it is complete and on disk.
+        """Write a snapshot that the leader sends. It is used only when it is complete and on disk.
 
-        Raises Damage, KAFKA_STORAGE_ERROR if file descriptors are short, and the errors of `pieces`.
+        Raises Damage, KAFKA_STORAGE_ERROR if file descriptors have run out, and the errors of `pieces`.
         """
         disk = self._world.disk
         path = self._name(snapshot)
@@ -191,9 +195,9 @@ class Snapshots:
         return received
 
     async def forget(self, log_bytes: int) -> int:
-        """Delete old snapshots by size, which includes the log's, and by age (metadata.max.retention.*).
+        """Delete old snapshots by age, and by the size of all snapshots and the log (metadata.max.retention.*).
 
-        Returns the end of the oldest one left: the log below it is not needed. Raises OSError.
+        Returns the end of the oldest remaining snapshot. The log below it is not needed. Raises OSError.
         """
         disk = self._world.disk
         names = self.names()
@@ -215,7 +219,8 @@ class Snapshots:
 
 @contextmanager
 def _own_files(path: str) -> Iterator[None]:
-    """Turn an OSError of this node's files into another error, so that it is not mistaken for a lost connection."""
+    """Turn an OSError of this node's files into a KafkaError or Damage, so that it is not mistaken for a lost
+    connection."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,7 @@
-"""The voters: controller.quorum.voters (kraft.version 0), or the latest ones in the log and its snapshots (KIP-853).
+"""Keeps the voters: those in controller.quorum.voters (kraft.version 0), or the latest ones in the log (KIP-853).
 
-Voters take effect as soon as their record is in the log, committed or not; a truncation undoes that.
+A set of voters takes effect as soon as its record is in the log, committed or not. If the record is truncated, the
+previous set takes effect again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ VOTERS = "controller.quorum.voters"
 
 
 class LoggedVoters(NamedTuple):
-    """The latest voters in a log up to `end`; `end` is 0 if they come from the settings."""
+    """A set of voters in a log, with the end offset of its batch or snapshot. `end` is 0 for voters from the
+    settings."""
 
     end: int
     kraft_version: int
@@ -27,10 +29,10 @@ class LoggedVoters(NamedTuple):
 
 
 class Voters:
-    """The voters in one node's log, and the earlier ones that a truncation may go back to."""
+    """The voters in one node's log, and the earlier voters that a truncation may restore."""
 
     def __init__(self, config: BrokerConfig, directory_id: bytes, committed: Callable[[], int] = lambda: 0) -> None:
-        """`committed` gives the high watermark: nothing below it is truncated."""
+        """`committed` returns the high watermark. Records below it are never truncated."""
         self._node_id = config.node_id
         self._directory_id = directory_id
         self._config = config
@@ -45,7 +47,8 @@ class Voters:
     # ---- the log
 
     def learn(self, control: Iterable[tuple[int, Any]], end: int) -> bool:
-        """Read the control records of a batch or snapshot that ends at `end`; returns whether they name voters."""
+        """Read the control records of a batch or snapshot that ends at `end`. Returns whether they change the
+        voters."""
         version, voters = self.latest.kraft_version, self.latest.voters
         told = False
         for kind, message in control:
@@ -58,19 +61,19 @@ class Voters:
         return told
 
     def cut(self, end: int) -> bool:
-        """The log was truncated to `end`; returns whether that undid a change of voters."""
+        """Restore the voters of a log that was truncated to `end`. Returns whether this changes the voters."""
         known = len(self._history)
         while self._history[-1].end > end:
             self._history.pop()
         return len(self._history) < known
 
     def begin(self, control: Iterable[tuple[int, Any]], end: int) -> None:
-        """A snapshot up to `end` has replaced the log."""
+        """Adopt the voters of a snapshot up to `end`, which has replaced the log."""
         self._history = [LoggedVoters(0, 0, self._configured)]
         self.learn(control, end)
 
     def settle(self, committed: int) -> None:
-        """Forget voters that no truncation can go back to; `committed` is the end of a snapshot."""
+        """Forget voters that no truncation can restore. `committed` is the end of a snapshot."""
         while len(self._history) > 2 and self._history[1].end <= committed:
             del self._history[0]
 
@@ -83,22 +86,22 @@ class Voters:
 
     @property
     def history(self) -> tuple[LoggedVoters, ...]:
-        """The voters that a truncation may go back to, and the latest ones last."""
+        """The voters that a truncation may restore, followed by the latest voters."""
         return tuple(self._history)
 
     @property
     def set(self) -> VoterSet:
-        """The latest voters; empty for an observer that knows none."""
+        """The latest set of voters; empty for an observer that does not know them yet."""
         return self.latest.voters
 
     @property
     def kraft_version(self) -> int:
-        """1 if the log names the voters (KIP-853)."""
+        """The kraft.version: 1 if the log contains the voters (KIP-853), else 0."""
         return self.latest.kraft_version
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Their node ids, ascending."""
+        """The node ids of the latest voters, in ascending order."""
         return self.set.ids
 
     @property
@@ -108,16 +111,16 @@ class Voters:
 
     @property
     def static(self) -> tuple[int, ...]:
-        """The voters of kraft.version 0, for `quorum-state`; empty if the log names the voters."""
+        """The voters of kraft.version 0, for `quorum-state`; empty if the log contains the voters."""
         return () if self.kraft_version else self.ids
 
     @property
     def change(self) -> VotersChanged:
-        """The event that tells `raft.core` about the latest voters."""
+        """The event that passes the latest voters to `raft.core`."""
         latest = self.latest
         committed = self._committed()
         newest = max((number for number, older in enumerate(self._history) if older.end <= committed), default=0)
-        had_me = any(self._has_me(older) for older in self._history[newest:])  # later voters may be truncated again
+        had_me = any(self._has_me(older) for older in self._history[newest:])  # later sets of voters may be truncated
         has_me = self._has_me(latest)
         is_stranger = self._node_id in latest.voters.ids and not has_me
         return VotersChanged(latest.voters.ids, latest.end, is_stranger, had_me and not has_me)
@@ -126,7 +129,7 @@ class Voters:
         return self.counts(self._node_id, self._directory_id, said)
 
     def counts(self, node_id: int, directory_id: bytes, said: LoggedVoters | None = None) -> bool:
-        """Whether a replica is a voter; at kraft.version 0 its id alone decides."""
+        """Whether a replica is a voter. At kraft.version 0 this depends only on its id."""
         said = said or self.latest
         if not said.kraft_version:
             return node_id in said.voters.ids
@@ -136,44 +139,45 @@ class Voters:
 
     @property
     def should_be_in_the_log(self) -> bool:
-        """Whether the log must name the voters: this controller has no setting for them, and no other node to ask."""
+        """Whether the log must contain the voters, because this controller has neither a setting for them nor other
+        nodes to query."""
         return (
             self._is_controller and not self._configured.voters and not self._config.controller_quorum_bootstrap_servers
         )
 
     def check(self, path: str) -> None:
-        """Raises ConfigError if the log names voters that this node's settings or directory contradict."""
+        """Raises ConfigError if the voters in the log contradict this node's settings or directory."""
         if not self.kraft_version or not self._is_controller:
             return
         mine = self.set.get(self._node_id)
         if mine is not None and self.set.ids == (self._node_id,) and not self.are_alone:
             here = Voter(self._node_id, self._directory_id)
             raise ConfigError(
-                f"the only voter in {path} is {mine}, and this node is {here}: no node could ever lead; start it on "
-                "its own directory"
+                f"the only voter in {path} is {mine}, but this node is {here}, so no node could ever lead; start the "
+                "node on its own directory"
             )
         configured = self._configured.ids
         if configured and configured != self.ids:
             raise ConfigError(
-                f"{VOTERS} names {_listed(configured)}, and the log in {path} has other voters, {self.set}; the log "
-                "counts (kraft.version 1): remove the setting and name them in controller.quorum.bootstrap.servers, or "
-                "choose an empty directory (log.dirs)"
+                f"{VOTERS} lists {_listed(configured)}, but the voters in the log in {path} are {self.set}. With "
+                "kraft.version 1 the log takes precedence: remove the setting and list the voters in "
+                "controller.quorum.bootstrap.servers, or choose an empty directory (log.dirs)"
             )
 
     def check_static(self, stored: tuple[int, ...], path: str) -> None:
-        """Raises ConfigError if quorum-state names other voters than the settings do (kraft.version 0)."""
+        """Raises ConfigError if the voters in quorum-state differ from those in the settings (kraft.version 0)."""
         configured = self._configured.ids
         if stored and configured and not self.kraft_version and tuple(sorted(stored)) != configured:
             raise ConfigError(
-                f"{VOTERS} names {_listed(configured)}, and {path} was voting among {_listed(stored)}: two halves "
-                "might each elect a leader; set it as it was on every node, and change voters with "
-                "kafka-metadata-quorum once kraft.version is 1"
+                f"{VOTERS} lists {_listed(configured)}, but {path} has the voters {_listed(stored)}. With different "
+                "voters, two parts of the quorum might each elect a leader: restore the setting on every node, and "
+                "change voters with kafka-metadata-quorum once kraft.version is 1"
             )
 
     # ---- records
 
     def records(self, end: int | None = None) -> list[Row]:
-        """The control records for the voters as of an offset, for a snapshot; none at kraft.version 0."""
+        """The control records for the voters at an offset, for a snapshot. There are none at kraft.version 0."""
         known = self.latest
         if end is not None:
             known = next((older for older in reversed(self._history) if older.end <= end), self._history[0])
@@ -181,7 +185,7 @@ class Voters:
 
 
 def voter_rows(kraft_version: int, voters: VoterSet) -> list[Row]:
-    """The control records for kraft.version and the voters."""
+    """The control records that set kraft.version and the voters."""
     version = messages.KRaftVersionRecord(kraft_version=kraft_version)
     return [control_record(KRAFT_VERSION, version), control_record(KRAFT_VOTERS, voters.record())]
 

@@ -12,7 +12,7 @@ from kpybroker.replication.partition.throttle import Throttle
 
 
 class FetcherContext(NamedTuple):
-    """The node, its current settings, broker epoch and metadata, and the throttle for the records that it fetches."""
+    """The node's id, its current settings, broker epoch and metadata, and the throttle for records that it fetches."""
 
     dialer: Dialer
     node_id: int

@@ -1,8 +1,8 @@
-"""The contents of the next Fetch to one leader: the position of each partition, unless the leader already knows it.
+"""Plans the next Fetch to one leader: the position of each partition, unless the leader already knows it.
 
-A follower may follow thousands of partitions of one leader, most of them idle. So a Fetch looks only at partitions that
-were touched since the last one. Four times a second it looks at all of them, to notice a log start that moved, a
-changed setting, or a partition that went offline.
+A follower may follow thousands of partitions of one leader, most of them idle. So the plan checks only partitions that
+have changed since the last Fetch. Four times a second it checks all partitions, to detect a log start that has moved, a
+changed setting, or a partition that has gone offline.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from kpybroker.wire.rpc import fetch
 log = logging.getLogger(__name__)
 
 RETRY_MS = 20
-"""The delay after a first failure; doubled with each further one, up to replica.fetch.backoff.ms."""
+"""The delay after the first refusal. It doubles with each further refusal, up to replica.fetch.backoff.ms."""
 LOOK_AT_ALL_S = 0.25
 WITHOUT_SESSION_MS = 20
-"""How long the leader may park a Fetch that leaves partitions to the next one, if the leader keeps no session. Without
-a session, every Fetch names its partitions again, and the next one would follow at once."""
+"""The time for which the leader may park a Fetch that leaves partitions for the next Fetch, if there is no session.
+Without a session, every Fetch contains all its partitions, and the next Fetch would follow at once."""
 
 
 class FetchPlan:
-    """The partitions of one leader. `look` finds what may be fetched now, `request` builds the Fetch from that."""
+    """The partitions of one leader. `look` finds the partitions that may be fetched now, and `request` builds the Fetch
+    for them."""
 
     def __init__(self, context: FetcherContext, now_s: Callable[[], float]) -> None:
         self._context = context
@@ -39,18 +40,19 @@ class FetchPlan:
         self._touched: dict[TopicIdPartition, None] = {}
         """Partitions that changed since the last request."""
         self._left: frozenset[TopicIdPartition] = frozenset()
-        """Partitions that were left out of the last request, for lack of room."""
+        """Partitions that were left out of the last request, because there was no room."""
         self._ready: dict[TopicIdPartition, tuple[Partition, FetchPosition]] = {}
-        """The partitions that the last look found, and the positions from which to fetch."""
+        """The partitions that `look` has found, and the positions from which to fetch them."""
         self._looked_at: list[TopicIdPartition] = []
         self._is_whole = False
-        """Whether the last look checked all partitions."""
+        """Whether the last `look` checked all partitions."""
         self._whole_at_s = 0.0
-        """When to look at all partitions again, in seconds of the loop's clock."""
+        """The time at which all partitions are checked again, in seconds of the event loop's clock."""
         self._delayed: dict[TopicIdPartition, tuple[float, int]] = {}
-        """Until when a partition waits after a refusal, in seconds of the loop's clock, and its last delay in ms."""
+        """For each refused partition, the end of its delay in seconds of the event loop's clock, and the delay in
+        ms."""
         self._is_slowed = False
-        """Whether the last look left out a partition because of the throttle."""
+        """Whether the last `look` left out a partition because of the throttle."""
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -63,7 +65,7 @@ class FetchPlan:
         self._touched[key] = None
 
     def written(self, partition: Partition) -> None:
-        """Look at a partition again: a thread has written its records."""
+        """Check a partition again, because a thread has written its records."""
         self._touched[partition.topic_id, partition.index] = None
 
     def leave(self, partition: Partition) -> None:
@@ -78,8 +80,8 @@ class FetchPlan:
     # ---- before a fetch
 
     def look(self) -> bool:
-        """Find what may be fetched now; returns whether there is anything. Before this broker has registered, there is
-        nothing."""
+        """Find the partitions that may be fetched now, and return whether there are any. There are none before this
+        broker has registered."""
         if self._context.broker_epoch() < 0:
             return False
         now_s, throttle = self._now_s(), self._context.throttle
@@ -127,20 +129,20 @@ class FetchPlan:
         return place if partition.log.behind is None else None
 
     def next_s(self) -> float | None:
-        """Seconds until the first delayed partition is due; None if none is delayed."""
+        """Seconds until the first delayed partition is due; None if no partition is delayed."""
         waits_s = [until_s - self._now_s() for until_s, _ in self._delayed.values()]
         if self._is_slowed:
             waits_s.append(self._context.throttle.wait_ms / 1000)
         return max(min(waits_s), 0.001) if waits_s else None
 
     def unsynced(self) -> list[Partition]:
-        """Partitions to sync first: the next request would claim records that fsync has not made durable yet."""
+        """The partitions to sync before the next request, because it would claim records that are not synced yet."""
         found = (self._ready[key] for key in self._looked_at if key in self._ready)
         return [one for one, place in found if one.log.settings.fsync_always and one.log.synced_end < place.offset]
 
     def request(self, wait_ms: int) -> fetch.Request:
-        """A Fetch of the partitions that the last look found, unless the leader already knows them. Partitions that
-        do not fit are left for the next Fetch."""
+        """Build a Fetch of the partitions that `look` has found, without those whose position the leader already knows.
+        Partitions for which there is no room are left for the next Fetch."""
         config, context, ready = self._context.config(), self._context, self._ready
         wanted = {key: self._asked(*ready[key]) if key in ready else None for key in self._looked_at}
         changed, forgotten, left = self.session.news(wanted, is_whole=self._is_whole)
@@ -150,7 +152,7 @@ class FetchPlan:
             wait_ms = WITHOUT_SESSION_MS if self.session.is_refused else 0
             for key in left:
                 ready.pop(key, None)
-            for key in changed:  # the next look at all partitions begins with the others
+            for key in changed:  # the next check of all partitions begins with the other ones
                 self._partitions[key] = self._partitions.pop(key)
         if self._is_whole:
             self._whole_at_s = self._now_s() + LOOK_AT_ALL_S
@@ -192,13 +194,14 @@ class FetchPlan:
         return PartitionFetch(place, partition.log.start, max_bytes)
 
     def slows(self, partition: Partition) -> bool:
-        """Whether the partition's records count for the throttle."""
+        """Whether the throttle applies to the partition's records."""
         return self._context.throttle.slows(partition, self._context.node_id)
 
-    # ---- after it
+    # ---- after a fetch
 
     def asked(self, key: TopicIdPartition) -> tuple[Partition, FetchPosition] | None:
-        """The partition and the position in the Fetch; None if either has changed since. Looks at it again later."""
+        """The partition and its position in the Fetch; None if either has changed since. The next `look` checks the
+        partition."""
         self._touched[key] = None
         asked = self._ready.get(key)
         if asked is None or self._partitions.get(key) is not asked[0]:
@@ -206,18 +209,18 @@ class FetchPlan:
         try:
             return asked if asked[1] == position_of(asked[0]) else None
         except (Damage, KafkaError):
-            return None  # the next look meets the error again, and handles it
+            return None  # the next `look` gets the same error, and handles it
 
     def is_left(self, key: TopicIdPartition) -> bool:
         """Whether the last request left this partition to a later one."""
         return key in self._left
 
     def served(self, key: TopicIdPartition) -> None:
-        """The leader did not refuse the partition: clear its delay."""
+        """Clear the delay of a partition that the leader did not refuse."""
         self._delayed.pop(key, None)
 
     def delay(self, key: TopicIdPartition, refusal: KafkaError) -> None:
-        """Fetch a refused partition again after a delay, which doubles each time."""
+        """Fetch a refused partition again after a delay, which doubles with each refusal."""
         _, waited_ms = self._delayed.get(key, (0.0, 0))
         wait_ms = min(max(2 * waited_ms, RETRY_MS), self._context.config().replica_fetch_backoff_ms)
         self._delayed[key] = self._now_s() + wait_ms / 1000, wait_ms

@@ -1,7 +1,7 @@
-"""The follower's side of an incremental fetch session (KIP-227): each Fetch names only what has changed.
+"""The follower's side of an incremental fetch session (KIP-227): each Fetch contains only changed partitions.
 
-The leader's side is `partition.sessions`. A leader without room for a session answers with id 0, and every Fetch is
-then a full one.
+The leader's side is `partition.sessions`. A leader that has no room for a session responds with session id 0. In that
+case, every Fetch is a full one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kpybroker.replication.partition.sessions import EPOCH_MAX, INITIAL_EPOCH
 from kpybroker.topics import TopicIdPartition
 
 NAMED_MAX = 2500
-"""The most partitions that one Fetch names: the leader looks at them in one go, in some 15 ms."""
+"""The most partitions in one Fetch. The leader processes them without a pause, in about 15 ms."""
 
 
 class PartitionFetch(NamedTuple):
@@ -26,26 +26,28 @@ class PartitionFetch(NamedTuple):
 
 
 class FetchSession:
-    """The fields that the leader knows from earlier Fetches of the session."""
+    """A fetch session with one leader, and the fields that the leader knows from its earlier Fetches."""
 
     def __init__(self) -> None:
         self.id = 0
         self.epoch = INITIAL_EPOCH
         self._told: dict[TopicIdPartition, PartitionFetch] = {}
         self.is_refused = False
-        """Whether the leader's last response had no session, for lack of room."""
+        """Whether the leader's last response had no session, because the leader has no room for it."""
 
     @property
     def is_new(self) -> bool:
-        """Whether the leader knows nothing yet, so that the next Fetch is a full one."""
+        """Whether there is no session yet, so that the next Fetch is a full one."""
         return self.epoch == INITIAL_EPOCH
 
     def news(
         self, wanted: Mapping[TopicIdPartition, PartitionFetch | None], *, is_whole: bool = True
     ) -> tuple[dict[TopicIdPartition, PartitionFetch], list[TopicIdPartition], list[TopicIdPartition]]:
-        """What the next Fetch must say: new or changed partitions, those to forget, and those left to later Fetches.
+        """The contents of the next Fetch: new or changed partitions, and partitions to forget. Also returns the
+        partitions that are left for later Fetches.
 
-        wanted: None marks a partition to forget. is_whole: `wanted` has all partitions; forget those that it lacks.
+        In `wanted`, None marks a partition to forget. If `is_whole` is true, `wanted` has all partitions, and any other
+        partition of the session is to be forgotten.
         """
         told, left = self._told, []
         changed = {key: asked for key, asked in wanted.items() if asked is not None and told.get(key) != asked}
@@ -63,7 +65,7 @@ class FetchSession:
         return changed, gone, left
 
     def answered(self, session_id: int) -> None:
-        """The leader accepted the Fetch, in this session."""
+        """Note that the leader has accepted the Fetch, in this session."""
         self.is_refused = session_id == 0
         if session_id == 0:
             self.end()

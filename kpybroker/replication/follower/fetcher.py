@@ -1,7 +1,9 @@
-"""The follower's loop: one connection to one leader broker, and one Fetch at a time for all partitions that it leads.
+"""Fetches from leader brokers: one connection to each, and one Fetch at a time for all partitions that the broker
+leads.
 
-A Fetch claims that everything below its offset is as durable here as the settings require. With
-`kpybroker.fsync=always` it is therefore sent after the fdatasync. A refused partition is delayed; the others go on.
+A Fetch claims that all records below its offset are as durable on this broker as the settings require. So with
+`kpybroker.fsync=always`, it is sent after the fdatasync. A refused partition is delayed, without a delay for the
+others.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from kpybroker.wire.rpc import list_offsets, offset_for_leader_epoch
 log = logging.getLogger(__name__)
 
 LOST = (OSError, MalformedFrame, TimeoutError)
-"""How a request can fail on the network; a ConnectionError is an OSError."""
+"""The errors of a request that failed on the network. A ConnectionError is an OSError."""
 DIAL_TIMEOUT_MS = 1000
 LATEST, EARLIEST = -1, -2
 BY_ID = 13
@@ -35,7 +37,7 @@ SESSION_LOST = (
 
 
 class Fetcher:
-    """Fetches the partitions of one leader broker that `follow` adds, until `close`."""
+    """Fetches partitions from one leader broker. `follow` adds a partition, and `close` ends all fetching."""
 
     def __init__(self, context: FetcherContext, leader_id: int) -> None:
         self._context = context
@@ -53,12 +55,12 @@ class Fetcher:
         return len(self._plan)
 
     def follow(self, partition: Partition) -> None:
-        """Fetch a partition from now on; a late response for an earlier leader epoch is dropped."""
+        """Fetch a partition from now on. A late response for an earlier leader epoch is dropped."""
         self._plan.follow(partition)
         self.wake()
 
     def written(self, partition: Partition) -> None:
-        """Fetch a partition again: a thread has written its records."""
+        """Fetch a partition again, because a thread has written its records."""
         self._plan.written(partition)
         self.wake()
 
@@ -67,14 +69,14 @@ class Fetcher:
         self._plan.leave(partition)
 
     def wake(self) -> None:
-        """Look for partitions to fetch. A Fetch that is parked at the leader is made to return."""
+        """Check again which partitions to fetch. If a Fetch is parked at the leader, make the leader complete it."""
         self._changed.set()
         if self._is_parked and self._poking is None and self._peer is not None:
             self._poking = self._loop.create_task(self._poke(self._peer))
 
     async def _poke(self, peer: Peer) -> None:
-        """Make a parked Fetch return: the leader ends it when a request of another kind arrives behind it."""
-        await asyncio.sleep(0)  # once for all changes of this event
+        """Send a request of another kind on the connection, because this makes the leader complete a parked Fetch."""
+        await asyncio.sleep(0)  # one request for all changes of this event
         try:
             await peer.ask("OffsetForLeaderEpoch", offset_for_leader_epoch.Request(replica_id=self._context.node_id))
         except LOST:
@@ -111,7 +113,7 @@ class Fetcher:
                 await self._pause(self._plan.next_s())
                 continue
             if not await self._sync_claims():
-                continue  # do not claim what could not be synced
+                continue  # do not claim records that could not be synced
             try:
                 peer = await self._connected()
                 told = None if self._changed.is_set() else await self._ask(peer)
@@ -134,14 +136,14 @@ class Fetcher:
             return
 
     async def _sync_claims(self) -> bool:
-        """Sync what the next request claims, if the settings demand it; returns whether that succeeded."""
+        """Sync the records that the next request claims, if the settings require it. Returns whether this succeeded."""
         unsynced = self._plan.unsynced()
         if unsynced:
             await asyncio.gather(*(self._sync(partition) for partition in unsynced))
         return all(partition.offline is None for partition in unsynced)
 
     async def _ask(self, peer: Peer) -> Any:
-        """The response to one Fetch; None if the session was lost. Raises one of LOST."""
+        """Send one Fetch, and return the response; None if the session was lost. Raises one of LOST."""
         config, plan = self._context.config(), self._plan
         next_s = plan.next_s()
         wait_ms = config.replica_fetch_wait_max_ms
@@ -162,7 +164,8 @@ class Fetcher:
         return told
 
     async def _take_all(self, peer: Peer, told: Any) -> None:
-        """Apply a response. An error of this node's files takes its partition offline; the connection stays."""
+        """Apply a response. An error in this node's files takes the partition offline, but does not close the
+        connection."""
         plan = self._plan
         lost = []
         for topic in told.responses:
@@ -170,7 +173,7 @@ class Fetcher:
                 key = (topic.topic_id, row.partition_index)
                 asked = plan.asked(key)
                 if plan.is_left(key):
-                    continue  # the row answers an outdated position; the response to a later Fetch is applied
+                    continue  # the row is for an old position; the response to a later Fetch is applied
                 if asked is None:
                     plan.session.end()  # the leader would not repeat the row within the session
                     continue
@@ -182,7 +185,7 @@ class Fetcher:
                 latest = await self._offset(peer, partition, place, LATEST)
                 earliest = await self._offset(peer, partition, place, EARLIEST)
             except LOST as reason:
-                log.debug("asking broker %d for offsets: %s", self._leader_id, reason)
+                log.debug("requesting offsets from broker %d: %s", self._leader_id, reason)
                 self._hang_up()
                 return
             if latest is not None and earliest is not None:
@@ -201,7 +204,7 @@ class Fetcher:
             self._plan.served(key)
 
     async def _sync(self, partition: Partition) -> None:
-        """Sync a partition; on damage it goes offline."""
+        """Sync a partition. If its log is damaged, the partition goes offline."""
         try:
             await partition.log.sync()
         except Damage as damage:
@@ -217,15 +220,15 @@ class Fetcher:
         listener = context.config().inter_broker_listener_name
         address = address_for_brokers(context.image(), self._leader_id, listener)
         if address is None:
-            raise ConnectionError(f"the metadata has no address of broker {self._leader_id}")
+            raise ConnectionError(f"the metadata has no address for broker {self._leader_id}")
         async with asyncio.timeout(DIAL_TIMEOUT_MS / 1000):
             client_id = f"broker-{context.node_id}-fetcher-{self._leader_id}"
             self._peer = await context.dialer.meet(*address, client_id=client_id)
         return self._peer
 
     def _move_into_range(self, partition: Partition, place: FetchPosition, latest: int, earliest: int) -> None:
-        """Truncate to the leader's log end, or start over at its log start, if the position is outside the leader's
-        log."""
+        """If the position is outside the leader's log, truncate to the leader's log end, or start again at the leader's
+        log start."""
         try:
             if partition.leads or partition.offline is not None or place != position_of(partition):
                 return
@@ -239,7 +242,8 @@ class Fetcher:
             partition.fail(str(damage))
 
     async def _offset(self, peer: Peer, partition: Partition, place: FetchPosition, timestamp: int) -> int | None:
-        """The leader's log start or end (ListOffsets); None if it refuses. Raises one of LOST."""
+        """The start or end of the leader's log (ListOffsets); None if the leader refuses the request. Raises one of
+        LOST."""
         row = list_offsets.ListOffsetsPartition(
             partition_index=partition.index, current_leader_epoch=place.leader_epoch, timestamp=timestamp
         )
@@ -263,7 +267,7 @@ class Fetchers:
         self._ending: set[asyncio.Task[None]] = set()
 
     def follow(self, partition: Partition) -> None:
-        """Fetch from the current leader, or from no broker if this broker leads or there is no leader."""
+        """Fetch a partition from its current leader. If this broker leads it, or it has no leader, stop fetching it."""
         leader_id = partition.leader_id
         known = self._follows.get(partition)
         if known is not None and known != leader_id:
@@ -277,13 +281,13 @@ class Fetchers:
         fetcher.follow(partition)
 
     def written(self, partition: Partition) -> None:
-        """Fetch a partition again: a thread has written its records."""
+        """Fetch a partition again, because a thread has written its records."""
         leader_id = self._follows.get(partition)
         if leader_id is not None:
             self._by_leader[leader_id].written(partition)
 
     def leave(self, partition: Partition) -> None:
-        """Stop fetching a partition: this broker leads it, or no longer hosts it."""
+        """Stop fetching a partition, because this broker leads it or no longer hosts it."""
         leader_id = self._follows.pop(partition, None)
         if leader_id is None:
             return
@@ -296,7 +300,7 @@ class Fetchers:
             ending.add_done_callback(self._ending.discard)
 
     def wake(self) -> None:
-        """Start fetching: this broker has registered."""
+        """Start fetching, because this broker has registered."""
         for fetcher in self._by_leader.values():
             fetcher.wake()
 

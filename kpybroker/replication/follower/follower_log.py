@@ -1,8 +1,8 @@
-"""A follower's log: where it fetches from, how it appends a response, where it truncates (KIP-101, KIP-279, KIP-595).
+"""Determines the fetch position of a follower's log, appends responses, and truncates it (KIP-101, KIP-279, KIP-595).
 
-Each Fetch carries the leader epoch of the follower's last record. If the leader's log has another history, it answers
-with the last epoch on which both logs may agree, and the end of that epoch; the follower truncates there and fetches
-again. Nothing here waits.
+Each Fetch contains the leader epoch of the follower's last record. If the leader's log diverges from the follower's,
+the leader returns the last epoch on which both logs may agree, and the end of that epoch. The follower truncates its
+log to that offset and fetches again. No function in this module waits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_EPOCH = -1
 
 
 class FetchPosition(NamedTuple):
-    """Where a follower fetches: the current leader epoch, the offset, and the epoch of the record before it."""
+    """The position of a Fetch: the current leader epoch, the offset, and the epoch of the record before this offset."""
 
     leader_epoch: int
     offset: int
@@ -34,9 +34,9 @@ class FetchPosition(NamedTuple):
 
 
 def position_of(partition: Partition) -> FetchPosition:
-    """The position at the end of the written log. Raises Damage; KafkaError if that is not possible now.
+    """The position at the end of the written log. Raises Damage, or KafkaError if the log cannot be written now.
 
-    In a log without leader epochs, records above the high watermark are truncated first.
+    If the log has no leader epochs, it is first truncated to the high watermark.
     """
     storage = partition.log
     if storage.written_end < storage.end and storage.behind is None:
@@ -47,10 +47,10 @@ def position_of(partition: Partition) -> FetchPosition:
 
 
 def take(partition: Partition, place: FetchPosition, row: PartitionData) -> bool:
-    """Apply the leader's response to a Fetch from `place`; returns whether the position has moved.
+    """Apply the leader's response to a Fetch from `place`, and return whether the position has changed.
 
-    A response that is too late, because the leader or the log has changed, is dropped. Raises KafkaError with the row's
-    error, or CORRUPT_MESSAGE; Damage if the log is offline.
+    A response is dropped if the leader or the log has changed in the meantime. Raises KafkaError with the row's error
+    or CORRUPT_MESSAGE, or Damage if the log is offline.
     """
     storage = partition.log
     if partition.leads or partition.offline is not None or place != position_of(partition):
@@ -62,7 +62,7 @@ def take(partition: Partition, place: FetchPosition, row: PartitionData) -> bool
         return True
     moved = False
     if row.records:
-        assert not isinstance(row.records, list), "only a leader's response has a list"
+        assert not isinstance(row.records, list), "only a response that this node sends has a list"
         batches = _sound(split(row.records), place)
         if batches[0].base_offset < storage.end:
             _begin_at(partition, batches[0])
@@ -83,11 +83,12 @@ def _told(row: PartitionData) -> Diverges:
 
 
 def cut(partition: Partition, offset: int) -> None:
-    """Truncate at the offset where the leader's history differs. Raises Damage; KafkaError if not possible now."""
+    """Truncate the log to the offset at which it diverges from the leader's. Raises Damage, or KafkaError if the log
+    cannot be truncated now."""
     storage = partition.log
     if offset < storage.high_watermark:
         log.warning(
-            "%r is truncated to %d, below its high watermark %d: the leader election was unclean",
+            "%r is truncated to %d, below its high watermark %d, after an unclean leader election",
             partition,
             offset,
             storage.high_watermark,
@@ -96,7 +97,7 @@ def cut(partition: Partition, offset: int) -> None:
     storage.truncate_to(offset)
     if storage.end < before:
         chronicle.info(
-            "%s-%d is truncated from %d to %d: its leader has another history",
+            "%s-%d is truncated from %d to %d, because it diverges from the log of its leader",
             partition.topic,
             partition.index,
             before,
@@ -105,14 +106,15 @@ def cut(partition: Partition, offset: int) -> None:
 
 
 def begin_at(partition: Partition, offset: int) -> None:
-    """Drop the whole log and start at the leader's log start. Raises Damage; KafkaError if not possible now."""
+    """Delete all records, and start the log at the leader's log start. Raises Damage, or KafkaError if that is not
+    possible now."""
     storage = partition.log
-    log.warning("%r drops its log and starts at offset %d, the leader's log start", partition, offset)
+    log.warning("%r deletes its log and starts again at offset %d, the leader's log start", partition, offset)
     _empty(storage, offset)
 
 
 def follow_marks(partition: Partition, high_watermark: int, log_start: int) -> None:
-    """Follow the leader's high watermark and log start, as far as this log reaches. Raises KafkaError."""
+    """Adopt the leader's high watermark and log start, but not beyond the end of this log. Raises KafkaError."""
     storage = partition.log
     agreed = min(high_watermark, storage.end)
     if agreed > storage.high_watermark:
@@ -124,7 +126,8 @@ def follow_marks(partition: Partition, high_watermark: int, log_start: int) -> N
 
 
 def _begin_at(partition: Partition, first: Batch) -> None:
-    """Start an empty log with a whole batch that contains the leader's log start. Raises CORRUPT_MESSAGE."""
+    """Start an empty log at the first offset of a batch that contains the leader's log start. Raises
+    CORRUPT_MESSAGE."""
     storage = partition.log
     if storage.start < storage.end or first.next_offset <= storage.end:
         raise KafkaError(
@@ -144,7 +147,8 @@ def _empty(storage: Log, offset: int) -> None:
 
 
 def _sound(batches: list[Batch], place: FetchPosition) -> list[Batch]:
-    """The batches, if they are in order, undamaged, and none is of a later leader epoch. Raises CORRUPT_MESSAGE."""
+    """Return the batches, if they are in order and undamaged, and none has a later leader epoch. Raises
+    CORRUPT_MESSAGE."""
     end = batches[0].base_offset
     if batches[-1].next_offset <= place.offset:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batches below offset {place.offset} were not fetched")
@@ -152,8 +156,8 @@ def _sound(batches: list[Batch], place: FetchPosition) -> list[Batch]:
         if batch.base_offset < end or batch.leader_epoch > place.leader_epoch or not batch.crc_ok():
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"the batch at offset {batch.base_offset} of leader epoch {batch.leader_epoch} is out of order, of a "
-                "later leader epoch, or damaged",
+                f"the batch at offset {batch.base_offset} of leader epoch {batch.leader_epoch} is out of order or "
+                "damaged, or has a later leader epoch",
             )
         end = batch.next_offset
     return batches

@@ -1,4 +1,4 @@
-"""Periodic work on all partitions: retention and checkpoints, each at its own interval."""
+"""Runs periodic work on all partitions: retention and checkpoints, each at its own interval."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def retain_and_checkpoint(world: World, config: BrokerConfig, hosting: Hos
     checkpoint_s = config.log_flush_offset_checkpoint_interval_ms / 1000
     loop = asyncio.get_running_loop()
     retain_at = loop.time() + min(config.log_initial_task_delay_ms / 1000, retention_s)
-    # after a recovery, checkpoint at once: another crash must not repeat it
+    # after a recovery, checkpoint at once, so that another crash does not cause the same recovery
     checkpoint_at = loop.time() + (checkpoint_s if log_dirs.clean else 0)
     while True:
         await asyncio.sleep(max(min(retain_at, checkpoint_at) - loop.time(), 0.001))
@@ -43,4 +43,4 @@ def _retain(world: World, partition: Partition, log_dirs: LogDirectories) -> Non
     except Damage as damage:
         partition.fail(str(damage))
     except KafkaError as refusal:
-        log.warning("%r: retention is postponed to the next interval: %s", partition, refusal)
+        log.warning("retention of %r is postponed to the next interval: %s", partition, refusal)

@@ -1,4 +1,4 @@
-"""A broker's channel to the active controller: over a connection, or directly if it is on the same node."""
+"""Sends a broker's requests to the active controller, over a connection or directly if it is on the same node."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ log = logging.getLogger(__name__)
 BACKOFF_MS = 20
 BACKOFF_MAX_MS = 500
 IN_VAIN_MS = 3000
-"""How long a request waits for a controller while a majority of the voters is out of reach."""
+"""The time for which a request waits for a controller while a majority of the voters cannot be reached."""
 DIAL_TIMEOUT_MS = 1000
-"""The timeout for a connection and its ApiVersions: a node of the cluster either answers quickly or is down."""
+"""The timeout for a connection and its ApiVersions. A node of the cluster that is running responds within this time."""
 NOBODY_LEADS = "the quorum has no leader"
 ASKED_MAX = 1000
-"""The most requests at a time; more are refused, not queued."""
+"""The most requests at a time. Further requests are refused."""
 
 
 class ControllerAddress(Protocol):
-    """Where the active controller listens."""
+    """The address of the active controller."""
 
     @property
     def node_id(self) -> int: ...
@@ -39,7 +39,8 @@ class ControllerAddress(Protocol):
 
 
 class ActiveController(Protocol):
-    """The part of the quorum that the channel uses: the address of the active controller, or why there is none."""
+    """The part of the quorum that the channel uses: the address of the active controller, or the reason why there is
+    none."""
 
     @property
     def is_leader(self) -> bool: ...
@@ -57,7 +58,8 @@ class ActiveController(Protocol):
 
 
 class ControllerChannel:
-    """One connection to the active controller, opened on demand, and opened again when the controller moves."""
+    """One connection to the active controller. It is opened on demand, and again when another node becomes the
+    controller."""
 
     def __init__(self, dialer: Dialer, quorum: ActiveController, client_id: str) -> None:
         self._dialer = dialer
@@ -68,32 +70,34 @@ class ControllerChannel:
         self._dialling: asyncio.Task[Peer] | None = None
         self._changed = asyncio.Event()
         self._limits: dict[asyncio.Timeout, None] = {}
-        """The timeouts of the requests that wait for an answer over the connection."""
+        """The timeouts of the requests that wait for a response on the connection."""
         self._asked = 0
         self._closed = False
         self._here: Callable[[str, Any], Awaitable[Any]] | None = None
         quorum.on_leadership(self._leadership_changed)
 
     def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
-        """Pass requests to `answer` while this node is the active controller."""
+        """Let `answer` handle the requests while this node is the active controller."""
         self._here = answer
 
     async def ask(self, name: str, request: Any, timeout_ms: int, *, try_ms: int | None = None) -> Any:
-        """Send a request to the active controller and return its answer. If the controller moved or cannot be reached,
-        the request is sent again.
+        """Send a request to the active controller and return its response. If another node has become the controller,
+        or the controller cannot be reached, the request is sent again.
 
-        try_ms: after how long a connection without an answer is closed. Raises REQUEST_TIMED_OUT, even before
-        timeout_ms if the reachable voters cannot elect a controller.
+        try_ms: the time after which a connection without a response is closed. Raises REQUEST_TIMED_OUT. This happens
+        before timeout_ms if the voters that can be reached are too few to elect a controller.
         """
         if self._asked >= ASKED_MAX:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{ASKED_MAX} requests already wait for the controller")
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"{ASKED_MAX} requests are waiting for the controller already"
+            )
         self._asked += 1
         try:
             if self._quorum.is_leader and self._here is not None:
                 answer = await self._here(name, request)
                 if not by_name[name].has_error(answer, ErrorCode.NOT_CONTROLLER):
                     return answer
-            # in a task, because timeouts need one, and a handler's first step runs outside any task
+            # timeouts need a task, and a handler's first step runs outside any task
             return await asyncio.get_running_loop().create_task(
                 self._ask(name, request, timeout_ms, try_ms or timeout_ms)
             )
@@ -122,7 +126,7 @@ class ControllerChannel:
                 break
             await self._pause(min(backoff_ms / 1000, max(end - loop.time(), 0)))
             backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the active controller did not answer {name}: {why}")
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the active controller did not respond to {name}: {why}")
 
     @property
     def _why_nobody(self) -> str:
@@ -130,7 +134,8 @@ class ControllerChannel:
         return NOBODY_LEADS if found is None else f"{NOBODY_LEADS}, {found}"
 
     async def _try(self, name: str, request: Any, try_s: float) -> Any:
-        """An answer; None if no active controller is known. Raises OSError, MalformedFrame, TimeoutError."""
+        """Send the request once, and return the response; None if no active controller is known. Raises OSError,
+        MalformedFrame, TimeoutError."""
         if self._quorum.is_leader and self._here is not None:
             return await self._here(name, request)
         address = self._quorum.active_controller
@@ -144,13 +149,13 @@ class ControllerChannel:
                 return await peer.ask(name, request)
         except TimeoutError:
             if self._peer is not None and self._peer_at == at and not self._changed.is_set():
-                self._peer.close()  # the request's time is over
+                self._peer.close()  # the request has timed out
             raise
         finally:
             self._limits.pop(limit, None)
 
     def _leadership_changed(self) -> None:
-        """Let waiting requests be sent again: the previous controller may never answer."""
+        """Let waiting requests be sent again, because the previous controller may never respond."""
         self._changed.set()
         now = asyncio.get_running_loop().time()
         for limit in self._limits:
@@ -168,7 +173,7 @@ class ControllerChannel:
         dialling = self._dialling
         await asyncio.wait([dialling])  # its cancellation must not cancel this request
         if dialling.cancelled():
-            raise ConnectionError("the controller moved while connecting")
+            raise ConnectionError("the controller changed during the connection attempt")
         return dialling.result()
 
     def _dialled(self, dialling: asyncio.Task[Peer]) -> None:
@@ -202,7 +207,7 @@ class ControllerChannel:
             return
 
     def close(self) -> None:
-        """Close the connection; waiting requests fail."""
+        """Close the connection. Waiting requests fail."""
         self._closed = True
         self._leadership_changed()
         self._hang_up()

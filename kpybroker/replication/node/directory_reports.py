@@ -1,7 +1,7 @@
 """Reports to the controller which directory holds each replica, by AssignReplicasToDirs (KIP-858).
 
-One request is sent at a time. The controller's decision comes with the metadata; `Replicas` compares it with the
-directories at every change, and reports differences again.
+One request is sent at a time. The controller's decision arrives with the metadata. `Replicas` compares the metadata
+with the directories at every change, and reports differences again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ IN_VAIN = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
 )
-"""Errors after which a report is dropped: this broker no longer has the replica, as the metadata will show soon."""
+"""Errors after which a report is dropped. They mean that this broker no longer has the replica, and the metadata will
+show this soon."""
 
 
 class DirectoryReports:
-    """Collects the directories of replicas and sends them. broker_epoch: the epoch of this node's registration."""
+    """Collects the directories of replicas and sends them. `broker_epoch` returns the epoch of this node's
+    registration."""
 
     def __init__(self, channel: ControllerChannel, node_id: int, broker_epoch: Callable[[], int]) -> None:
         self._channel = channel
@@ -46,7 +48,7 @@ class DirectoryReports:
             self._task = asyncio.get_running_loop().create_task(self._send_all())
 
     def settled(self, topic_id: bytes, index: int) -> None:
-        """Drop a report: the metadata has the directory, or this broker no longer has the replica."""
+        """Drop a report, because the metadata already has the directory, or this broker no longer has the replica."""
         self._wanted.pop((topic_id, index), None)
 
     def close(self) -> None:
@@ -66,7 +68,7 @@ class DirectoryReports:
             self._task = None
 
     async def _send(self, asked: dict[TopicIdPartition, bytes]) -> bool:
-        """Send one request; False if some reports have to be sent again, after a while."""
+        """Send one request. Returns False if some reports have to be sent again after a delay."""
         directories: dict[bytes, DirectoryData] = {}
         topics: dict[tuple[bytes, bytes], TopicData] = {}
         for (topic_id, index), directory in asked.items():

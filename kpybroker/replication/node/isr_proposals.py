@@ -1,8 +1,8 @@
 """Sends the in-sync sets that leaders propose to the controller, with AlterPartition (KIP-497, KIP-903).
 
-One request is sent at a time, for all partitions with a proposal, up to AT_ONCE_MAX. The controller's decision comes
-with the metadata. A proposal stands until then, because the controller may have accepted it even if the response was
-lost or has an error. Only INELIGIBLE_REPLICA means for certain that it did not.
+One request is sent at a time, for up to AT_ONCE_MAX partitions. The controller's decision arrives with the metadata. A
+proposal remains pending until then, because the controller may have accepted it even if the response was lost or
+contains an error. Only INELIGIBLE_REPLICA proves that the controller did not accept it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ AGAIN = (
 
 
 class IsrProposals:
-    """Collects proposals and sends them. broker_epoch: the epoch of this node's registration."""
+    """Collects proposals and sends them. `broker_epoch` returns the epoch of this node's registration."""
 
     def __init__(self, channel: ControllerChannel, node_id: int, broker_epoch: Callable[[], int]) -> None:
         self._channel = channel
@@ -77,7 +77,7 @@ class IsrProposals:
             self._task = None
 
     async def _send(self, asked: dict[tuple[bytes, int], tuple[Partition, int]]) -> bool:
-        """Send one request; False if some proposals have to be sent again, after a while."""
+        """Send one request. Returns False if some proposals have to be sent again after a delay."""
         topics: dict[bytes, TopicData] = {}
         for (topic_id, _), (partition, _) in asked.items():
             topic = topics.setdefault(topic_id, TopicData(topic_id=topic_id, partitions=[]))
@@ -124,7 +124,7 @@ class IsrProposals:
         )
 
     def _took(self, partition: Partition, epoch: int, row: PartitionDataReply) -> bool:
-        """Handle a partition's result; returns whether to send the proposal again."""
+        """Handle a partition's result. Returns whether to send the proposal again."""
         if partition.partition_epoch != epoch or partition.followers is None:
             return False
         code = row.error_code

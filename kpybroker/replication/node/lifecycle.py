@@ -1,4 +1,4 @@
-"""A broker's lifecycle with the controller: registration, heartbeats, controlled shutdown (KIP-631)."""
+"""Registers a broker with the controller, sends heartbeats, and requests a controlled shutdown (KIP-631)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from kpybroker.wire.rpc import broker_heartbeat, broker_registration
 log = logging.getLogger(__name__)
 
 RETRY_MS = 50
-"""The pause between heartbeats of a broker that waits to be unfenced, or for permission to shut down."""
+"""The pause between the heartbeats of a broker that waits to be unfenced, or for permission to shut down."""
 SHUTDOWN_PATIENCE_MS = 5000
-"""How long a broker that shuts down waits until others lead its partitions."""
+"""The time for which a broker that shuts down waits until other brokers lead its partitions."""
 LEAVING_TIMEOUT_MS = 1000
-"""How long a broker that shuts down looks for a controller."""
+"""The time for which a broker that shuts down tries to reach a controller."""
 TAKEN_AFTER_SESSIONS = 3
-"""For how many session timeouts a running broker tries to register again while another broker has its id, before it
-gives up."""
+"""The time for which a running broker tries to register again while another broker has its id, in session timeouts."""
 
 FATAL = {
-    ErrorCode.INCONSISTENT_CLUSTER_ID: "the cluster has another id than this directory's meta.properties; "
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "the cluster id differs from the one in this directory's meta.properties; "
     "check controller.quorum.voters, or begin with an empty directory (log.dirs)",
     ErrorCode.UNSUPPORTED_VERSION: "the cluster runs at feature levels that this version does not support; "
     "upgrade this node, or downgrade the features (kafka-features)",
@@ -34,27 +33,28 @@ FATAL = {
     "registered without one; give every node a directory of its own (log.dirs)",
     ErrorCode.INVALID_REQUEST: "the controller cannot use this node's registration; check listeners and node.id",
 }
-"""Errors that a retry cannot fix, and the remedy."""
+"""Errors that a retry cannot fix, and their remedies."""
 
 
 class Stage(Enum):
-    """The stages of a broker's life."""
+    """The stages of a broker's lifecycle."""
 
     STARTING = "registers, and catches up with the metadata"
-    RUNNING = "is unfenced, or will be again"
-    LEAVING = "hands over its leaderships"
+    RUNNING = "is unfenced, or will be unfenced again"
+    LEAVING = "waits until other brokers lead its partitions"
     GONE = "may stop"
 
 
 class Lifecycle:
-    """`join` registers, and returns once unfenced; `leave` hands over the leaderships; between them are heartbeats.
+    """`join` registers the broker, and returns when it is unfenced. Heartbeats are sent from then on, until `leave` has
+    moved the broker's leaderships to other brokers.
 
     - registration: builds the request.
-    - metadata_offset: returns the offset of the last record that is applied here.
+    - metadata_offset: returns the offset of the last record that this node has applied.
     - on_epoch: called with the epoch of every registration.
     - on_failure: called with the reason why this node cannot stay in the cluster.
-    - offline_log_dirs: returns the ids of directories that failed since the registration (KIP-858).
-    - wants_fence: whether this broker, although it is alive, wants to be fenced, so that others lead.
+    - offline_log_dirs: returns the ids of directories that have failed since the registration (KIP-858).
+    - wants_fence: returns whether this broker requests to be fenced although it is running, so that other brokers lead.
     """
 
     def __init__(
@@ -86,22 +86,24 @@ class Lifecycle:
         self.epoch = -1
         self.fenced = True
         self._answered_s = 0.0
-        """When a controller last answered a heartbeat, in seconds of the loop's clock."""
+        """The time at which a controller last responded to a heartbeat, in seconds of the event loop's clock."""
 
     async def join(self) -> None:
-        """Register, then wait until unfenced. Raises ConfigError if no controller answers, or it refuses this node."""
+        """Register, then wait until the broker is unfenced. Raises ConfigError if no controller responds, or if it
+        refuses this node."""
         await self._register(self._start_timeout_ms)
         self._reached = asyncio.get_running_loop().create_future()
         self._start_heartbeats()
         await self._reached
 
     async def leave(self, patience_ms: int = SHUTDOWN_PATIENCE_MS) -> bool:
-        """Controlled shutdown: on return, others lead this broker's partitions. False if that took too long."""
+        """Request a controlled shutdown, and wait until other brokers lead this broker's partitions. Returns False if
+        that takes too long."""
         if self._heartbeats is None or self._heartbeats.done():
             return False
         self.stage = Stage.LEAVING
         self._reached = asyncio.get_running_loop().create_future()
-        self._heartbeats.cancel()  # a heartbeat may wait for its answer for a whole session
+        self._heartbeats.cancel()  # a heartbeat may wait for its response for a whole session timeout
         self._start_heartbeats()
         try:
             async with asyncio.timeout(patience_ms / 1000):
@@ -118,17 +120,17 @@ class Lifecycle:
             self._heartbeats.cancel()
 
     def wake(self) -> None:
-        """New metadata is applied: a broker that waits to be unfenced sends a heartbeat at once."""
+        """If the broker waits to be unfenced, send a heartbeat at once, because it has applied new metadata."""
         if self.stage is Stage.STARTING:
             self._wake.set()
 
     def tell(self) -> None:
-        """Send a heartbeat now, because it has news for the controller."""
+        """Send a heartbeat now, because its contents have changed."""
         self._wake.set()
 
     @property
     def quiet_ms(self) -> int:
-        """Milliseconds since a controller answered a heartbeat."""
+        """Milliseconds since a controller last responded to a heartbeat."""
         return int((asyncio.get_running_loop().time() - self._answered_s) * 1000)
 
     # ---- registration
@@ -145,14 +147,15 @@ class Lifecycle:
                 )
                 code = ErrorCode(reply.error_code)
             except KafkaError as refusal:
-                if (end - loop.time()) * 1000 > RETRY_MS:  # no majority yet: other nodes may be starting, too
+                # there may be no majority yet, while other nodes are starting
+                if (end - loop.time()) * 1000 > RETRY_MS:
                     await asyncio.sleep(RETRY_MS / 1000)
                     continue
-                if refused is not ErrorCode.NONE:  # it explains more than the timeout that followed
+                if refused is not ErrorCode.NONE:  # this refusal explains more than the timeout after it
                     raise ConfigError(self._refused(refused, timeout_ms)) from refusal
                 raise ConfigError(
                     f"no controller accepted the registration of node {self._node_id} within {timeout_ms} ms "
-                    f"({refusal}); check controller.quorum.voters, and that those nodes run"
+                    f"({refusal}); check controller.quorum.voters, and check that those nodes are running"
                 ) from refusal
             if code is ErrorCode.NONE:
                 self.epoch = reply.broker_epoch
@@ -163,12 +166,11 @@ class Lifecycle:
             if left_ms <= RETRY_MS:
                 raise ConfigError(self._refused(code, timeout_ms))
             refused = code
-            if (
-                not is_said and timeout_ms - left_ms > self._session_ms
-            ):  # the session of an earlier process is over by now
+            # by now, the session of an earlier process has ended
+            if not is_said and timeout_ms - left_ms > self._session_ms:
                 is_said = True
                 log.warning(
-                    "node %d was refused with %s, and retries for %d ms; is another node running with this node.id?",
+                    "node %d was refused with %s, and will retry for %d ms; is another node running with this node.id?",
                     self._node_id,
                     code.name,
                     left_ms,
@@ -215,31 +217,34 @@ class Lifecycle:
         is_leaving = self.stage is Stage.LEAVING
         timeout_ms = min(self._session_ms, LEAVING_TIMEOUT_MS) if is_leaving else self._session_ms
         try:
-            # a controller on this node waits for a majority, which may never come back
+            # a controller on this node may wait for ever for a majority of voters
             async with asyncio.timeout(timeout_ms / 1000 if is_leaving else None):
                 reply = await self._channel.ask(
                     "BrokerHeartbeat", request, timeout_ms, try_ms=max(self._session_ms // 3, 1)
                 )
         except (KafkaError, TimeoutError) as refusal:
             log.warning(
-                "no controller answered a heartbeat for %d ms: %s", timeout_ms, str(refusal) or "no answer in time"
+                "no controller responded to a heartbeat for %d ms: %s",
+                timeout_ms,
+                str(refusal) or "no response in time",
             )
             if is_leaving:
-                self._reach(Stage.GONE)  # no broker can take over: the whole cluster may be stopping
+                self._reach(Stage.GONE)  # no broker can take over the leaderships: the whole cluster may be stopping
             return
         if reply.error_code == ErrorCode.STALE_BROKER_EPOCH:
             await self._register_again()
         elif reply.error_code:
-            log.warning("the controller answered a heartbeat with %s", ErrorCode(reply.error_code).name)
+            log.warning("the controller refused a heartbeat with %s", ErrorCode(reply.error_code).name)
         else:
             self._take(reply)
 
     async def _register_again(self) -> None:
-        """The controller no longer knows this incarnation: it was unregistered, or another node took its id."""
+        """Register again, because the controller no longer has this registration: it was removed, or another node has
+        the id."""
         if self.stage is Stage.LEAVING:
             self._reach(Stage.GONE)
             return
-        log.warning("the controller does not know epoch %d of this broker, which registers again", self.epoch)
+        log.warning("the controller does not know epoch %d of this broker; the broker registers again", self.epoch)
         await self._register(self._session_ms * TAKEN_AFTER_SESSIONS)
 
     def _take(self, reply: broker_heartbeat.Response) -> None:
@@ -259,7 +264,7 @@ class Lifecycle:
             self._reached.set_result(None)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """The heartbeats ended: by `stop` or `leave`, or because this node cannot stay."""
+        """Handle the end of the heartbeats: `stop` or `leave` was called, or this node cannot stay in the cluster."""
         error = None if task.cancelled() else task.exception()
         if error is None:
             return

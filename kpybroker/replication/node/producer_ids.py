@@ -1,4 +1,4 @@
-"""Producer ids, from blocks that the controller allocates (KIP-730)."""
+"""Assigns producer ids from blocks that the controller allocates (KIP-730)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class IdBlock(Protocol):
 
 
 class ProducerIds:
-    """Hands out ids. allocate: requests a block from the controller; called when the current one is used up."""
+    """Assigns ids. `allocate` requests a block from the controller, and is called when the current block is used up."""
 
     def __init__(self, allocate: Callable[[], Awaitable[IdBlock]]) -> None:
         self._allocate = allocate
@@ -25,7 +25,7 @@ class ProducerIds:
         self._end = 0
 
     async def next(self) -> int:
-        """An id that no producer in the cluster has had. Raises the controller's KafkaError."""
+        """Return an id that no producer in the cluster has had. Raises the controller's KafkaError."""
         while self._next >= self._end:
             block = await self._allocate()
             if self._next >= self._end:

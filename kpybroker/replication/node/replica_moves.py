@@ -1,7 +1,7 @@
 """Moves replicas between the log directories of this broker (AlterReplicaLogDirs, KIP-113, KIP-858).
 
-A future replica is filled from the current one. When it has caught up, the new directory is reported to the controller.
-Once the metadata has it, the future replica replaces the current one in one step.
+A future replica copies the records of the current one. When it has caught up, the new directory is reported to the
+controller. When the metadata contains the new directory, the future replica replaces the current one in one step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOOK_AGAIN_S = 0.05
 
 @dataclass(slots=True, eq=False)
 class ReplicaMove:
-    """One replica's move."""
+    """The move of one replica, which `future` will replace."""
 
     partition: Partition
     future: Log
@@ -48,7 +48,7 @@ class ReplicaMove:
 
 
 class ReplicaMoves:
-    """All moves. `alter` and `resume` begin a move, `run` executes them."""
+    """All moves. `alter` and `resume` begin a move, and `run` executes the moves."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class ReplicaMoves:
         return (partition.topic, partition.index) in self._moves
 
     def alter(self, topic: str, index: int, path: str) -> None:
-        """Move a replica to this directory. If it is there already, cancel a move elsewhere.
+        """Move a replica to this directory. If it is in this directory already, cancel its move to another one.
 
         Raises INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION, and
-        REPLICA_NOT_AVAILABLE if this broker does not have the replica: if it gets it later, it creates it in this
-        directory.
+        REPLICA_NOT_AVAILABLE if this broker does not have the replica. In the last case, this directory is remembered,
+        and the replica is created in it if it is assigned to this broker later.
         """
         key = topic, index
         if is_too_long(topic, index):
@@ -117,7 +117,7 @@ class ReplicaMoves:
         self._news.set()
 
     def resume(self, partition: Partition) -> None:
-        """Continue a move that a stop of the broker interrupted."""
+        """Continue a move that was interrupted when the broker stopped."""
         key = partition.topic, partition.index
         target = self._log_dirs.future_of(key)
         if target is None or key in self._moves or target is self._log_dirs.of(partition.log):
@@ -145,7 +145,7 @@ class ReplicaMoves:
             log.error("the future replica of %s-%d cannot be deleted: %s", *key, error)
 
     def lose(self, directory: LogDirectory) -> None:
-        """End the moves into and out of a failed directory; a replica that was to leave it is offline."""
+        """End the moves into and out of a failed directory. A replica that was moving out of it is offline."""
         for key, move in list(self._moves.items()):
             partition = move.partition
             if move.target is directory:
@@ -155,11 +155,12 @@ class ReplicaMoves:
                     self._reports.assign(partition.topic_id, partition.index, source.id)
             elif directory.logs.get(key) is partition.log:
                 del self._moves[key]
-                if move.is_reported:  # once the controller knows that the replica is still here, other brokers lead
+                # when the controller knows that the replica is still in this directory, other brokers lead it
+                if move.is_reported:
                     self._reports.assign(partition.topic_id, partition.index, directory.id)
 
     def wake(self) -> None:
-        """Look again: the metadata has changed, and may contain the new directory of a replica."""
+        """Check the moves again, because the metadata has changed and may contain the new directory of a replica."""
         self._news.set()
 
     async def run(self) -> None:
@@ -188,13 +189,13 @@ class ReplicaMoves:
             return await self._step(move)
         except (Damage, KafkaError) as error:
             if move.future.offline is None and partition.log.offline is None and isinstance(error, KafkaError):
-                return False  # the bytes to copy were truncated, or are being written: look again
+                return False  # the bytes to copy were truncated, or are being written: try again
             log.error("the move of %r is cancelled: %s", partition, error)
             self.cancel(partition)
             return False
 
     async def _step(self, move: ReplicaMove) -> bool:
-        """Take the next step of a move; False if it has to wait."""
+        """Take the next step of a move. Returns False if the move has to wait."""
         current, future = move.partition.log, move.future
         await future.until_written()
         await current.until_written()
@@ -247,7 +248,8 @@ class ReplicaMoves:
         self._hosting.moving_throttle.count(size)
 
     def _end(self, move: ReplicaMove) -> bool:
-        """Copy the missing bytes and replace the replica, in one step; if too many are missing, continue to copy."""
+        """Copy the missing bytes and replace the replica, in one step. If too many bytes are missing, continue to copy
+        instead."""
         partition, future = move.partition, move.future
         current = partition.log
         if self._is_over(move) or move.generation != current.files.generation or current.start > future.end:
@@ -271,7 +273,7 @@ class ReplicaMoves:
         try:
             replace(self._world, current, future, source, move.target)
         finally:
-            self._moves.pop(key, None)  # after a failure too: the next start completes the replacement
+            self._moves.pop(key, None)  # also after a failure, since the next start completes the replacement
             if move.target.logs.get(key) is current:
                 self._log_dirs.moved(key, move.target)
         log.info("%r is in %s now", partition, move.target.path)
@@ -288,7 +290,7 @@ def _empty(future: Log, offset: int) -> None:
 
 
 def truncate_like(future: Log, current: Log) -> None:
-    """Truncate the future log to the current log's history, by leader epochs, as a follower does (KIP-101)."""
+    """Truncate the future log to the offset at which it diverges from the current log, by leader epochs (KIP-101)."""
     while future.end > future.start:
         epoch = future.epoch_at(future.end - 1)
         known, ends = current.end_of_epoch(epoch)

@@ -1,4 +1,4 @@
-"""Keeps the replicas of this broker in line with the metadata: opens and deletes logs, leads or follows."""
+"""Applies the metadata to the replicas of this broker: opens and deletes logs, and makes replicas lead or follow."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED
 log = logging.getLogger(__name__)
 
 HOSTED_AT_ONCE = 200
-"""How many logs are opened in one turn of the loop, in about 10 ms. At its start, the broker opens all logs before it
-serves."""
+"""The most logs that are opened in one turn of the event loop, in about 10 ms. When the broker starts, it opens all
+logs before it serves requests."""
 OPEN_RETRY_S = 0.5
-"""When to retry to open a log that could not be opened for lack of a file descriptor."""
+"""The delay after which a log is opened again that could not be opened because there was no file descriptor left."""
 
 
 class ReplicaCallbacks(NamedTuple):
     """The broker's reactions to changes of its replicas.
 
-    - on_leadership: this broker began (True) or ceased (False) to lead a partition.
-    - on_lost: the disk failed under partitions that other brokers have, too, or under all partitions. This broker must
-      stop, so that others lead.
-    - on_offline: one of several log directories failed, and the controller must know.
+    - on_leadership: called when this broker has begun (True) or ceased (False) to lead a partition.
+    - on_lost: called when the disk of partitions that other brokers also have, or of all partitions, has failed. This
+      broker must stop, so that other brokers lead.
+    - on_offline: called when one of several log directories has failed, which must be reported to the controller.
     """
 
     on_leadership: Callable[[Partition, bool], None]
@@ -47,7 +47,7 @@ class ReplicaCallbacks(NamedTuple):
 
 
 class Replicas:
-    """The replicas of this broker. `host` applies the metadata of a topic, `let_go` its deletion."""
+    """The replicas of this broker. `host` applies the metadata of a topic, and `let_go` applies its deletion."""
 
     def __init__(
         self,
@@ -71,33 +71,36 @@ class Replicas:
         self._image = context.image
         log_dirs.listen(self._disk_failed, self._directory_failed, self._on_lost)
         self._created_anew: set[tuple[bytes, int]] = set()
-        """Replicas that were recreated, because the directory that the metadata names is gone."""
+        """Replicas that were recreated, because the directory in the metadata no longer exists."""
         self._unopened: dict[str, LogSettings] = {}
-        """Topics with logs that could not be opened for lack of a file descriptor, with their settings at that time."""
+        """Topics with logs that could not be opened because there was no file descriptor left, and the settings at that
+        time."""
         self._room = HOSTED_AT_ONCE
-        """How many more logs may be opened in this turn of the loop."""
+        """The number of logs that may be opened in this turn of the event loop."""
         self._rest: dict[str, tuple[int, LogSettings]] = {}
-        """Topics whose partitions, from an index on, are opened in later turns, with the settings of the topics."""
+        """Topics with partitions that are opened in later turns: the index of the first one, and the topic's
+        settings."""
         self._hosted: asyncio.Future[None] | None = None
-        """Done when `_rest` is empty."""
+        """A future that completes when `_rest` is empty."""
         self.is_registered = False
-        """Whether the metadata shows this incarnation of the broker.
+        """Whether the metadata contains this incarnation of the broker.
 
-        Before that, it may show leaderships of the previous incarnation. A crash may have truncated the log, and if
-        this broker led in the same epoch, followers would truncate theirs. So until then, it leads only partitions
-        without other replicas.
+        Before that, the metadata may contain leaderships of the previous incarnation. A crash may have truncated a log,
+        and if this broker led in the same epoch again, the followers would truncate theirs too. So until then, this
+        broker leads only partitions without other replicas.
         """
         hosting.events.on_written(self._fetchers.written)
 
     def register(self) -> None:
-        """Lead and follow from now on: the metadata shows this incarnation of the broker."""
+        """Let the replicas lead and follow from now on, because the metadata contains this incarnation of the
+        broker."""
         self.is_registered = True
 
     def host(self, topic: TopicImage, settings: LogSettings, begin: int = 0) -> None:
-        """Open this broker's partitions of a topic, and delete those it no longer has, from index `begin` on.
+        """Open this broker's replicas of a topic, and delete those it no longer has, from partition index `begin` on.
 
-        Once the broker serves, it opens HOSTED_AT_ONCE logs in a turn of the loop, and leads a partition only once its
-        log is open.
+        While the broker serves requests, this opens HOSTED_AT_ONCE logs in one turn of the event loop. The broker leads
+        a partition only when its log is open.
         """
         self._rest.pop(topic.name, None)
         for index, image in enumerate(topic.partitions[begin:], begin):
@@ -124,7 +127,7 @@ class Replicas:
                 self._report_directory(partition, image)
 
     def _has_room(self) -> bool:
-        """Whether one more log may be opened in this turn of the loop; counts it."""
+        """Whether one more log may be opened in this turn of the event loop. If so, the log is counted."""
         if self.is_registered:
             if self._room == HOSTED_AT_ONCE:
                 asyncio.get_running_loop().call_soon(self._host_on)
@@ -134,7 +137,7 @@ class Replicas:
         return True
 
     def _host_on(self) -> None:
-        """Open more of the remaining partitions in another turn of the loop."""
+        """Open more of the remaining partitions in another turn of the event loop."""
         self._room = HOSTED_AT_ONCE
         rest = list(self._rest.items())
         for name, (begin, settings) in rest:
@@ -150,7 +153,8 @@ class Replicas:
             self._hosted = None
 
     async def until_hosted(self, ends_s: float) -> None:
-        """Wait until all logs are open, also those of later metadata; at most until `ends_s` by the loop's clock."""
+        """Wait until all logs are open, including those of later metadata, or until `ends_s` on the event loop's
+        clock."""
         if self._rest:
             loop = asyncio.get_running_loop()
             if self._hosted is None:
@@ -158,7 +162,7 @@ class Replicas:
             await asyncio.wait([self._hosted], timeout=max(ends_s - loop.time(), 0))
 
     def configure(self, topic: str, settings: LogSettings) -> None:
-        """Give new settings to the partitions of a topic that are not open yet."""
+        """Change the settings for the partitions of a topic that are not open yet."""
         if topic in self._rest:
             self._rest[topic] = self._rest[topic][0], settings
 
@@ -181,7 +185,7 @@ class Replicas:
         return self._hosting.host(topic.name, topic.id, index, storage)
 
     def _open_later(self, topic: str, settings: LogSettings) -> None:
-        """Open a topic's logs again after a while, as there was no file descriptor left."""
+        """Try to open a topic's logs again after a delay, because there was no file descriptor left."""
         if not self._unopened:
             asyncio.get_running_loop().call_later(OPEN_RETRY_S, self._open_again)
         self._unopened[topic] = settings
@@ -195,9 +199,9 @@ class Replicas:
         self._queue.flush()
 
     def _report_directory(self, partition: Partition, image: PartitionImage) -> None:
-        """Report a replica's directory to the controller, if the metadata has another one.
+        """Report a replica's directory to the controller, if the metadata contains a different one.
 
-        For a recreated replica, the old directory is first reported as lost: it had records that this one lacks.
+        For a recreated replica, the old directory is first reported as lost, because the new replica lacks its records.
         """
         directory = self._log_dirs.of(partition.log)
         if directory is None or not self.is_registered or partition in self.moves:
@@ -211,7 +215,8 @@ class Replicas:
             self._reports.assign(*key, LOST if is_lost else directory.id)
 
     def _directory_failed(self, directory: LogDirectory, why: str) -> None:
-        """Take the partitions of a failed directory offline; others lead once the controller knows."""
+        """Take the partitions of a failed directory offline. Other brokers lead them when the controller knows of the
+        failure."""
         for (topic, index), one in list(directory.logs.items()):
             partition = self._hosting.find(topic, index)
             if partition is not None and partition.log is one:
@@ -224,7 +229,7 @@ class Replicas:
 
     def _disk_failed(self, topic: str, index: int, why: str) -> None:
         if is_replicated(self._image(), topic, index):
-            self._on_lost(f"{why}; the broker stops, so that another replica of {topic}-{index} leads")
+            self._on_lost(f"{why}; the broker stops, so that another replica of {topic}-{index} can lead")
 
     def _follow_metadata(self, partition: Partition, image: PartitionImage) -> None:
         if not self.is_registered and len(image.replicas) > 1:
@@ -247,7 +252,8 @@ class Replicas:
                 self._forget(partition)
 
     def _forget_unopened(self, topic: str, index: int) -> None:
-        """Forget a replica that could not be opened: this broker no longer has it, so it is not offline either."""
+        """Forget a replica that could not be opened. This broker no longer has it, so it no longer counts as
+        offline."""
         if self._hosting.offline.pop((topic, index), None) is not None:
             self._log_dirs.forget_unopened(topic, index)
 
@@ -263,11 +269,11 @@ class Replicas:
         self._log_dirs.delete_log(partition.log)
 
     def wake(self) -> None:
-        """Start fetching: this broker has an epoch."""
+        """Start fetching, because this broker has its epoch."""
         self._fetchers.wake()
 
     async def watch_followers(self) -> None:
-        """Remove lagging followers, twice in replica.lag.time.max.ms. Runs until cancelled."""
+        """Remove lagging followers from in-sync sets, twice in every replica.lag.time.max.ms. Runs until cancelled."""
         while True:
             await asyncio.sleep(max(self._hosting.rules.lag_max_ms / 2000, 0.001))
             for partition in self._hosting:

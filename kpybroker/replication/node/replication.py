@@ -1,4 +1,4 @@
-"""The parts of replication on one node, built from the bottom up."""
+"""Creates the parts of replication on one node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from kpybroker.world import World
 class Replication:
     """The flush queue, the hosted partitions, fetch sessions, and the replicas that follow the metadata.
 
-    channel: the channel to the active controller. config, epoch, image: return the broker's current values.
+    channel: the channel to the active controller. config, epoch, image: return the broker's current settings, epoch and
+    Image.
     """
 
     def __init__(

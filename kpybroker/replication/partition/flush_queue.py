@@ -1,4 +1,5 @@
-"""The work at the end of a read event: write the appended records, then settle the waiters that this completes."""
+"""The work at the end of a read event: it writes the appended records, and then settles the waiters that are
+complete."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Protocol
 
 
 class Waiter(Protocol):
-    """`settle` is called after each flush that may have completed it."""
+    """A response that waits for a flush. `settle` is called after each flush that may have completed it."""
 
     def settle(self) -> None: ...
 
@@ -19,7 +20,7 @@ class Flushable(Protocol):
 
 
 class FlushQueue:
-    """The partitions to write and the waiters to settle, of one broker."""
+    """The partitions of one broker that have records to write, and the waiters to settle."""
 
     __slots__ = ("dirty", "flushing", "woken")
 
@@ -27,12 +28,12 @@ class FlushQueue:
         self.dirty: list[Flushable] = []
         self.woken: list[Waiter] = []
         self.flushing = False
-        """A flush is running; it also writes what is appended meanwhile."""
+        """Whether a flush is running, which also writes the records that are appended in the meantime."""
 
     def flush(self) -> None:
-        """Write each dirty partition once, then settle each woken waiter once, until neither is left.
+        """Write each dirty partition, then settle each woken waiter. Repeat this until there are none left.
 
-        If a waiter raises (a bug), the others stay queued for the next flush.
+        If a waiter raises an exception, which is a bug, the other waiters stay queued for the next flush.
         """
         if self.flushing or not (self.dirty or self.woken):
             return

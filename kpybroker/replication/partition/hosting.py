@@ -1,4 +1,4 @@
-"""The partitions that this broker hosts."""
+"""Keeps the partitions that this broker hosts, by topic name and by topic id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kpybroker.storage.log.log import Log
 
 
 class Hosting:
-    """Partitions by topic name and by topic id, their rules, and the replication throttles (KIP-73)."""
+    """The partitions of this broker, the rules for its replicas, and the replication throttles (KIP-73)."""
 
     def __init__(self, rules: ReplicaRules, queue: FlushQueue, events: PartitionEvents[Partition]) -> None:
         self.node_id = rules.node_id
@@ -25,7 +25,7 @@ class Hosting:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[bytes, int], Partition] = {}
         self.offline: dict[tuple[str, int], str] = {}
-        """Why partitions of this broker could not be opened."""
+        """The reasons why partitions of this broker could not be opened."""
         node_id, now_ms = rules.node_id, rules.now_ms
         self.leading_throttle = Throttle(node_id, lambda it: it.leader_replication_throttled_replicas, now_ms)
         self.following_throttle = Throttle(node_id, lambda it: it.follower_replication_throttled_replicas, now_ms)
@@ -49,18 +49,19 @@ class Hosting:
         self.moving_throttle.limit(config.replica_alter_log_dirs_io_max_bytes_per_second)
 
     def host(self, topic: str, topic_id: bytes, index: int, storage: Log) -> Partition:
-        """Add a partition with an open log; it neither leads nor follows yet."""
+        """Add a partition with an open log. This broker neither leads nor follows it yet."""
         self.offline.pop((topic, index), None)
         partition = Partition(self.rules, self._queue, self.events, topic, topic_id, index, storage)
         self._partitions[topic, index] = self._by_id[topic_id, index] = partition
         return partition
 
     def find(self, topic: str, index: int) -> Partition | None:
-        """The partition, whether led here or not; None if this broker does not have it or could not open it."""
+        """The partition, whether this broker leads it or not; None if it does not have the partition or could not open
+        it."""
         return self._partitions.get((topic, index))
 
     def leads_id(self, topic_id: bytes, index: int) -> Partition | None:
-        """The partition if this broker leads it and it is online; else None, and `leads` raises the reason."""
+        """The partition, if this broker leads it and it is online; else None, for which `leads` raises the reason."""
         partition = self._by_id.get((topic_id, index))
         if partition is None or partition.leader_id != self.node_id or partition.offline is not None:
             return None
@@ -86,14 +87,14 @@ class Hosting:
         return partition
 
     def replica(self, topic: str, index: int) -> Partition:
-        """The partition, whether led here or not (KIP-392). Raises the same errors as `leads`."""
+        """The partition, whether this broker leads it or not (KIP-392). Raises the same errors as `leads`."""
         partition = self._partitions.get((topic, index))
         if partition is None or partition.offline is not None:
             return self.leads(topic, index)
         return partition
 
     def retire(self, topic: str, index: int) -> Partition | None:
-        """Stop hosting a partition; the caller deletes its log."""
+        """Stop hosting a partition. The caller deletes its log."""
         self.offline.pop((topic, index), None)
         partition = self._partitions.pop((topic, index), None)
         if partition is not None:

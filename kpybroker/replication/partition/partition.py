@@ -1,7 +1,8 @@
-"""A Log with leadership: epoch, in-sync replicas, waiters.
+"""A partition: a Log with a leader epoch, in-sync replicas, and requests that wait for it.
 
 The high watermark of a partition with one replica is the end of the written log, or of the synced log with
-`kpybroker.fsync=always`. With more replicas it is the end that every possible in-sync replica has; see `followers`.
+`kpybroker.fsync=always`. With more replicas, it is the log end that every possible in-sync replica has reached; see
+`followers`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAITERS_LIMIT = 100_000
-"""Produces that wait for the high watermark, per partition."""
+"""The most Produce requests that wait for one partition."""
 FLUSH_RETRY_S = 0.1
-"""When to retry a flush that lacked a file descriptor."""
+"""The delay after which a flush is retried for which no file descriptor was left."""
 
 
 class Partition:
@@ -94,17 +95,18 @@ class Partition:
         self.followers: Followers | None = None
         """The other replicas while this broker leads; empty while it follows; None if this is the only replica."""
         self.offline: str | None = None
-        """Why this partition is offline, after damage or deletion; None while it serves."""
+        """The reason why this partition is offline, such as damage or deletion; None while it is online."""
         self.fetches: dict[Waiter, None] = {}
         """Parked Fetches, in order of arrival."""
         self._on_advance: Callable[[], None] | None = None
         self._produces: deque[tuple[int, Waiter]] = deque()
         self._produces_here: deque[tuple[int, Waiter]] = deque()
-        """Produces with acks=1, which wait for this log only; used if there are other replicas."""
+        """Produce requests with acks=1, which wait for this log only. Used if there are other replicas."""
         self._dirty = False
         self.produce_templates: dict[int, Any] = {}
         self.fetch_templates: dict[int, Any] = {}
-        """Caches for `serving`, by version: the encoded parts of this partition's responses. Opaque here."""
+        """Caches of `serving`, by version: the encoded parts of this partition's responses. This class does not read
+        them."""
         self._sync: asyncio.Task[None] | None = None
         storage.tell(self._written)
 
@@ -120,7 +122,8 @@ class Partition:
     # ---- leadership
 
     def take_lead(self) -> None:
-        """Begin the leader epoch. A sole in-sync replica commits its log, unless min.insync.replicas demands more."""
+        """Begin the leader epoch. If this is the only in-sync replica, commit its log, unless min.insync.replicas
+        requires more."""
         self.log.begin_epoch(self.leader_epoch)
         self.epoch_start = self.log.end
         if self.log.settings.fsync_always:
@@ -133,7 +136,8 @@ class Partition:
         return self.leader_id == self._rules.node_id
 
     def become(self, image: PartitionImage) -> bool:
-        """Adopt leader, epoch, replicas and in-sync set; returns whether this broker's leadership began or ended."""
+        """Adopt the leader, epoch, replicas and in-sync set. Returns whether this broker's leadership has begun or
+        ended."""
         if image.partition_epoch <= self.partition_epoch and image.leader_epoch == self.leader_epoch:
             return False
         led, has_new_leader = self.leads, image.leader_epoch != self.leader_epoch
@@ -170,7 +174,8 @@ class Partition:
             self.followers.take(self.replicas, self.isr, rules.now_ms())
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH: the client has older or newer metadata (KIP-320)."""
+        """Raises FENCED_LEADER_EPOCH if the client has older metadata, or UNKNOWN_LEADER_EPOCH if it has newer metadata
+        (KIP-320)."""
         if current_leader_epoch == -1 or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
@@ -182,7 +187,8 @@ class Partition:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 
     def require_in_sync(self, min_isr: int) -> None:
-        """Check before an append with acks=all. Raises NOT_ENOUGH_REPLICAS; a single replica is always enough."""
+        """Check the in-sync set before an append with acks=all. Raises NOT_ENOUGH_REPLICAS, but never for a partition
+        with one replica."""
         if self.followers is None:
             return
         min_isr = self.followers.required(min_isr)
@@ -202,7 +208,7 @@ class Partition:
         verified: Verification | None = None,
         known: int = NOTHING,
     ) -> Appended:
-        """Append a batch to the queue of the next flush, after validating it unless it is `known` to be valid. Raises
+        """Validate a batch, unless it is `known` to be valid, and append it to the queue of the next flush. Raises
         KafkaError."""
         if self.offline is not None:
             self.require_online()
@@ -221,7 +227,8 @@ class Partition:
         return appended
 
     def append_marker(self, marker: Marker, transaction_version: int, now_ms: int) -> int:
-        """End a producer's transaction. Returns the log end after the marker, which takes effect when it is committed.
+        """Append the marker that ends a producer's transaction, and return the log end after it. It takes effect when
+        it is committed.
 
         Raises INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, NOT_ENOUGH_REPLICAS, KAFKA_STORAGE_ERROR.
         """
@@ -230,9 +237,10 @@ class Partition:
         return self.append(split(encode_marker(marker, now_ms)), now_ms, client=False).last_offset + 1
 
     def flush(self) -> None:
-        """Write the queued batches, and commit what is then durable. Never raises: damage is kept in `offline`.
+        """Write the queued batches, and advance the high watermark. This never raises: `offline` has the reason of any
+        damage.
 
-        Without a free file descriptor the batches stay queued, their waiters wait, and the flush is tried again.
+        If there is no file descriptor left, the batches and their waiters stay queued, and the flush is retried.
         """
         self._dirty = False
         try:
@@ -256,7 +264,7 @@ class Partition:
         self._queue.flush()
 
     def _written(self) -> None:
-        """A thread has written the batches of a flush, or the log has failed."""
+        """Continue after a thread has written the batches of a flush, or after the log has failed."""
         if self.log.offline is not None:
             self.fail(self.log.offline)
         elif self.log.settings.fsync_always:
@@ -270,12 +278,12 @@ class Partition:
 
     def _start_sync(self) -> None:
         if self.log.synced_end >= self.log.written_end:
-            self.advance()  # something else has synced it, such as a move to another directory
+            self.advance()  # another task has synced the log, such as a move to another directory
         elif self._sync is None:
             self._sync = asyncio.get_running_loop().create_task(self._sync_until_even())
 
     async def _sync_until_even(self) -> None:
-        """Group commit: one fdatasync at a time, each for everything written before it began."""
+        """Sync the log, with one fdatasync at a time. Each covers all records that were written before it began."""
         try:
             while self.log.synced_end < self.log.written_end and self.offline is None:
                 await self.log.sync()
@@ -295,11 +303,11 @@ class Partition:
         return self.log.synced_end if self.log.settings.fsync_always else self.log.files.written_end
 
     def on_advance(self, callback: Callable[[], None]) -> None:
-        """Call back when `advance` has moved the high watermark; for a coordinator, whose state is in this log."""
+        """Set the callback for an advance of the high watermark, for a coordinator that has its state in this log."""
         self._on_advance = callback
 
     def advance(self) -> None:
-        """Move the high watermark as far as the in-sync replicas allow, and wake its waiters."""
+        """Advance the high watermark as far as the in-sync replicas allow, and wake the requests that wait for it."""
         storage = self.log
         end = self.committable_end
         if self.followers is not None:
@@ -319,7 +327,8 @@ class Partition:
             self._on_advance()
 
     def _agreed_end(self, followers: Followers, own_end: int) -> int:
-        """The end that every possible in-sync replica has; -1 on a follower. Wakes the waiters for this log only."""
+        """The log end that every possible in-sync replica has reached; -1 on a follower. Wakes the requests that wait
+        for this log only."""
         if not self.leads:
             return -1
         woken = self._queue.woken
@@ -333,13 +342,14 @@ class Partition:
         return agreed
 
     def wake_fetches(self) -> None:
-        """Wake consumers that fetch from this follower: its high watermark has moved (KIP-392)."""
+        """Wake consumers that fetch from this follower, because its high watermark has advanced (KIP-392)."""
         if self.fetches:
             self._queue.woken.extend(self.fetches)
             self._queue.flush()
 
     def fetched_by(self, follower: Follower, offset: int, log_start: int, broker_epoch: int) -> None:
-        """Note a Fetch by a follower with the same history: it may join the in-sync set or move the high watermark."""
+        """Note a Fetch by a follower that has not diverged. The follower may join the in-sync set or advance the high
+        watermark."""
         followers = self.followers
         assert followers is not None, "a single replica has no followers"
         follower.fetched(offset, log_start, broker_epoch, self.committable_end, self._rules.now_ms())
@@ -347,7 +357,7 @@ class Partition:
         self.advance()
 
     def drop_lagging(self) -> None:
-        """Propose to remove followers that have not caught up for replica.lag.time.max.ms."""
+        """Propose an in-sync set without the followers that have not caught up for replica.lag.time.max.ms."""
         if self.followers is not None and self.leads and self.offline is None:
             now_ms = self._rules.now_ms()
             self._propose(self.followers, self.followers.without_lagging(self.committable_end, now_ms))
@@ -360,34 +370,34 @@ class Partition:
             self._events.propose(self)
 
     def when_committed(self, end: int, waiter: Waiter) -> None:
-        """Settle the waiter once the high watermark reaches `end`. Raises REQUEST_TIMED_OUT if too many wait."""
+        """Settle the waiter when the high watermark reaches `end`. Raises REQUEST_TIMED_OUT if too many wait."""
         self._wait(self._produces, end, waiter)
 
     def when_written(self, end: int, waiter: Waiter) -> None:
-        """Settle the waiter once this log has reached `end` durably. Raises the same errors as `when_committed`."""
+        """Settle the waiter when this log is durable up to `end`. Raises the same errors as `when_committed`."""
         self._wait(self._produces if self.followers is None else self._produces_here, end, waiter)
 
     def _wait(self, waiting: deque[tuple[int, Waiter]], end: int, waiter: Waiter) -> None:
         if len(waiting) >= WAITERS_LIMIT:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "too many produces wait for this partition")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "too many Produce requests wait for this partition")
         waiting.append((end, waiter))
 
     @property
     def refusal(self) -> KafkaError | None:
-        """Why it is pointless to wait for this partition; None if it is not."""
+        """The error for requests that wait for this partition in vain; None if waiting is useful."""
         if self.offline is not None:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
         return None if self.leads else KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def fail(self, why: str) -> None:
         """Go offline, and settle all waiters."""
-        if self.offline is None and self.log.offline is None:  # otherwise the log has already logged it
+        if self.offline is None and self.log.offline is None:  # otherwise `self.log` has logged the reason
             log.error("partition %s-%d is offline: %s", self.topic, self.index, why)
         self.offline = why
         self._wake_all()
 
     def retire(self) -> None:
-        """Stop: the broker no longer hosts this replica. All waiters are settled, and refused."""
+        """Stop, because the broker no longer hosts this replica. All waiters are settled, and refused."""
         self.offline = "this broker no longer hosts the partition"
         self.leader_id = -1
         self._wake_all()

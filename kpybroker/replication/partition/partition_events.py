@@ -1,4 +1,4 @@
-"""The events that the partitions of a broker report to its other parts."""
+"""The events that the partitions of a broker report to other parts of the broker."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ P = TypeVar("P")
 
 
 def _ignore(partition: object) -> None:
-    """The default: no subscriber."""
+    """The default callback, which does nothing."""
 
 
 class PartitionEvents(Generic[P]):
-    """Callbacks and counters. propose: sends the in-sync set that a partition proposes to the controller."""
+    """Callbacks and counters. `propose` sends the in-sync set that a partition proposes to the controller."""
 
     __slots__ = ("isr_expands", "isr_shrinks", "propose", "written")
 
@@ -21,13 +21,13 @@ class PartitionEvents(Generic[P]):
         self.propose = propose
         self.written: Callable[[P], None] = _ignore
         self.isr_shrinks = self.isr_expands = 0
-        """How often the in-sync set of a partition led here became smaller, or larger."""
+        """The number of times that the in-sync set of a partition that this broker leads became smaller, and larger."""
 
     def on_written(self, callback: Callable[[P], None]) -> None:
-        """Call back when a thread has written a partition: a follower may fetch it again."""
+        """Set the callback for a partition that a thread has written, so that a follower may fetch it again."""
         self.written = callback
 
     def isr_changed(self, before: int, after: int) -> None:
-        """An in-sync set had `before` members and has `after`."""
+        """Count a change of an in-sync set from `before` to `after` members."""
         self.isr_shrinks += after < before
         self.isr_expands += after > before

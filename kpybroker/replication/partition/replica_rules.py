@@ -1,4 +1,4 @@
-"""The rules for replicas that follow from the broker's settings and the cluster's metadata."""
+"""The rules for replicas, which depend on the broker's settings and the cluster's metadata."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ class ReplicaRules:
 
     node_id: int
     lag_max_ms: int = LAG_MAX_MS
-    """replica.lag.time.max.ms: how long a follower may lag and stay in sync."""
+    """replica.lag.time.max.ms: the time for which a follower may lag without leaving the in-sync set."""
     is_rack_aware: bool = False
-    """Consumers may fetch from followers (KIP-392), so a follower is sent a new high watermark at once."""
+    """Whether consumers may fetch from followers (KIP-392). If so, a new high watermark is sent to followers at
+    once."""
     now_ms: Callable[[], int] = _loop_ms
     """The loop's clock."""
     may_join: Callable[[int, int], bool] = lambda node_id, broker_epoch: True
-    """Whether a node that fetched with this broker epoch may be in sync (KIP-841)."""
+    """Returns whether a node that fetched with this broker epoch may be in sync (KIP-841)."""
     epoch_of: Callable[[int], int] = lambda node_id: -1
-    """The epoch of a broker's registration; -1 if it is unknown."""
+    """Returns the epoch of a broker's registration, or -1 if it is unknown."""
     exists: Callable[[str, int], bool] = lambda topic, index: False
-    """Whether the cluster has such a partition, on this broker or another one."""
+    """Returns whether the cluster has a partition, on this broker or another one."""
 
     @classmethod
     def of(cls, config: BrokerConfig, image: Callable[[], Image]) -> ReplicaRules:
-        """The rules that follow from a broker's settings and its current Image."""
+        """The rules for a broker's settings and its current Image."""
         return cls(
             config.node_id,
             lag_max_ms=config.replica_lag_time_max_ms,

@@ -1,7 +1,7 @@
-"""Incremental fetch sessions (KIP-227): the partitions that a consumer or a follower fetches, kept between requests.
+"""Incremental fetch sessions (KIP-227), which keep the partitions that a consumer or a follower fetches.
 
-Every Fetch of a consumer looks at its whole session. A follower's session has all partitions that it follows on this
-broker; its Fetches look only at those with news (see `news`).
+A Fetch of a consumer checks all partitions of its session. A follower's session has all partitions that it follows from
+this broker; its Fetches check only partitions with news (see `news`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ EVICTION_MS = 120_000
 """KIP-227's min.incremental.fetch.session.eviction.ms, a constant in Apache Kafka."""
 
 PARTITIONS_MAX = 200_000
-"""The most partitions in all consumers' sessions together; each takes about 330 bytes, and the topic's name. A consumer
-may name partitions that do not exist. Replicas' sessions have only partitions that exist, and do not count."""
+"""The most partitions in all consumers' sessions together. Each takes about 330 bytes, and the bytes of its topic's
+name. A consumer's session may have partitions that do not exist. Replicas' sessions do not count: they have only
+partitions that exist."""
 
 NAME_LENGTH_MAX = 249
-"""No topic has a longer name, and a session that would have to keep one is not opened."""
+"""The most characters in a topic name. No session is opened or updated with a longer name."""
 
 
 class Want:
-    """What a Fetch requests from one partition, and what the last response reported about it."""
+    """The position and limits that a Fetch requests for one partition, and the values in the last response about it."""
 
     __slots__ = (
         "fetch_offset",
@@ -60,21 +61,21 @@ class Want:
         self.told_high_watermark = -1
         self.told_log_start = -1
         self.partition: Partition | None = None
-        """The partition that the last look found. It is looked up again once this broker no longer leads it."""
+        """The partition as it was last looked up. It is looked up again when this broker no longer leads it."""
 
     def renew(self, want: Want) -> None:
-        """Adopt what a later Fetch of the session requests from the same partition."""
+        """Adopt the values of a later Fetch of the session for the same partition."""
         self.fetch_offset = want.fetch_offset
         self.max_bytes = want.max_bytes
         self.leader_epoch = want.leader_epoch
 
     def locate(self, partition: Found) -> Found:
-        """Cache the partition; None to look it up again."""
+        """Cache the partition. None means that it is looked up again."""
         self.partition = partition
         return partition
 
     def tell(self, high_watermark: int, log_start: int) -> bool:
-        """Note the contents of a response; returns whether any of it is new."""
+        """Note the values in a response. Returns whether any of them has changed."""
         is_new = high_watermark != self.told_high_watermark or log_start != self.told_log_start
         self.told_high_watermark, self.told_log_start = high_watermark, log_start
         return is_new
@@ -88,11 +89,11 @@ class Want:
         self.told_high_watermark = -1
 
     def leave(self) -> None:
-        """The session drops the partition."""
+        """Called when the session drops the partition."""
 
 
 class ReplicaWant(Want):
-    """What a follower's Fetch requests from one partition, and what it reports about the follower's own log."""
+    """A follower's `Want`. It also has the values that the Fetch reports about the follower's own log."""
 
     __slots__ = ("follower", "last_fetched_epoch", "log_start", "news")
 
@@ -108,16 +109,17 @@ class ReplicaWant(Want):
         """The leader's record of this follower, which notes news for this session."""
 
     def tell_of_log(self, last_fetched_epoch: int, log_start: int) -> None:
-        """Note what the Fetch reports about the follower's log: the epoch of its last record, and its start."""
+        """Note the values that the Fetch reports about the follower's log: the epoch of its last record, and its
+        start."""
         self.last_fetched_epoch, self.log_start = last_fetched_epoch, log_start
 
     def join(self, news: News[ReplicaWant]) -> None:
-        """Let this or the next Fetch of the session look at the partition."""
+        """Let this or the next Fetch of the session check the partition."""
         self.news = news
         news.wants[self] = None
 
     def belong_to(self, follower: Follower) -> None:
-        """Receive news of the partition that the leader notes for this follower."""
+        """Subscribe the session to changes of the partition that the leader notes for this follower."""
         self.follower = follower
         follower.attach(self.news, self)
 
@@ -135,11 +137,12 @@ class ReplicaWant(Want):
 SessionKey = tuple[str | bytes, int]
 """A topic's name (its id from Fetch 13 on) and a partition's index."""
 Rank = tuple[bool, int, int]
-"""Whether a session is a replica's, its number of partitions, its id. A lower rank is evicted for a higher one."""
+"""Whether a session is a replica's, its number of partitions, and its id. A session with a lower rank is evicted for
+one with a higher rank."""
 
 
 class Session:
-    """One session. wants: in the order in which they are served. news: set for a follower's session, else None."""
+    """One session. `wants` is in the order in which partitions are served. `news` is None for a consumer's session."""
 
     __slots__ = ("begun_ms", "by_id", "counted", "epoch", "id", "news", "rank", "used_ms", "wants")
 
@@ -161,10 +164,10 @@ class Session:
         self.rank: Rank = (is_replica, len(wants), session_id)
         """The rank at the last use of the session."""
         self.counted = 0
-        """How many of its partitions `FetchSessions` has counted."""
+        """The number of its partitions that `FetchSessions` has counted."""
 
     def update(self, wants: OrderedDict[SessionKey, Want], forgotten: list[SessionKey]) -> list[Want]:
-        """Apply a Fetch to the session; returns the wants that the Fetch names."""
+        """Apply a Fetch to the session, and return the wants of the partitions in the Fetch."""
         for key in forgotten:
             wants.pop(key, None)
             gone = self.wants.pop(key, None)
@@ -179,24 +182,25 @@ class Session:
         return named
 
     def had_its_turn(self, key: SessionKey) -> None:
-        """Move a partition that was served to the end, so that none starves with a small fetch.max.bytes."""
+        """Move a partition that was served to the end, so that every partition is served even with a small
+        fetch.max.bytes."""
         self.wants.move_to_end(key)
 
 
 def has_long_name(wants: Iterable[SessionKey]) -> bool:
-    """Whether a name is too long for a topic."""
+    """Whether one of the names is too long for a topic."""
     return any(len(topic) > NAME_LENGTH_MAX for topic, _ in wants)
 
 
 class FetchSessions:
     """All sessions of a broker: at most `limit`, with at most `partitions_limit` partitions of consumers.
 
-    If there is no room for a new session, others are evicted (KIP-227): one for its slot, several for its partitions. A
-    session may be evicted if
+    If there is no room for a new session, other sessions are evicted (KIP-227): one if there are too many sessions, and
+    several if there are too many partitions. A session may be evicted if
 
-    - it was not used for EVICTION_MS,
-    - it is a consumer's session, and the new one is a replica's, or
-    - it is older than EVICTION_MS, and the new one is of the same kind and has more partitions.
+    - it has not been used for EVICTION_MS,
+    - it is a consumer's session and the new session is a replica's, or
+    - it is older than EVICTION_MS, and the new session is of the same kind and has more partitions.
     """
 
     def __init__(
@@ -206,24 +210,26 @@ class FetchSessions:
         self._limit = limit
         self._partitions_limit = partitions_limit
         self.partitions = 0
-        """Partitions in consumers' sessions."""
+        """The number of partitions in consumers' sessions."""
         self._now_ms = now_ms
         self._sessions: OrderedDict[int, Session] = OrderedDict()
-        """By id, least recently used first."""
+        """Sessions by id, with the least recently used one first."""
         self._young: dict[int, Session] = {}
-        """By id, oldest first: the sessions younger than EVICTION_MS at the last search for a slot."""
+        """Sessions by id, with the oldest one first. They were younger than EVICTION_MS when a session was last to be
+        evicted."""
         self._old: list[Rank] = []
-        """The ranks of all other sessions, sorted, so that a refusal does not cost a look at each of them."""
+        """The ranks of all other sessions, sorted, so that not all of them are checked before a new session is
+        refused."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def __iter__(self) -> Iterator[Session]:
-        """Least recently used first."""
+        """The sessions, with the least recently used one first."""
         return iter(list(self._sessions.values()))
 
     def open(self, wants: OrderedDict[SessionKey, Want], *, by_id: bool, is_replica: bool = False) -> Session | None:
-        """A new session; None if there is no room, in which case the Fetch is answered without a session."""
+        """Open a session. Returns None if there is no room, in which case the response contains no session."""
         if has_long_name(wants):
             return None
         now_ms, rank = self._now_ms(), (is_replica, len(wants), 0)
@@ -244,10 +250,10 @@ class FetchSessions:
         return session
 
     def update(self, session: Session, wants: OrderedDict[SessionKey, Want], forgotten: list[SessionKey]) -> list[Want]:
-        """Apply a Fetch to its session; returns the wants that the Fetch names.
+        """Apply a Fetch to its session, and return the wants of the partitions in the Fetch.
 
-        Raises FETCH_SESSION_ID_NOT_FOUND if there is no room for its partitions, or a name is too long to keep: the
-        session is closed, and the client opens another one.
+        Raises FETCH_SESSION_ID_NOT_FOUND if there is no room for its partitions, or if a name is too long. In both
+        cases the session is closed, and the client opens another one.
         """
         if has_long_name(wants):
             self.close(session.id)
@@ -266,7 +272,7 @@ class FetchSessions:
             session.counted = len(session.wants)
 
     def _make_room(self, newcomer: Rank, now_ms: int) -> bool:
-        """Evict one session in favour of a new one; False if none may be evicted."""
+        """Evict one session in favour of a new one. Returns False if no session may be evicted."""
         unused = next(iter(self._sessions.values()), None)
         if unused is None:
             return False
@@ -290,10 +296,10 @@ class FetchSessions:
         return True
 
     def resume(self, session_id: int, epoch: int, *, by_id: bool, is_replica: bool = False) -> Session:
-        """The session with this id, advanced to its next epoch.
+        """Return the session with this id, and advance it to its next epoch.
 
-        Raises FETCH_SESSION_ID_NOT_FOUND (also for a session of the other kind), INVALID_FETCH_SESSION_EPOCH,
-        FETCH_SESSION_TOPIC_ID_ERROR.
+        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, or FETCH_SESSION_TOPIC_ID_ERROR. A consumer's
+        session is not found by a replica, and a replica's session is not found by a consumer.
         """
         session = self._sessions.get(session_id)
         if session is None or is_replica is not (session.news is not None):
@@ -310,7 +316,7 @@ class FetchSessions:
         return session
 
     def forget_what_was_told(self, session_id: int) -> None:
-        """A response was not sent after all: the next one includes every partition, as the first one did."""
+        """Include every partition in the next response, because the last response was not sent."""
         session = self._sessions.get(session_id)
         for want in () if session is None else session.wants.values():
             want.forget_told()
@@ -325,7 +331,7 @@ class FetchSessions:
             insort(self._old, session.rank)
 
     def close(self, session_id: int) -> None:
-        """Forget a session, if there is one with this id."""
+        """Close the session with this id, if there is one."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             return

@@ -1,4 +1,4 @@
-"""A partition as the log of a Machine: a coordinator writes its state to the partition, and replays it."""
+"""The state log of a coordinator's Machine: records are written to a partition and replayed from it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,19 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 15
 RECORDS_A_TURN = 300
-"""A replay yields to the loop after this many records, at 4 us each, or 20 us with the machine's work."""
+"""A replay yields to the event loop after this many records. Each record takes 4 us, or 20 us with the machine's
+work."""
 WRITE_LIMIT_BYTES = 32 << 20
-"""The limit for keys and values of one write: a follower fetches them as one batch, within its timeout."""
+"""The limit for the keys and values of one write. A follower must be able to fetch them as one batch within its
+timeout."""
 LOGGED_LIMIT = 10
-"""How many unreadable batches one replay logs."""
+"""The most unreadable batches that one replay logs."""
 _transaction_of = attrgetter("transaction")
 
 
 def _encoded(records: list[Record], transaction: tuple[int, int] | Marker | None, now_ms: int) -> bytearray:
-    """One batch. In a transaction its sequence is always 0, as in Kafka's coordinators: no broker checks it."""
+    """Encode one batch. In a transaction, its sequence is always 0, as in Kafka's coordinators, because no broker
+    checks it."""
     if transaction is None:
         return encode_batch(records, timestamp_ms=now_ms)
     if isinstance(transaction, Marker):
@@ -69,10 +72,11 @@ class PartitionLog:
         self._partition.on_advance(callback)
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append one batch, or one for each transaction, and write; returns the log end.
+        """Append one batch, or one batch for each transaction, write it, and return the log end.
 
-        Raises NOT_COORDINATOR if this broker does not lead it, NOT_ENOUGH_REPLICAS, COORDINATOR_NOT_AVAILABLE if the
-        partition is offline, UNKNOWN_SERVER_ERROR for more than a batch may have.
+        Raises NOT_COORDINATOR if this broker does not lead the partition, NOT_ENOUGH_REPLICAS,
+        COORDINATOR_NOT_AVAILABLE if the partition is offline, and UNKNOWN_SERVER_ERROR for more bytes than a batch may
+        have.
         """
         partition = self._partition
         if not partition.leads:
@@ -81,7 +85,7 @@ class PartitionLog:
             partition.require_in_sync(partition.log.settings.min_insync_replicas)
         size_bytes = sum(len(record.key or b"") + len(record.value or b"") for record in records)
         if size_bytes > WRITE_LIMIT_BYTES:
-            text = f"a coordinator may write {WRITE_LIMIT_BYTES} bytes of state at once, not {size_bytes}"
+            text = f"a coordinator may write at most {WRITE_LIMIT_BYTES} bytes of state at once, not {size_bytes}"
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
         now_ms = self._world.wall_ms()
         batches = []
@@ -95,10 +99,10 @@ class PartitionLog:
         return partition.log.end
 
     async def replay(self) -> AsyncIterator[list[Stored]]:
-        """Yields every record from start to end, in order; control batches become the markers of transactions.
+        """Yields all records from start to end, in order. Control batches become the markers of transactions.
 
-        Gives other work a turn of the loop between runs: a log may be long, and a node that does not answer counts as
-        dead.
+        Other tasks of the event loop run in between. A log may be long, and a node that does not respond for too long
+        is fenced.
         """
         storage = self._partition.log
         await storage.until_written()
@@ -133,7 +137,8 @@ class PartitionLog:
             await asyncio.sleep(0)
 
     def _log_skipped(self, batch: Batch, unreadable: KafkaError, number: int) -> None:
-        """Log a skipped batch. Its CRC is right, so it was written like this; the others are still needed."""
+        """Log a batch that is skipped. Its CRC is correct, so it was written in this form, and the other batches are
+        needed."""
         if number <= LOGGED_LIMIT:
             name = f"{self._partition.topic}-{self._partition.index}"
             log.error(
@@ -141,7 +146,8 @@ class PartitionLog:
             )
 
     async def _plain(self, batch: Batch) -> bytes:
-        """The decompressed records of a batch; empty if it is not compressed. Off the loop: they may be large."""
+        """The decompressed records of a batch; empty if it is not compressed. They may be large, so a thread
+        decompresses them."""
         if not batch.codec:
             return b""
         body, found = batch.view[HEADER_BYTES:], list[bytes]()
@@ -153,7 +159,7 @@ class PartitionLog:
 
 
 def _stored_in(batch: Batch, plain: bytes) -> Iterator[Stored]:
-    """The records of a batch for a machine. plain: the decompressed records of a compressed batch."""
+    """The records of a batch for a machine. `plain` has the decompressed records of a compressed batch."""
     if batch.is_control:
         marker = read_marker(batch)
         if marker is not None:

@@ -1,10 +1,11 @@
-"""Replication throttles: how fast replicas outside the in-sync set may be replicated (KIP-73).
+"""Replication throttles, which limit the replication of replicas outside the in-sync set (KIP-73).
 
 A throttle applies to a replica under three conditions: the broker has a rate (`leader.` or
 `follower.replication.throttled.rate`), the topic lists the replica (`leader.` or
-`follower.replication.throttled.replicas`: `partition:broker`, or `*`), and the replica is not in sync. Sent bytes are a
-debt that is paid off at the rate before more are sent, so in any period, the rate is exceeded by at most one response.
-Kafka also counts the bytes of listed replicas that are in sync; here only replicas that may be slowed count.
+`follower.replication.throttled.replicas`: `partition:broker`, or `*`), and the replica is not in sync. Sent bytes are
+counted as a debt, which decreases at the rate. More bytes are sent only when the debt is zero. So in any period, the
+rate is exceeded by at most one response. Kafka also counts the bytes of listed replicas that are in sync; kpybroker
+counts only replicas that may be slowed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ ALL = "*"
 NO_RATE = (1 << 63) - 1
 """The default of both rates: no throttle."""
 CLOSED_WAIT_MS = 1000
-"""How long to wait at a rate of 0 before looking again."""
+"""The time to wait at a rate of 0 before the next check."""
 
 
 class Throttle:
-    """One direction of a broker. named: returns the replicas that a topic's settings list. now_ms: the loop's clock.
+    """The throttle of one direction of a broker. `named` returns the replicas that a topic's settings list, and
+    `now_ms` the time of the event loop's clock.
 
-    Rates are in bytes a second. The debt is kept in thousandths of a byte, so that it is a whole number.
+    Rates are in bytes per second. The debt is kept in thousandths of a byte, so that it is a whole number.
     """
 
     def __init__(self, node_id: int, named: Callable[[LogSettings], frozenset[str]], now_ms: Callable[[], int]) -> None:
@@ -36,13 +38,13 @@ class Throttle:
         self.rate = NO_RATE
 
     def limit(self, rate: int) -> None:
-        """Change the rate, in bytes a second. The debt stays."""
+        """Change the rate, in bytes per second. The debt does not change."""
         if rate != self.rate:
             self._pay()
             self.rate = rate
 
     def slows(self, partition: Partition, replica_id: int) -> bool:
-        """Whether bytes for this replica count, and may have to wait."""
+        """Whether bytes for this replica are counted, and may have to wait."""
         if self.rate == NO_RATE or replica_id in partition.isr:
             return False
         named = self._named(partition.log.settings)
@@ -50,12 +52,12 @@ class Throttle:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a rate, or still a debt from an earlier one."""
+        """Whether there is a rate, or a remaining debt from an earlier rate."""
         return self.rate != NO_RATE or self._owed > 0
 
     @property
     def must_wait(self) -> bool:
-        """Whether there is still a debt."""
+        """Whether there is a debt."""
         self._pay()
         return self._owed > 0 or self.rate == 0
 

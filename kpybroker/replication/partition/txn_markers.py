@@ -1,6 +1,6 @@
-"""Writes the markers that end transactions, into partitions that this broker leads (KIP-98, WriteTxnMarkers).
+"""Writes the markers that end transactions to partitions that this broker leads (KIP-98, WriteTxnMarkers).
 
-In a partition of `__consumer_offsets`, the group coordinator writes the marker, because it has to apply it.
+In a partition of `__consumer_offsets`, the group coordinator writes the marker, because it must also apply it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ COORDINATORS_WORDS = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
 )
-"""The error codes of a group coordinator that become NOT_LEADER_OR_FOLLOWER, the code of a log in the same case."""
+"""The error codes of a group coordinator that are replaced by NOT_LEADER_OR_FOLLOWER, the code that a partition returns
+in the same case."""
 
 MARKERS_A_TURN = 200
-"""After this many markers, the writer yields to the loop."""
+"""The number of markers after which the writer yields to the event loop."""
 
 Result = WritableTxnMarkerPartitionResult
 
 
 class TxnMarkers:
-    """Writes markers. in_groups: ends a transaction in a partition of `__consumer_offsets`, in its coordinator."""
+    """Writes markers. `in_groups` lets the group coordinator end a transaction in a partition of
+    `__consumer_offsets`."""
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class TxnMarkers:
         self._in_groups = in_groups
 
     async def write(self, request: Request) -> Response:
-        """Write all markers; returns when each is committed or refused, with an error code for every partition."""
+        """Write all markers, and wait until each is committed or refused. Returns an error code for every partition."""
         waiting: list[tuple[Result, asyncio.Future[None]]] = []
         try:
             return await self._write(request, waiting)
@@ -82,7 +84,7 @@ class TxnMarkers:
         return response
 
     def _append(self, topic: str, index: int, marker: Marker, transaction_version: int) -> asyncio.Future[None]:
-        """A future that ends when the marker is committed. Raises KafkaError."""
+        """Append a marker, and return a future that completes when the marker is committed. Raises KafkaError."""
         partition = self._hosting.leads(topic, index)
         if min(marker.producer_id, marker.producer_epoch, transaction_version) < 0:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{marker} has no producer id, epoch or version")
@@ -96,7 +98,7 @@ class TxnMarkers:
 
 
 def _let_go(committed: asyncio.Future[None]) -> None:
-    """Cancel. If the future has failed already, retrieve its exception, so that the loop does not log it."""
+    """Cancel a future. If it has failed already, retrieve its exception, so that the event loop does not log it."""
     if not committed.cancel() and not committed.cancelled():
         committed.exception()
 

@@ -1,4 +1,4 @@
-"""Lowers a layout to the function that builds it; `lowering` explains why it is fast."""
+"""Generates the function that builds a message from its layout; `lowering` explains why it is fast."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from kpybroker.wire.codec.lowering import Emitter, finish, has_view
 from kpybroker.wire.codec.message import default_source
 
 LARGE_BYTES = 4096
-"""Records of at least this size are passed on without a copy; below it, copying is cheaper than another buffer."""
+"""Records of at least this size are passed on without a copy. For smaller ones, a copy is cheaper than another
+buffer."""
 
 
 ELEMENTS_A_TURN = 500
-"""How many elements of a long response are built in one turn."""
+"""The number of elements of a long response that are built in one turn."""
 
 
 def lower_builder(cls: Any, version: int, in_turns: bool = False) -> Callable[[Any, list[Any], list[int]], Any]:
-    """`builder(message, out, large)` appends the buffers to out, and the indices of large records to large.
+    """Return `builder(message, out, large)`, which appends the buffers to `out` and the indices of large records to
+    `large`.
 
-    in_turns: it is a generator, and yields after every ELEMENTS_A_TURN elements.
+    in_turns: whether it is a generator that yields after every ELEMENTS_A_TURN elements.
     """
     tree = layout(cls, version)
     emitter = BuilderEmitter(
@@ -42,7 +44,7 @@ def lower_builder(cls: Any, version: int, in_turns: bool = False) -> Callable[[A
 
 
 def put_records(records: Any, out: list[Any], large: list[int]) -> None:
-    """Append records in one piece or several, and note which pieces are large enough to stay separate buffers."""
+    """Append records in one or several pieces, and note the pieces that are large enough to stay separate buffers."""
     for each in records if isinstance(records, list) else (records,):
         if len(each) >= LARGE_BYTES:
             large.append(len(out))
@@ -50,7 +52,7 @@ def put_records(records: Any, out: list[Any], large: list[int]) -> None:
 
 
 def null_length(piece: Text | Blob | Array) -> tuple[str, str]:
-    """The struct code and source of the length for null."""
+    """The struct code and the source of the length that stands for null."""
     if piece.compact:
         return "x", ""
     return "h" if isinstance(piece, Text) else "i", "-1"
@@ -67,7 +69,8 @@ class BuilderEmitter(Emitter):
         """Fixed-width values that are not emitted yet."""
 
     def fixed(self, code: str, source: str) -> None:
-        """Add a fixed-width value, or an array of them; an array's code begins with a star and its count's code."""
+        """Add a fixed-width value, or an array of such values. The code of an array begins with a star and the code of
+        its count."""
         self.run.append((code, source))
 
     def block(self, head: str, *body: Callable[[], None]) -> None:
@@ -91,14 +94,15 @@ class BuilderEmitter(Emitter):
         return f"{pack}({', '.join(source for code, source in self.run if code != 'x')})"
 
     def packers(self, codes: list[str]) -> str:
-        """The packer of a run with arrays, chosen by their sizes."""
+        """The expression for the packer of a run with arrays, which depends on their sizes."""
         name = "packers_" + "_".join(codes).replace("*", "a").replace("?", "t")
         self.namespace.setdefault(name, primitives.Packers(tuple(codes)))
         sizes = [source.partition(",")[0].removesuffix(" + 1") for code, source in self.run if code[0] == "*"]
         return f"{name}[{', '.join(sizes)},]"
 
     def compact_length(self, size: str, write: str) -> None:
-        """Emit a compact length together with the pending run; write is the name of the function for longer ones."""
+        """Emit a compact length together with the pending run. `write` is the name of the function for lengths above
+        127."""
         if not self.run:
             self.line(f"out.append(ONE_BYTE[{size}] if {size} < 128 else {write}({size}))")
             return
@@ -127,7 +131,7 @@ class BuilderEmitter(Emitter):
             self.struct_fields(piece, source)
 
     def measured(self, piece: Text | Blob | Array, source: str, value: str, empty: str) -> str:
-        """Emit `value` and its encoded length, including null; returns the name of the length."""
+        """Emit `value` and its encoded length, including null, and return the name of the length."""
         size = self.temporary("n")
         plus_one = " + 1" * piece.compact
         if isinstance(piece, Text):
@@ -183,7 +187,7 @@ class BuilderEmitter(Emitter):
         body = [line.strip() for line in self.lines[start + 1 :]]
         if not body:
             del self.lines[start:]
-        elif len(body) == 1 and body[0].startswith("out.append("):  # a comprehension is the faster loop
+        elif len(body) == 1 and body[0].startswith("out.append("):  # a comprehension is faster than a loop
             del self.lines[start:]
             self.line(f"out += [{body[0].removeprefix('out.append(')[:-1]} for {item} in {values}]")
 
@@ -211,7 +215,7 @@ class BuilderEmitter(Emitter):
         self.dedent()
 
     def struct_fields(self, piece: Struct, source: str) -> None:
-        """Emit the fields of the object in the variable source. The rest of the run stays pending."""
+        """Emit the fields of the object in the variable `source`. The rest of the run stays pending."""
         if "." in source:
             made = self.temporary("o")
             self.line(f"{made} = {source}")
@@ -224,14 +228,14 @@ class BuilderEmitter(Emitter):
             self.fixed("x", "")
 
     def tagged(self, tagged: tuple[Tagged, ...], source: str) -> None:
-        """Emit the tagged fields. There are almost never any, so that case comes first."""
+        """Emit the tagged fields. Most messages have none, so the emitted code is fastest in that case."""
         sent = []
         for each in tagged:
             assert not has_view(each.piece), "the size of a tagged field is known only after it is built"
             value, default = f"{source}.{each.name}", default_source(each.default, self.namespace)
             sent.append(f"{value} is not None" if each.default is None else f"{value} != {default}")
         pending, in_turns = self.run, self.in_turns
-        self.in_turns = False  # a turn takes its bytes out of `out`, and the mark would point past them
+        self.in_turns = False  # a turn removes its bytes from `out`, and the mark would point past them
         self.line(f"if {' or '.join(sent)}:")
         self.indent()
         self.run = list(pending)

@@ -13,8 +13,8 @@ from kpybroker.wire.codec.parsing import Reading, lower_parser, lower_parser_in_
 
 
 def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
-    """The function behind `parse`, for callers that parse the same message again and again."""
-    declared: Any = cls  # a Part, which `message` made of it
+    """The function that `parse` uses, for callers that parse the same message class many times."""
+    declared: Any = cls  # a class that `message` has created
     found: Callable[[Buffer, int], T] | None = declared.lowered_parsers.get(version)
     if found is None:
         found = declared.lowered_parsers[version] = lower_parser(cls, version)
@@ -22,7 +22,8 @@ def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
 
 
 def parser_at_once(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
-    """Like `parser`, for requests of few elements (`parsing.ELEMENTS_AT_ONCE`). Raises ManyElements for others."""
+    """Like `parser`, for requests of at most `parsing.ELEMENTS_AT_ONCE` elements. Raises ManyElements for longer
+    requests."""
     found: Callable[[Buffer, int], T] = _lowered(
         cls, version, "at once", lambda: lower_parser(cls, version, reading=Reading.AT_ONCE)
     )
@@ -32,7 +33,8 @@ def parser_at_once(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
 def parse_in_turns(
     cls: type[T], version: int, frame: bytes | memoryview, pos: int, most: int
 ) -> Generator[None, None, T]:
-    """Parse a request of many elements; yields between turns, and returns it. Its records are views of the frame.
+    """Parse a request of many elements. Yields between turns, and returns the request. Its records are views of the
+    frame.
 
     Raises MalformedFrame, also for more than `most` elements.
     """
@@ -42,12 +44,12 @@ def parse_in_turns(
 
 
 def build_in_turns(message: Any, version: int) -> Generator[None, None, bytes]:
-    """Like `build`; yields between turns. The message must not change meanwhile."""
+    """Like `build`, but yields between turns. The message must not change in the meantime."""
     return b"".join((yield from build_chunks_in_turns(message, version)))
 
 
 def build_chunks_in_turns(message: Any, version: int) -> Generator[None, None, list[bytes | memoryview]]:
-    """Like `build_chunks`; yields between turns.
+    """Like `build_chunks`, but yields between turns.
 
     The pieces built in one turn become one chunk: there may be millions of pieces, and joining them all at the end
     would delay other work for too long.
@@ -75,7 +77,8 @@ def _lowered(cls: Any, version: int, kind: str, lower: Callable[[], Any]) -> Any
 
 
 def parse(cls: type[T], version: int, view: Buffer, pos: int = 0) -> T:
-    """The message that fills view from pos to its end. Its records are views of it. Raises MalformedFrame.
+    """Parse the message that fills `view` from `pos` to its end. Its records are views of `view`. Raises
+    MalformedFrame.
 
     Bytes after a request are ignored, as in Kafka; after any other message they are refused.
     """
@@ -83,9 +86,9 @@ def parse(cls: type[T], version: int, view: Buffer, pos: int = 0) -> T:
 
 
 def parse_prefix(cls: type[T], version: int, view: Buffer, pos: int = 0) -> tuple[T, int]:
-    """The message that starts at pos, and the position after it. Raises MalformedFrame."""
+    """Parse the message that starts at `pos`. Returns it and the position after it. Raises MalformedFrame."""
     declared: Any = cls
-    lowered = declared.lowered_parsers.get(~version)  # beside the whole-frame parsers; no version is negative
+    lowered = declared.lowered_parsers.get(~version)  # `version` is the key of the parser for whole frames
     if lowered is None:
         lowered = declared.lowered_parsers[~version] = lower_parser(cls, version, prefix=True)
     found: tuple[T, int] = lowered(view, pos)
@@ -93,7 +96,7 @@ def parse_prefix(cls: type[T], version: int, view: Buffer, pos: int = 0) -> tupl
 
 
 def pieces_of(message: Any, version: int) -> tuple[list[Any], list[int]]:
-    """The message's buffers in order, and the indices of large records. ValueError: it cannot be encoded."""
+    """The message's buffers in order, and the indices of large records. Raises ValueError if it cannot be encoded."""
     builder = message.lowered_builders.get(version)
     if builder is None:
         builder = message.lowered_builders[version] = lower_builder(type(message), version)
@@ -107,17 +110,17 @@ def pieces_of(message: Any, version: int) -> tuple[list[Any], list[int]]:
 
 
 def build(message: Any, version: int) -> bytes:
-    """The message's bytes in this version. ValueError names the field that cannot be encoded."""
+    """The message's bytes in this version. Raises ValueError, which names the field that cannot be encoded."""
     return b"".join(pieces_of(message, version)[0])
 
 
 def build_chunks(message: Any, version: int) -> list[bytes | memoryview]:
-    """Like `build`, but records of `LARGE_BYTES` and more stay separate buffers, uncopied."""
+    """Like `build`, but records of `LARGE_BYTES` or more stay separate buffers and are not copied."""
     return merge(*pieces_of(message, version))
 
 
 def merge(pieces: list[Any], large: list[int]) -> list[bytes | memoryview]:
-    """Join everything between the large pieces."""
+    """Join the pieces between the large ones."""
     if not large:
         return [b"".join(pieces)]
     chunks: list[bytes | memoryview] = []

@@ -1,7 +1,7 @@
-"""The layout of a declared class on the wire in one version: a tree of simple pieces.
+"""The layout of a declared class on the wire in one version, as a tree of simple pieces.
 
-The tree is the meaning of a declaration. `lowering` turns it into code; a test turns the same tree into interpreted
-construct objects, and both must agree on every input (docs/decisions/0001-lowered-and-interpreted.md).
+`lowering` generates code from this tree. A test creates `construct` objects from the same tree, and both must agree on
+every input (docs/decisions/0001-lowered-and-interpreted.md).
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from kpybroker.wire.codec.primitives import TEXT_LIMIT_BYTES
 
 
 class Fixed(NamedTuple):
-    """A value of fixed width; code is struct's, big-endian."""
+    """A value of fixed width. `code` is a big-endian code of the module struct."""
 
     code: str
 
 
 class Text(NamedTuple):
-    """A UTF-8 string after its length."""
+    """A UTF-8 string, preceded by its length."""
 
     compact: bool
     nullable: bool
 
 
 class Blob(NamedTuple):
-    """Bytes after their length; records are a view of the frame."""
+    """Bytes, preceded by their length. Records are a view of the frame."""
 
     compact: bool
     nullable: bool
@@ -34,7 +34,7 @@ class Blob(NamedTuple):
 
 
 class Array(NamedTuple):
-    """Elements after their count."""
+    """Elements, preceded by their count."""
 
     compact: bool
     nullable: bool
@@ -42,7 +42,7 @@ class Array(NamedTuple):
 
 
 class Tagged(NamedTuple):
-    """An optional field, sent only if it differs from its default."""
+    """A tagged field, which is sent only if its value differs from the default."""
 
     tag: int
     name: str
@@ -51,10 +51,11 @@ class Tagged(NamedTuple):
 
 
 class Struct(NamedTuple):
-    """Fields in order, then the tagged ones.
+    """Fields in order, followed by the tagged fields.
 
-    tagged is None if the version has no tagged fields at all. absent: fields that this version lacks, with the values
-    that parsing sets. nullable: a byte before it is 1, or 255 for null (in a tagged field, 0 for null).
+    `tagged` is None if the version has no tagged fields at all. `absent` has the fields that this version lacks, with
+    the values that the parser sets. If `nullable` is true, a byte before the fields is 1, or 255 for null (0 for null
+    in a tagged field).
     """
 
     cls: type
@@ -85,7 +86,8 @@ def layout(cls: Any, version: int) -> Struct:
 
 
 def is_request(cls: Any) -> bool:
-    """Whether bytes after the message are ignored, as Kafka does for requests; elsewhere they are refused."""
+    """Whether the class is a request. Bytes after a request are ignored, as in Kafka; after other messages they are
+    refused."""
     return bool(cls.__name__ == "Request")
 
 
@@ -111,7 +113,7 @@ def _piece(kind: Any, said: Field, version: int, flexible: bool) -> Piece:
     assert not isinstance(kind, str), "a module of declarations must not use `from __future__ import annotations`"
     kind, optional = without_none(kind)
     if is_part(kind) and said.tag is not None and said.nullable is None:
-        optional = False  # None says "not sent" there
+        optional = False  # in a tagged field, None means "not sent"
     nullable = in_versions(said.nullable, version) if said.nullable is not None else optional
     if get_origin(kind) is list:
         return Array(flexible, nullable, _piece(get_args(kind)[0], Field("0+", UNSET, None, None), version, flexible))
@@ -125,7 +127,7 @@ def _piece(kind: Any, said: Field, version: int, flexible: bool) -> Piece:
 
 
 def complaint(message: Any, version: int) -> str | None:
-    """Which field of a message cannot be encoded in this version, and why; None if all can."""
+    """An error text for the field of a message that cannot be encoded in this version; None if all fields can."""
     return _complaint(message, layout(type(message), version), f"{type(message).__name__} v{version}")
 
 

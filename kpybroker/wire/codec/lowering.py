@@ -1,12 +1,17 @@
-"""Turns a layout into straight-line Python: one parse and one build function per (message, version), on first use.
+"""Generates a parse function and a build function for each message and version, as Python code, on first use.
 
-What makes it fast: neighbouring fixed-width fields, the length that follows them and the tag count become one struct
-call; compact lengths of one byte are handled inline; objects are made without their constructor; strings are cut from
-a bytes copy of the frame (only records are views of the frame itself).
+The code is fast for these reasons:
 
-What keeps it safe: an index or a struct call past the end raises; a slice past the end leaves the position after the
-end, where the next read or the final check refuses it; counts are compared with the remaining bytes before a list is
-created. So every malformed frame ends in MalformedFrame, and nothing is allocated that the frame does not contain.
+- Neighbouring fixed-width fields, the length after them and the tag count are read or written by one struct call.
+- Compact lengths of one byte are handled without a function call.
+- Objects are created without their constructor.
+- Strings are sliced from a bytes copy of the frame. Only records are views of the frame itself.
+
+Every malformed frame raises MalformedFrame, and no more memory is allocated than the frame justifies:
+
+- An index or a struct call past the end of the frame raises an exception.
+- A slice past the end leaves the position beyond the end, where the next read or the final check refuses it.
+- Counts are compared with the remaining bytes before a list is created.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from kpybroker.wire.codec.layout import Array, Blob, Fixed, Piece, Struct, Text
 
 
 class Emitter:
-    """Collects the lines of a function, and the names that they use."""
+    """Collects the lines of a generated function, and the objects that they refer to."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.namespace = namespace
@@ -31,11 +36,11 @@ class Emitter:
         self.lines.append(" " * self.depth + text)
 
     def indent(self) -> None:
-        """Indent the next lines by one level more."""
+        """Indent the next lines by one more level."""
         self.depth += 1
 
     def dedent(self, levels: int = 1) -> None:
-        """Indent the next lines by one level less."""
+        """Indent the next lines by one less level."""
         self.depth -= levels
 
     def temporary(self, prefix: str) -> str:
@@ -43,7 +48,7 @@ class Emitter:
         return f"{prefix}{self._temporaries}"
 
     def struct(self, codes: str, method: str) -> str:
-        """The name of a method of the struct with these codes."""
+        """A name for the method of the struct with these codes."""
         name = f"{method}_{codes.replace('?', 't')}"
         self.namespace.setdefault(name, getattr(struct.Struct(">" + codes), method))
         return name
@@ -56,7 +61,7 @@ class Emitter:
 
 
 def min_bytes(piece: Piece) -> int:
-    """The fewest bytes of a value."""
+    """The smallest encoded size of a value, in bytes."""
     if isinstance(piece, Fixed):
         return struct.calcsize(">" + piece.code)
     if isinstance(piece, Text):
@@ -69,7 +74,7 @@ def min_bytes(piece: Piece) -> int:
 
 
 def has_view(piece: Piece) -> bool:
-    """Whether there are records anywhere in this layout."""
+    """Whether this layout contains records."""
     if isinstance(piece, Struct):
         pieces = [each for _, each in piece.members] + [each.piece for each in piece.tagged or ()]
         return any(map(has_view, pieces))
@@ -77,7 +82,7 @@ def has_view(piece: Piece) -> bool:
 
 
 def finish(emitter: Emitter, head: str, title: str) -> Callable[..., Any]:
-    """Compile the emitted lines; title is the file name in tracebacks."""
+    """Compile the emitted lines. `title` is the file name in tracebacks."""
     source = "\n".join([head, *(emitter.lines or [" pass"])])
     exec(compile(source, f"<{title}>", "exec"), emitter.namespace)
     made: Callable[..., Any] = emitter.namespace["lowered"]

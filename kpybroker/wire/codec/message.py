@@ -5,9 +5,9 @@
         partition: Int32 = 0
         current_leader_epoch: Int32 = field("2+", default=-1)
 
-One declaration serves every version: a field that a version lacks keeps its default when parsed and is dropped when
-built. `layout` says what a class is on the wire, and `codec` makes straight-line code of that on first use, so that
-importing declarations costs next to nothing.
+One declaration covers every version. If a version lacks a field, the parser sets the field's default, and the builder
+leaves it out. `layout` determines the encoding of a class, and `codec` generates code for it on first use, so that the
+import of a declaration takes very little time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Field(NamedTuple):
-    """The part of a field's declaration besides its type; see `field`."""
+    """The declaration of a field, except for its type; see `field`."""
 
     versions: str
     default: Any
@@ -35,17 +35,20 @@ UNSET: Any = object()
 
 
 def field(versions: str = "0+", *, default: Any = UNSET, tag: int | None = None, nullable: str | None = None) -> Any:
-    """A field that is not the same in all versions, or has a default other than the type's zero.
+    """Declare a field that is not the same in all versions, or has a default other than the zero value of its type.
 
-    versions: "3", "2-4" or "2+". default: the default. tag: the number of a tagged field (KIP-482). nullable: the
-    versions in which the field may be null, if not all; the annotation then says `| None`. A tagged structure has the
-    default None, which means "not sent".
+    - versions: "3", "2-4" or "2+".
+    - default: the default value.
+    - tag: the number of a tagged field (KIP-482).
+    - nullable: the versions in which the field may be null, if not all of them. The annotation then contains `| None`.
+
+    A tagged structure has the default None, which means "not sent".
     """
     return Field(versions, default, tag, nullable)
 
 
 class Structure:
-    """The base of every declared class: built by keyword, compared and shown."""
+    """The base of every declared class, with a constructor that takes keywords, comparison and a repr."""
 
     __slots__ = ()
     _declared: tuple[tuple[str, Any, Any], ...] = ()
@@ -73,7 +76,8 @@ class Structure:
 
 
 def _seal(cls: type[T], facts: dict[str, Any]) -> type[T]:
-    """The class with slots: it is created again, since the default values would conflict with them."""
+    """Return the class with slots. It is created again, since class attributes with the defaults would conflict with
+    slots."""
     declared = cls.__annotations__
     body = {name: value for name, value in vars(cls).items() if name not in declared}
     for name in ("__dict__", "__weakref__"):
@@ -90,16 +94,17 @@ def _seal(cls: type[T], facts: dict[str, Any]) -> type[T]:
 
 @dataclass_transform(kw_only_default=True)
 def part(cls: type[T]) -> type[T]:
-    """A structure inside messages."""
+    """Declare a structure that is used inside messages."""
     return _seal(cls, {})
 
 
 @dataclass_transform(kw_only_default=True)
 def message(versions: str, *, flexible: int | None = None, key: int | None = None) -> Callable[[type[T]], type[T]]:
-    """A whole message.
+    """Declare a whole message.
 
-    versions: those that exist; flexible: the first with compact lengths and tagged fields, if any; key: the number of
-    this kind of record in a log, if it has one.
+    - versions: the existing versions.
+    - flexible: the first version with compact lengths and tagged fields, if there is one.
+    - key: the number that identifies this type of record in a log, if the message is a stored record.
     """
 
     def seal(cls: type[T]) -> type[T]:
@@ -110,7 +115,7 @@ def message(versions: str, *, flexible: int | None = None, key: int | None = Non
 
 
 def key_of(cls: Any) -> Any:
-    """The number of this kind of record in a log; None if it has none."""
+    """The number that identifies this type of record in a log; None if the message has none."""
     return cls._key
 
 
@@ -120,7 +125,7 @@ def last_version(cls: Any) -> int:
 
 
 def fields_of(cls: Any) -> list[tuple[str, Any, Field]]:
-    """(name, annotation, field) of a declared class, with every default filled in."""
+    """The (name, annotation, field) of each field of a declared class. Missing defaults are filled in."""
     found = []
     for name, kind, declared in cls._declared:
         said = declared if isinstance(declared, Field) else Field("0+", declared, None, None)
@@ -131,7 +136,8 @@ def fields_of(cls: Any) -> list[tuple[str, Any, Field]]:
 
 
 def without_none(kind: Any) -> tuple[Any, bool]:
-    """The annotation without `| None`, as a class, a list or a struct code, and whether there was one."""
+    """The annotation without `| None`, as a class, a list or a struct code. Also returns whether it contained `|
+    None`."""
     if hasattr(kind, "__metadata__"):
         return kind.__metadata__[0], kind.__metadata__[0] == "records"
     if get_origin(kind) in (Union, types.UnionType):
@@ -141,13 +147,13 @@ def without_none(kind: Any) -> tuple[Any, bool]:
 
 
 def is_part(kind: Any) -> bool:
-    """Whether an annotation is a declared class, or an optional one."""
+    """Whether an annotation is a declared class, or such a class with `| None`."""
     kind, _ = without_none(kind)
     return isinstance(kind, type) and issubclass(kind, Structure)
 
 
 def _zero(kind: Any) -> Any:
-    """The default of a field that declares none; a class stands for a new instance of it."""
+    """The default of a field that declares none. A class stands for a new instance of this class."""
     kind, optional = without_none(kind)
     if optional:
         return None
@@ -159,7 +165,7 @@ def _zero(kind: Any) -> Any:
 
 
 def default_source(default: Any, namespace: dict[str, Any]) -> str:
-    """An expression for a default; the objects that it needs are put into namespace."""
+    """An expression for a default. The objects that it needs are added to `namespace`."""
     if isinstance(default, type):
         namespace[default.__name__] = default
         return f"{default.__name__}()"
@@ -170,12 +176,12 @@ def default_source(default: Any, namespace: dict[str, Any]) -> str:
 
 
 def make_init(cls: Any) -> Callable[..., None]:
-    """The class's constructor: keywords only, each with its default."""
+    """Create the constructor of the class, with a keyword and its default for each field."""
     namespace: dict[str, Any] = {"UNSET": UNSET}
     parameters, body = ["self"], []
     for name, _, said in fields_of(cls):
         source = default_source(said.default, namespace)
-        if source.endswith(("]", "()")):  # a new one for each instance
+        if source.endswith(("]", "()")):  # a new object for each instance
             parameters.append(f"{name}=UNSET")
             body.append(f" self.{name} = {source} if {name} is UNSET else {name}")
         else:

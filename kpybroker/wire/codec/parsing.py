@@ -1,4 +1,4 @@
-"""Lowers a layout to the function that parses it; `lowering` explains why it is fast and safe."""
+"""Generates the function that parses a message from its layout; `lowering` explains why it is fast and safe."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ from kpybroker.wire.codec.lowering import Emitter, finish, has_view, min_bytes
 from kpybroker.wire.codec.message import default_source
 
 COPY_BYTES = 16384
-"""A frame with records up to this size is copied for its other fields: indexing bytes is cheaper than a view."""
+"""A frame with records is copied up to this size in order to read its other fields, because indexing bytes is faster
+than indexing a view."""
 ELEMENTS_MAX = 1_000_000
-"""The most elements of a request, in all its arrays together, tagged fields included; most APIs have a lower limit in
-the Api table."""
+"""The most elements of a request, in all its arrays together and including tagged fields. Most APIs have a lower limit
+in the Api table."""
 ELEMENTS_AT_ONCE = 1000
-"""A request with more elements than this is parsed in turns of some two milliseconds."""
+"""A request with more elements than this is parsed in turns of about two milliseconds."""
 ELEMENTS_A_TURN = 500
-"""How many structures or strings of a long request are parsed in one turn."""
+"""The number of structures or strings of a long request that are parsed in one turn."""
 
 
 class Reading(Enum):
-    """How many elements a parser reads at once, and what it does with a message that has more."""
+    """The mode of a parser: it reads a whole message, refuses a message of many elements, or reads it in turns."""
 
     WHOLE = "any message, to its end"
     AT_ONCE = "a request of at most ELEMENTS_AT_ONCE elements; raises ManyElements"
-    IN_TURNS = "a generator that yields now and then"
+    IN_TURNS = "a generator that yields at intervals"
 
 
 def lower_parser(
     cls: Any, version: int, *, prefix: bool = False, reading: Reading = Reading.WHOLE
 ) -> Callable[[Any, int], Any]:
-    """`parser(view, pos)` returns the message; with prefix, (message, position after it), and more bytes may follow."""
+    """Return `parser(view, pos)`, which returns the message. With `prefix`, it returns the message and the position
+    after it, and more bytes may follow."""
     assert reading is not Reading.IN_TURNS, "that has another signature"
     tree = layout(cls, version)
     title = f"parse {cls.__name__} v{version}"
@@ -67,8 +69,8 @@ def lower_parser(
 
 
 def lower_parser_in_turns(cls: Any, version: int) -> Callable[[bytes, int, int], Generator[None, None, Any]]:
-    """`parser(frame, pos, most)` yields after every ELEMENTS_A_TURN elements, and returns the request, which may have
-    `most` elements. The frame must not change: records are views of it."""
+    """Return `parser(frame, pos, most)`, a generator that yields after every ELEMENTS_A_TURN elements and returns the
+    request, which may have `most` elements. The frame must not change, because records are views of it."""
     tree = layout(cls, version)
     opening = "data = view = memoryview(view)" if has_view(tree) else "data = bytes(view)"
     return _lower(tree, f"parse {cls.__name__} v{version}, in turns", False, opening, reading=Reading.IN_TURNS)
@@ -114,7 +116,7 @@ def _lower(
 class ParserEmitter(Emitter):
     """Emits statements that read at `pos` in `data`.
 
-    direct: data is a view of the frame, not bytes. counted: the elements of the message are counted.
+    `direct` means that `data` is a view of the frame instead of bytes. `counted` means that the elements are counted.
     """
 
     def __init__(self, namespace: dict[str, Any], direct: bool, counted: bool, reading: Reading) -> None:
@@ -126,7 +128,7 @@ class ParserEmitter(Emitter):
         self.reading = reading
 
     def count(self, size: str) -> None:
-        """Emit subtracting elements from the number that a request may have."""
+        """Emit code that subtracts elements from the number that a request may have."""
         if self.counted:
             self.line(f"room -= {size}")
             if self.reading is Reading.AT_ONCE:
@@ -187,7 +189,7 @@ class ParserEmitter(Emitter):
         self.block("else:", f"{target}, pos = read_long_text(data, pos - 1, {piece.nullable})")
 
     def length(self, piece: Blob | Array) -> str:
-        """Emit reading a length or count; the variable is -1 for null."""
+        """Emit code that reads a length or count, and return its variable, which is -1 for null."""
         size = self.temporary("n")
         self.fixed("B" if piece.compact else "i", size)
         self.flush()
@@ -210,7 +212,8 @@ class ParserEmitter(Emitter):
 
     def array(self, piece: Array, target: str) -> None:
         size = self.length(piece)
-        # An element of no bytes at all would make any count possible: such a count may not exceed the bytes left either
+        # with elements of zero bytes, any count would be possible; so the count may not exceed the remaining bytes
+        # either
         taken = f"{size} * {max(1, min_bytes(piece.element))}"
         misfit = f"{taken} > limit - pos" if piece.nullable else f"not 0 <= {taken} <= limit - pos"
         self.line(f"if {misfit}: refuse(f'{{{size}}} elements')")
@@ -259,7 +262,7 @@ class ParserEmitter(Emitter):
         self.dedent()
 
     def struct_fields(self, piece: Struct) -> str:
-        """Emit creating and filling an object; returns its variable. The rest of the run stays pending."""
+        """Emit code that creates and fills an object, and return its variable. The rest of the run stays pending."""
         made = self.temporary("o")
         self.line(f"{made} = new({self.name(piece.cls, piece.cls.__name__)})")
         defaults = [*piece.absent, *((each.name, each.default) for each in piece.tagged or ())]
@@ -300,7 +303,7 @@ class ParserEmitter(Emitter):
             else:
                 self.piece(each.piece, f"{made}.{each.name}")
             self.flush()
-            self.line(f"if pos != {stop}: refuse('a tagged field of another length than it says')")
+            self.line(f"if pos != {stop}: refuse('the length of a tagged field is wrong')")
             self.dedent()
         self.line(f"else: pos = {stop}")
         self.dedent(2)

@@ -1,6 +1,6 @@
-"""The scalar types of the protocol, and the slow paths that lowered code falls back on.
+"""The scalar types of the protocol, and the functions that generated code calls in rare cases.
 
-A declaration says `partition: Int32`; for a type checker that is an int. `str`, `bytes`, `bool` and `float` stand for
+In a declaration such as `partition: Int32`, a type checker sees an int. `str`, `bytes`, `bool` and `float` stand for
 Kafka's string, bytes, bool and float64, `list[X]` for an array. Source: the Kafka protocol guide, "Protocol Primitive
 Types"; KIP-482 for compact lengths and tagged fields.
 """
@@ -22,26 +22,27 @@ Uint16 = Annotated[int, "H"]
 Uuid = Annotated[bytes, "16s"]
 """16 raw bytes, big-endian; `ZERO_UUID` means none."""
 Records = Annotated[memoryview | bytes | None, "records"]
-"""Record batches: a view of the frame when parsed, never copied."""
+"""Record batches. When parsed, they are a view of the frame, without a copy."""
 RecordChunks = Annotated[memoryview | bytes | list[memoryview | bytes] | None, "records"]
-"""Record batches to be sent, in one piece or several, which `build_chunks` does not copy."""
+"""Record batches to send, in one or several pieces, which `build_chunks` does not copy."""
 
 ZERO_UUID = bytes(16)
 TEXT_LIMIT_BYTES = 32767
-"""Kafka refuses longer strings in either encoding, although a compact length could be greater."""
+"""The longest string that Kafka accepts in either encoding, although a compact length could be greater."""
 
 ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 _TWO_BYTES: Callable[[int, int], bytes] = struct.Struct("BB").pack
-"""The varints of one byte."""
+"""All varints of one byte."""
 
 
 def refuse(reason: str) -> NoReturn:
-    """Raise MalformedFrame; a function, so that lowered code stays short."""
+    """Raise MalformedFrame. This function keeps the generated code short."""
     raise MalformedFrame(reason)
 
 
 def read_uvarint(data: Any, pos: int) -> tuple[int, int]:
-    """The unsigned varint at pos and the position after it. IndexError past the end, MalformedFrame past 32 bits."""
+    """The unsigned varint at `pos`, and the position after it. Raises IndexError past the end, MalformedFrame above 32
+    bits."""
     value = shift = 0
     while True:
         byte = data[pos]
@@ -58,11 +59,12 @@ def read_uvarint(data: Any, pos: int) -> tuple[int, int]:
 
 
 UNKNOWN_TAGS_MAX = 127
-"""The most unknown tagged fields of one structure: a newer sender has a few."""
+"""The most unknown tagged fields of one structure. A newer sender may send a few."""
 
 
 def skip_tagged(data: Any, pos: int) -> int:
-    """The position after the tagged fields at pos, all of them unknown. IndexError, MalformedFrame past the end."""
+    """The position after the tagged fields at `pos`, which are all unknown. Raises IndexError or MalformedFrame past
+    the end."""
     count, pos = read_uvarint(data, pos)
     if count > min(len(data) - pos, UNKNOWN_TAGS_MAX):
         refuse(f"{count} tagged fields")
@@ -76,12 +78,12 @@ def skip_tagged(data: Any, pos: int) -> int:
 
 
 def write_uvarint(value: int) -> bytes:
-    """The unsigned varint of a value of at most 32 bits."""
+    """Encode a value of at most 32 bits as an unsigned varint."""
     if value < 128:
         return ONE_BYTE[value]
     if value < 0x4000:
         return _TWO_BYTES(value & 0x7F | 0x80, value >> 7)
-    assert value <= 0xFFFFFFFF, f"{value} does not fit a varint"
+    assert value <= 0xFFFFFFFF, f"{value} does not fit into a varint"
     out = bytearray()
     while value > 127:
         out.append(value & 0x7F | 0x80)
@@ -91,14 +93,14 @@ def write_uvarint(value: int) -> bytes:
 
 
 def write_text_length(length_plus_one: int) -> bytes:
-    """The compact length of a string of more than 126 bytes. ValueError above `TEXT_LIMIT_BYTES`."""
+    """Encode the compact length of a string of more than 126 bytes. Raises ValueError above `TEXT_LIMIT_BYTES`."""
     if length_plus_one - 1 > TEXT_LIMIT_BYTES:
         raise ValueError(f"a string of {length_plus_one - 1} bytes, at most {TEXT_LIMIT_BYTES} fit")
     return write_uvarint(length_plus_one)
 
 
 def read_long_text(data: Any, pos: int, nullable: bool) -> tuple[str | None, int]:
-    """The compact string at pos whose length has more than one byte, or is null."""
+    """The compact string at `pos`, and the position after it, for a length of more than one byte or null."""
     length, pos = read_uvarint(data, pos)
     if length == 0:
         return (None, pos) if nullable else refuse("null where a string is required")
@@ -109,7 +111,8 @@ def read_long_text(data: Any, pos: int, nullable: bool) -> tuple[str | None, int
 
 
 class ManyElements(Exception):
-    """A request has more elements than are parsed at once: it must be parsed in turns. Not an error."""
+    """Raised for a request with too many elements to parse at once. It is not an error: the request is parsed in
+    turns."""
 
 
 def refuse_at_once() -> NoReturn:
@@ -118,7 +121,8 @@ def refuse_at_once() -> NoReturn:
 
 
 class Unpackers(dict[int, Callable[..., tuple[Any, ...]]]):
-    """`Unpackers("q")[n](data, pos)`: n int64 as a tuple. The caller has checked that n fits into the rest."""
+    """`Unpackers("q")[n](data, pos)` returns n int64 values as a tuple. The caller has checked that the data contains
+    them."""
 
     def __init__(self, code: str) -> None:
         self._code = code
@@ -131,13 +135,14 @@ class Unpackers(dict[int, Callable[..., tuple[Any, ...]]]):
 
 
 KEPT_COUNT, KEPT_SHAPES = 16, 256
-"""Packers are cached for arrays up to this size, and for this number of combinations."""
+"""Packers are cached for arrays up to this size, and for this number of combinations of sizes."""
 
 
 class Packers(dict[tuple[int, ...], Callable[..., bytes]]):
-    """Packers of fixed-width values and arrays of them, by the sizes of the arrays.
+    """Packers of fixed-width values and arrays of such values, by the sizes of the arrays.
 
-    `Packers(("i", "*Bq"))[2,](7, 3, *values)`: an int32, then a compact array of two int64 after its count plus one.
+    `Packers(("i", "*Bq"))[2,](7, 3, *values)` packs the int32 7, then 3 (the count plus one) and the two int64 values
+    of a compact array.
     """
 
     def __init__(self, codes: tuple[str, ...]) -> None:

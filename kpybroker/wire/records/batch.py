@@ -1,9 +1,9 @@
-"""Record batches, format version 2: a header the broker reads and patches, and records it seldom opens.
+"""Record batches of format version 2: reads and patches their headers, and encodes and decodes their records.
 
-Layout (big-endian): base_offset int64, length int32 (of what follows), leader_epoch int32, magic int8, crc uint32
-(CRC-32C of all that follows it), attributes int16, last_offset_delta int32, base_timestamp int64, max_timestamp int64,
-producer_id int64, producer_epoch int16, base_sequence int32, record_count int32, records. Base offset and leader epoch
-are outside the CRC, which is why a broker may assign them in place. Source: KIP-98, "Message format".
+Layout (big-endian): base_offset int64, length int32 (of the bytes after it), leader_epoch int32, magic int8, crc uint32
+(CRC-32C of the bytes after it), attributes int16, last_offset_delta int32, base_timestamp int64, max_timestamp int64,
+producer_id int64, producer_epoch int16, base_sequence int32, record_count int32, records. The CRC does not cover the
+base offset and the leader epoch, so a broker can assign them in place. Source: KIP-98, "Message format".
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Record(NamedTuple):
-    """One record; timestamp in milliseconds."""
+    """One record. The timestamp is in milliseconds."""
 
     offset: int
     timestamp: int
@@ -54,7 +54,7 @@ class Record(NamedTuple):
 
 
 class Batch:
-    """One batch: its header's fields, and `view` over all its bytes (a writable view, never a copy)."""
+    """One batch: the fields of its header, and `view`, a writable view of all its bytes."""
 
     __slots__ = (
         "attributes",
@@ -87,7 +87,7 @@ class Batch:
     record_count: int
 
     def __init__(self, view: memoryview) -> None:
-        """`view` holds exactly one batch, at least HEADER_BYTES long."""
+        """`view` contains one batch of at least HEADER_BYTES."""
         (
             self.base_offset,
             length,
@@ -116,7 +116,7 @@ class Batch:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap from 2**31 - 1 to 0. -1 without a sequence."""
+        """The sequence of the last record; -1 if the batch has no sequence. Sequences wrap from 2**31 - 1 to 0."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
@@ -135,20 +135,20 @@ class Batch:
 
     @property
     def log_append_time(self) -> bool:
-        """Whether all records have max_timestamp, the broker's time, as their timestamp."""
+        """Whether max_timestamp is the timestamp of all records, as set by the broker (LogAppendTime)."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     def crc_ok(self) -> bool:
         return crc32c(self.view[CRC_FROM:]) == self.crc
 
     def patch(self, base_offset: int, leader_epoch: int) -> None:
-        """Set base offset and leader epoch in place; the CRC does not include them."""
+        """Set the base offset and the leader epoch in place. The CRC does not cover them."""
         _ASSIGNED.pack_into(self.view, 0, base_offset, self.size_bytes - PREFIX_BYTES, leader_epoch)
         self.base_offset = base_offset
         self.leader_epoch = leader_epoch
 
     def stamp(self, timestamp_ms: int, attribute: int = LOG_APPEND_TIME) -> None:
-        """Set the maximum timestamp in place: an attribute bit (0 for none), the timestamp, a new CRC."""
+        """Set the maximum timestamp and an attribute bit (0 for none) in place, and update the CRC."""
         self.attributes |= attribute
         self.max_timestamp = timestamp_ms
         _INT16.pack_into(self.view, _ATTRIBUTES_AT, self.attributes)
@@ -158,16 +158,16 @@ class Batch:
 
 
 def base_offset_of(view: Buffer) -> int:
-    """The first offset of stored or queued batches, from the header of the first one."""
+    """The base offset of the first batch in the bytes of stored or queued batches."""
     offset: int = _INT64.unpack_from(view, 0)[0]
     return offset
 
 
 def split(view: Buffer, most: int | None = None) -> list[Batch]:
-    """The batches of a records field, at most the first `most`, without a copy where `view` is writable.
+    """The batches of a records field, or the first `most` of them. They are not copied if `view` is writable.
 
-    Checks sizes and magic only, no CRC. Raises KafkaError: INVALID_RECORD for no batch or an old magic, CORRUPT_MESSAGE
-    for lengths that do not fit.
+    This checks sizes and magic, but no CRC. Raises KafkaError: INVALID_RECORD if there is no batch or the magic is old,
+    CORRUPT_MESSAGE for wrong lengths.
     """
     whole = view if type(view) is memoryview else memoryview(view)
     if whole.readonly:
@@ -189,7 +189,7 @@ def split(view: Buffer, most: int | None = None) -> list[Batch]:
         if batch.magic != 2:
             raise _old_magic(batch.magic)
         if not HEADER_BYTES <= size <= total - at:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch of {size} bytes with {total - at} left")
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {size} bytes, but only {total - at} are left")
         if at or size != total:
             batch.view = whole[at : at + size]
         batches.append(batch)
@@ -201,15 +201,16 @@ def split(view: Buffer, most: int | None = None) -> list[Batch]:
 
 def _old_magic(magic: int) -> KafkaError:
     if magic in (0, 1):
-        return KafkaError(ErrorCode.INVALID_RECORD, f"message format {magic} is not served, only record batches (2)")
+        return KafkaError(ErrorCode.INVALID_RECORD, f"message format {magic} is not supported, only record batches (2)")
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"invalid magic {magic}")
 
 
 def read_records(batch: Batch, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES, plain: bytes = b"") -> Iterator[Record]:
-    """The records of a batch, decompressed to at most `limit_bytes`, unless `plain` has the decompressed bytes.
+    """The records of a batch. They are decompressed to at most `limit_bytes`, unless `plain` has the decompressed
+    bytes.
 
     Raises KafkaError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE or UNSUPPORTED_COMPRESSION_TYPE from the codec, INVALID_RECORD
-    for records with a wrong format, or if their number differs from the header's.
+    for records in a wrong format, or if their number differs from the one in the header.
     """
     plain = plain or bytes(decompress(batch.codec, batch.view[HEADER_BYTES:], limit_bytes))
     stamp = batch.max_timestamp if batch.log_append_time else None
@@ -221,8 +222,8 @@ def read_records(batch: Batch, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES, plai
             size, at = read_varint(plain, at)
             end = at + size
             if size < 0 or end > total:
-                raise _invalid(f"record of {size} bytes with {total - at} left")
-            # here and in _sized: numbers of one byte without a call, a quarter of what a small record takes
+                raise _invalid(f"a record of {size} bytes, but only {total - at} are left")
+            # here and in _sized, numbers of one byte are decoded in place: calls would take a quarter of the time
             if (byte := plain[at + 1]) < 0x80:
                 timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
                 at += 2
@@ -243,7 +244,7 @@ def read_records(batch: Batch, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES, plai
             else:
                 headers, at = _headers(plain, at, end)
             if at != end:
-                raise _invalid("record length does not match its fields")
+                raise _invalid("the length of a record does not match its fields")
             yield new(Record, (offset, timestamp if stamp is None else stamp, key, value, headers))
     except IndexError as error:
         raise _invalid("records end early") from error
@@ -256,7 +257,7 @@ def _invalid(text: str) -> KafkaError:
 
 
 def read_varint(data: Buffer, at: int) -> tuple[int, int]:
-    """A zigzag varint of at most 10 bytes and the position after it. Raises IndexError at the end of the data."""
+    """A zigzag varint of at most 10 bytes, and the position after it. Raises IndexError at the end of the data."""
     byte = data[at]
     at += 1
     if byte < 0x80:
@@ -271,7 +272,7 @@ def read_varint(data: Buffer, at: int) -> tuple[int, int]:
             return (value >> 1) ^ -(value & 1), at
         shift += 7
         if shift > 63:
-            raise _invalid("varint is too long")
+            raise _invalid("a varint is too long")
 
 
 def _sized(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
@@ -284,7 +285,7 @@ def _sized(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
                 raise _invalid(f"length {size}")
             return None, at
     if at + size > end:
-        raise _invalid(f"field of {size} bytes with {end - at} left in its record")
+        raise _invalid(f"a field of {size} bytes, but only {end - at} are left in its record")
     return data[at : at + size], at + size
 
 
@@ -296,17 +297,17 @@ def _headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
     for _ in range(count):
         key, at = _sized(data, at, end)
         if key is None:
-            raise _invalid("header without a key")
+            raise _invalid("a header has no key")
         value, at = _sized(data, at, end)
         try:
             headers.append((key.decode(), value))
         except UnicodeDecodeError as error:
-            raise _invalid("header key is not UTF-8") from error
+            raise _invalid("a header key is not UTF-8") from error
     return tuple(headers), at
 
 
 Keyed = tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, Headers]
-"""(key, value) or (key, value, headers), with the batch's timestamp."""
+"""(key, value) or (key, value, headers) of a record that has the batch's timestamp."""
 
 
 def encode_batch(
@@ -323,7 +324,8 @@ def encode_batch(
     control: bool = False,
     transactional: bool = False,
 ) -> bytearray:
-    """A batch of consecutive offsets from `base_offset`. A Record has its own timestamp; tuples get `timestamp_ms`."""
+    """Encode a batch with consecutive offsets from `base_offset`. A Record has its own timestamp; a tuple gets
+    `timestamp_ms`."""
     assert records, "a batch has at least one record"
     first = records[0]
     base_timestamp = first.timestamp if isinstance(first, Record) else timestamp_ms
@@ -349,8 +351,8 @@ def encode_batch(
 
 
 def with_body(batch: Batch, codec: int, body: Buffer, max_timestamp: int) -> Batch:
-    """The batch with another encoding of its records: `body` are the bytes after the header. Of the attributes, the
-    codec and the transactional bit are kept."""
+    """A copy of the batch with records in another encoding. `body` has the bytes after the header. The attributes are
+    the new codec and the transactional bit of the batch."""
     last, producer = batch.last_offset_delta, (batch.producer_id, batch.producer_epoch, batch.base_sequence)
     attributes = codec | batch.attributes & TRANSACTIONAL
     header = (attributes, last, batch.base_timestamp, max_timestamp, *producer, batch.record_count)
@@ -358,7 +360,7 @@ def with_body(batch: Batch, codec: int, body: Buffer, max_timestamp: int) -> Bat
 
 
 def sealed(base_offset: int, leader_epoch: int, header: tuple[int, ...], body: Buffer) -> bytearray:
-    """The bytes of a batch: `header` from the attributes on."""
+    """The bytes of a batch with its CRC. `header` has the fields of the header, beginning with the attributes."""
     out = bytearray(HEADER_BYTES)
     out += body
     HEADER.pack_into(out, 0, base_offset, len(out) - PREFIX_BYTES, leader_epoch, 2, 0, *header)
@@ -400,6 +402,6 @@ def put_varint(out: bytearray, value: int) -> None:
 
 
 def header_at(data: Buffer, at: int) -> tuple[int, int]:
-    """(base_offset, size in bytes) of the batch at a position, for scanning stored batches."""
+    """The base offset of the batch at a position, and its size in bytes, for scanning stored batches."""
     base_offset, length = PREFIX.unpack_from(data, at)
     return base_offset, length + PREFIX_BYTES

@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli): the checksum of record batches and producer snapshots."""
+"""Computes CRC-32C (Castagnoli), the checksum of record batches and producer snapshots."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ Checksum = Callable[[bytes | bytearray | memoryview], int]
 
 
 def _load() -> Checksum:
-    # The package reads its own version from its metadata when it is imported, which costs a start tens of
-    # milliseconds; the extension module inside it is all we need.
+    # The import of the package would read its version from its metadata, which takes tens of milliseconds at each
+    # start. Only its extension module is needed.
     package = PathFinder.find_spec("crc32c")
     places = package.submodule_search_locations if package else None
     spec = PathFinder.find_spec("_crc32c", list(places)) if places else None

@@ -1,7 +1,7 @@
-"""The five codecs of record batches; output is bounded before it is made.
+"""Compresses and decompresses record batches with the five codecs. The size of the output is limited in advance.
 
-Framing as Kafka's clients write it: gzip members, snappy in Xerial framing (raw snappy is read too, librdkafka sends
-it), LZ4 frames with independent blocks, zstd frames. The libraries are imported on first use.
+The framing is that of Kafka's clients: gzip members, snappy in Xerial framing (or raw snappy, which librdkafka sends),
+LZ4 frames with independent blocks, and zstd frames. The libraries are imported on first use.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = Struct(">i")
 _LZ4_FAST = 1
 LZ4_DEFAULT_LEVEL = 9
-"""The default of compression.lz4.level."""
+"""The default of the topic setting compression.lz4.level."""
 _SNAPPY_MAX_RATIO = 64
 _GZIP_NEXT_BYTES = 1 << 10
-"""The input for a second gzip member, doubled each time: bytes after its end are copied."""
+"""The bytes of input for a second gzip member. The number doubles for each further member, because the bytes after the
+end of a member are copied."""
 
 
 class Codec(IntEnum):
-    """The low three bits of a batch's attributes."""
+    """The compression codec, in the low three bits of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -61,7 +62,8 @@ CODEC_BY_NAME = {
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` in the framing that Kafka's Java client reads; `level` is the codec's own, None for its default."""
+    """Compress `data` in the framing that Kafka's Java client reads. `level` depends on the codec; None means its
+    default."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -73,12 +75,12 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
         case Codec.LZ4:
             import cramjam
 
-            # as Kafka: its default is the fast compressor, any other level the high compression one. Java refuses
-            # linked blocks
+            # as in Kafka, the default level selects the fast compressor, and any other level the high compression one;
+            # the Java consumer refuses linked blocks
             level = _LZ4_FAST if level in (None, LZ4_DEFAULT_LEVEL) else level
             frame = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
             with memoryview(data) as view:
-                for at in range(0, len(view), PIECE_BYTES):  # it holds the interpreter's lock
+                for at in range(0, len(view), PIECE_BYTES):  # in pieces, because a call holds the interpreter's lock
                     frame.compress(bytes(view[at : at + PIECE_BYTES]))
             return bytes(frame.finish())
         case Codec.ZSTD:
@@ -115,14 +117,14 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> Buffer:
 def pieces(codec: int, data: Buffer, limit_bytes: int) -> Iterator[Part]:
     """The decompressed bytes of stored data, in pieces of at most PIECE_BYTES.
 
-    `whole_bytes` is the size of the parts that they are cut from. Raises the same errors as `decompress`, when it
-    reaches them.
+    The pieces are cut from parts of up to `whole_bytes`. Raises the same errors as `decompress`, at the piece where
+    they occur.
     """
     return at_once(stored_pieces(codec, data, limit_bytes))
 
 
 def whole_bytes(codec: int, data: Buffer) -> int:
-    """The most bytes that `pieces` may have to decompress at once; from headers alone. Raises KafkaError."""
+    """The most bytes that `pieces` may have to decompress at once. This reads only headers. Raises KafkaError."""
     match codec:
         case Codec.LZ4:
             return lz4_frames.largest_part_bytes(bytes(data))
@@ -132,8 +134,8 @@ def whole_bytes(codec: int, data: Buffer) -> int:
 
 
 def stored_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
-    """Like `pieces`, but large parts that must be decompressed at once are functions among the pieces: call them before
-    asking for the next piece, on any thread."""
+    """Like `pieces`, but for each large part that must be decompressed at once, this yields a function. The caller must
+    call it, on any thread, before it requests the next piece."""
     match codec:
         case Codec.GZIP:
             return even(_gzip_pieces(data, limit_bytes), limit_bytes)
@@ -148,9 +150,9 @@ def stored_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
 
 
 def clients_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
-    """Like `stored_pieces`, for batches of clients: only what Java's consumer reads to its end.
+    """Like `stored_pieces`, but for batches of clients. Accepts only frames that the Java consumer reads completely.
 
-    Also raises UNKNOWN_SERVER_ERROR and INVALID_RECORD for LZ4, see `lz4_frames.pieces`.
+    Also raises UNKNOWN_SERVER_ERROR and INVALID_RECORD for LZ4; see `lz4_frames.pieces`.
     """
     match codec:
         case Codec.LZ4:
@@ -223,7 +225,7 @@ def _snappy_blocks(data: bytes) -> Iterator[tuple[bytes, int]]:
         (size,) = _INT32.unpack_from(data, at)
         at += 4
         if not 0 < size <= len(data) - at:
-            raise corrupt("snappy", f"block of {size} bytes with {len(data) - at} left")
+            raise corrupt("snappy", f"a block of {size} bytes, but only {len(data) - at} are left")
         block = data[at : at + size]
         yield block, _raw_snappy_bytes(block)
         at += size
@@ -238,7 +240,7 @@ def _raw_snappy_bytes(block: bytes) -> int:
     except cramjam.DecompressionError as error:
         raise corrupt("snappy", error) from error
     if size_bytes > _SNAPPY_MAX_RATIO * len(block):
-        raise corrupt("snappy", f"{size_bytes} bytes of {len(block)}")
+        raise corrupt("snappy", f"a block of {len(block)} bytes decompresses to {size_bytes} bytes")
     return size_bytes
 
 

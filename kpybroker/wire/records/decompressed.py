@@ -1,4 +1,4 @@
-"""The parts that all codecs share when they decompress in pieces: the size of the pieces, and errors."""
+"""Common functions of all codecs for decompression in pieces: the size of the pieces, and errors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kpybroker.errors import ErrorCode, KafkaError
 PIECE_BYTES = 64 << 10
 """The largest piece."""
 IN_PLACE_BYTES = 1 << 20
-"""The largest part that is decompressed where it is needed; a Load decompresses larger ones."""
+"""The largest part that is decompressed on the calling thread. A Load decompresses larger parts."""
 STEPS_A_PIECE = 250
-"""How many blocks or members are processed for one piece: they may be very small."""
+"""The most blocks or members that are processed for one piece, since they may be very small."""
 Load = Callable[[], None]
-"""Decompresses more than IN_PLACE_BYTES; call it, on any thread, before asking for the next piece. Raises KafkaError.
+"""Decompresses more than IN_PLACE_BYTES. Call it, on any thread, before the next piece is requested. Raises KafkaError.
 """
 Part = bytes | memoryview
 Pieces = Iterator["Part | Load"]
@@ -28,10 +28,10 @@ def corrupt(codec: str, cause: object) -> KafkaError:
 
 
 def even(source: Iterable[Part | Load], limit_bytes: int) -> Pieces:
-    """Pieces of at most PIECE_BYTES: larger ones are cut, small ones joined. A piece may be empty: a step that took
-    time and produced nothing.
+    """Cut large pieces and join small ones, so that each has at most PIECE_BYTES. A piece may be empty, for a step that
+    took time and produced nothing.
 
-    Raises KafkaError: MESSAGE_TOO_LARGE for more than `limit_bytes` in all.
+    Raises KafkaError: MESSAGE_TOO_LARGE if all pieces together have more than `limit_bytes`.
     """
     kept: list[Part] = []
     kept_bytes, left = 0, limit_bytes
@@ -62,7 +62,7 @@ def _cut(kept: list[Part]) -> Iterator[bytes]:
 
 
 def loaded(made: Callable[[], Part], bound_bytes: int) -> Pieces:
-    """The result of `made`: computed at once, or by a Load if it may be more than IN_PLACE_BYTES."""
+    """Yield the result of `made`. If it may have more than IN_PLACE_BYTES, a Load computes it."""
     if bound_bytes <= IN_PLACE_BYTES:
         yield made()
         return
@@ -72,7 +72,7 @@ def loaded(made: Callable[[], Part], bound_bytes: int) -> Pieces:
 
 
 def at_once(source: Iterable[Part | Load]) -> Iterator[Part]:
-    """The pieces, with every Load called in place."""
+    """Yield the pieces, and call each Load in place."""
     for piece in source:
         if isinstance(piece, Part):
             yield piece

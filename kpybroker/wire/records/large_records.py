@@ -1,4 +1,4 @@
-"""Scans records that are larger than the pieces they come in, field by field; and the interface of a scan."""
+"""Scans records that are larger than a decompressed piece, field by field, and defines the interface of a scan."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from kpybroker.wire.records.decompressed import Load
 from kpybroker.wire.records.record_fields import INT_BITS, LONG_BITS, Piece, misfit, varint, whole_headers
 
 SLICE_HEADERS = 10_000
-"""Headers of one record that take about a millisecond."""
+"""The number of headers of one record that are checked in a slice of about a millisecond."""
 FIELDS_BYTES = 32
-"""The least size of a record's fields before its key: length, attributes, two deltas, the length of the key."""
+"""The bytes that suffice for a record's fields before its key: length, attributes, two deltas, and the key's length."""
 Slices = Generator[Load | None, Any, None]
-"""Work on the loop that lets others run wherever it yields. Call a Load before continuing."""
+"""Work on the event loop. Other tasks may run whenever it yields. If it yields a Load, call it before continuing."""
 
 
 class Walking(Protocol):
-    """A scan of records."""
+    """The interface of a scan of records."""
 
     seen: int
-    """How many records were scanned."""
+    """The number of scanned records."""
 
     def some(self, plain: Piece, at: int, most: int) -> int:
-        """Scan at most `most` records that are whole; returns the position after them.
+        """Scan at most `most` records that are complete in `plain`. Returns the position after them.
 
-        Raises KafkaError; IndexError for a whole record whose fields exceed it.
+        Raises KafkaError, or IndexError for a complete record with fields that extend beyond its end.
         """
 
     def note(self, delta: int, offset: int, key_bytes: int) -> None:
-        """One large record: its deltas (offset still zigzag), -1 for no key. Raises KafkaError."""
+        """Note one large record. `offset` is a zigzag number, and `key_bytes` is -1 if there is no key. Raises
+        KafkaError."""
 
     def note_headers(self, count: int) -> bool:
-        """A large record with this many headers: returns whether to check them, and the error if they are wrong. Raises
-        KafkaError."""
+        """Note the number of headers of a large record. Returns whether to check the headers. Raises KafkaError."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the rest of the records does not matter."""
+        """Whether the remaining records need not be scanned."""
 
 
 def next_piece(left: Iterator[Piece | Load]) -> Generator[Load | None, Any, Piece | None]:
@@ -50,18 +50,18 @@ def next_piece(left: Iterator[Piece | Load]) -> Generator[Load | None, Any, Piec
 
 
 class LargeRecord:
-    """The fields, one by one, of a record that is not complete in its piece and too large to be joined."""
+    """Reads the fields, one by one, of a record that spans several pieces and is too large to be joined."""
 
     def __init__(self, plain: Piece, at: int, left: Iterator[Piece | Load]) -> None:
         self.plain = plain
         self.at = at
         self._left = left
         self._bytes = 0
-        """How many bytes of the record are still to come."""
+        """The number of bytes of the record that have not been read yet."""
         self._index = 0
 
     def walk_over(self, found: Walking) -> Slices:
-        """Report the record to `found`. Raises KafkaError."""
+        """Read the whole record, and report it to `found`. Raises KafkaError."""
         self._index = found.seen
         size, self.at = varint(self.plain, self.at)
         if size & 1:
@@ -90,14 +90,14 @@ class LargeRecord:
             count -= number
             if number == SLICE_HEADERS:
                 yield None
-            elif count:  # the next leaves the piece, or its record
+            elif count:  # the next header extends beyond the piece or the record
                 if (yield from self._sized()) < 0:
                     raise misfit(self._index)
                 yield from self._sized()
                 count -= 1
 
     def _number(self, bits: int = INT_BITS) -> Generator[Load | None, Any, int]:
-        """A varint, still zigzag."""
+        """Read a varint, as a zigzag number."""
         needed = min(10, self._bytes)
         while len(self.plain) - self.at < needed:
             self.plain = bytes(self.plain[self.at :]) + bytes((yield from self._next()))
@@ -112,7 +112,7 @@ class LargeRecord:
         return value
 
     def _sized(self) -> Generator[Load | None, Any, int]:
-        """Skip a length and its bytes; returns -1 for none."""
+        """Skip a length and its bytes, and return the length; -1 means that there are no bytes."""
         size = yield from self._number()
         if size & 1:
             if size != 1:
@@ -134,5 +134,5 @@ class LargeRecord:
     def _next(self) -> Generator[Load | None, Any, Piece]:
         more = yield from next_piece(self._left)
         if more is None:
-            raise KafkaError(ErrorCode.INVALID_RECORD, f"record {self._index} is not whole")
+            raise KafkaError(ErrorCode.INVALID_RECORD, f"record {self._index} is incomplete")
         return more

@@ -1,4 +1,4 @@
-"""LZ4 frames, block by block. Source: "LZ4 Frame Format Description", version 1.6."""
+"""Reads LZ4 frames, block by block. Source: "LZ4 Frame Format Description", version 1.6."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from kpybroker.wire.records.decompressed import IN_PLACE_BYTES, Load, Part, Piec
 
 MAGIC = b"\x04\x22\x4d\x18"
 FEW_BLOCKS = 64
-"""A frame with at most this many blocks, and IN_PLACE_BYTES, is decompressed as a whole, as most batches are."""
+"""A frame of at most this many blocks and IN_PLACE_BYTES is decompressed as a whole. This is the case for most
+batches."""
 _MAX_RATIO = 255
 _BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 _INDEPENDENT, _BLOCK_CHECKSUM, _CONTENT_SIZE, _CONTENT_CHECKSUM = 0x20, 0x10, 0x08, 0x04
@@ -20,7 +21,7 @@ _RESERVED = 0x03
 _VERSION = 0x40
 _RESERVED_SIZE = 0x8F
 _AS_IT_IS = 1 << 31
-"""The bit of a block's length for an uncompressed block."""
+"""The bit in a block's length that marks an uncompressed block."""
 _WORD = Struct("<I")
 _CONTENT_BYTES = Struct("<Q")
 _END = bytes(4)
@@ -29,11 +30,11 @@ _MASK = 0xFFFFFFFF
 
 
 class Header(NamedTuple):
-    """The header of a frame; `checked` verifies the rest of it."""
+    """The header of a frame. `checked` verifies its checksum."""
 
     flags: int
     block_bytes: int
-    """The largest size of a block's content."""
+    """The largest possible size of a block's content."""
     first: int
     """The position of the first block."""
 
@@ -44,13 +45,13 @@ class Header(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The position of a block; its data is followed by a checksum if the frame has them."""
+    """The position of a block. If the frame has block checksums, one follows the data."""
 
     at: int
-    """The position of its length."""
+    """The position of the block's length."""
     word: int
     bound_bytes: int
-    """The largest size of its content."""
+    """The largest possible size of the block's content."""
     end: int
 
 
@@ -66,7 +67,7 @@ def header_at(data: bytes, at: int) -> Header:
 
 
 def blocks(data: bytes, header: Header) -> Iterator[Block]:
-    """The blocks of a frame; the last one has word 0, and ends at the end of the frame. Raises KafkaError."""
+    """The blocks of a frame. The last one has `word` 0, and its end is the end of the frame. Raises KafkaError."""
     flags, block_bytes, at = header
     more = 4 if flags & _BLOCK_CHECKSUM else 0
     while True:
@@ -77,7 +78,7 @@ def blocks(data: bytes, header: Header) -> Iterator[Block]:
         if not word:
             end = at + (8 if flags & _CONTENT_CHECKSUM else 4)
         elif size > block_bytes:
-            raise corrupt("lz4", f"block of {size} bytes, at most {block_bytes} by its frame")
+            raise corrupt("lz4", f"a block of {size} bytes, but the frame allows at most {block_bytes}")
         else:
             end = at + 4 + size + more
         if end > len(data):
@@ -89,7 +90,8 @@ def blocks(data: bytes, header: Header) -> Iterator[Block]:
 
 
 def few_blocks(data: bytes) -> int | None:
-    """The largest content of a client's frame, if it has few blocks and at most IN_PLACE_BYTES; None for any other.
+    """The largest possible size of the content of a client's frame, if it has few blocks and at most IN_PLACE_BYTES;
+    else None.
 
     Raises KafkaError, as `pieces` does.
     """
@@ -106,8 +108,8 @@ def few_blocks(data: bytes) -> int | None:
 
 
 def pieces(data: bytes, decompress_whole: Callable[[bytes, int | None], Part]) -> Pieces:
-    """The decompressed bytes of a client's frame, block by block, however small these are; `decompress_whole` if there
-    are few. Pieces are neither joined nor cut, see `even`.
+    """The decompressed bytes of a client's frame, one piece for each block. If there are few blocks, `decompress_whole`
+    decompresses all of them. `even` joins and cuts the pieces.
     """
     bound = few_blocks(data)
     if bound is not None:
@@ -122,7 +124,8 @@ def pieces(data: bytes, decompress_whole: Callable[[bytes, int | None], Part]) -
 
 
 def stored_pieces(data: bytes, decompress_whole: Callable[[bytes, int | None], Part]) -> Pieces:
-    """Like `pieces`, for frames of any form: those with linked blocks are decompressed whole. Raises KafkaError."""
+    """Like `pieces`, but for frames of any form. A frame with linked blocks is decompressed as a whole. Raises
+    KafkaError."""
     at = 0
     while at < len(data):
         header = header_at(data, at)
@@ -135,7 +138,7 @@ def stored_pieces(data: bytes, decompress_whole: Callable[[bytes, int | None], P
 
 
 def _parts(data: bytes, at: int, header: Header) -> Iterator[tuple[Block, Part | Load]]:
-    """The blocks of the frame at a position, and their content."""
+    """The blocks of the frame at a position, and their decompressed content."""
     content = checked(data, at, header)
     size_bytes = 0
     for block in blocks(data, header):
@@ -152,13 +155,13 @@ def _parts(data: bytes, at: int, header: Header) -> Iterator[tuple[Block, Part |
 def _clients(data: bytes) -> Header:
     header = header_at(data, 0)
     if header.is_linked:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "LZ4 frame with linked blocks: send independent blocks")
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "an LZ4 frame with linked blocks: send independent blocks")
     return header
 
 
 def _check_block(data: bytes, block: Block) -> None:
     if block.word == _AS_IT_IS and data[block.end : block.end + 4] != _END:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "an empty LZ4 block: Java's consumer stops reading there")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "an empty LZ4 block, at which Java's consumer stops reading")
 
 
 def _check_end(data: bytes, end: int) -> None:
@@ -167,7 +170,8 @@ def _check_end(data: bytes, end: int) -> None:
 
 
 def bound_bytes(data: bytes) -> int:
-    """The largest content of these frames, from their block lengths; reads headers only. Raises KafkaError."""
+    """The largest possible size of the content of these frames, computed from their block lengths only. Raises
+    KafkaError."""
     bound = at = 0
     while at < len(data):
         for block in blocks(data, header_at(data, at)):
@@ -177,7 +181,7 @@ def bound_bytes(data: bytes) -> int:
 
 
 def largest_part_bytes(data: bytes) -> int:
-    """The most bytes that `stored_pieces` decompresses at once; reads headers only. Raises KafkaError."""
+    """The most bytes that `stored_pieces` decompresses at once. This reads only headers. Raises KafkaError."""
     largest = at = 0
     while at < len(data):
         header = header_at(data, at)
@@ -190,20 +194,20 @@ def largest_part_bytes(data: bytes) -> int:
 
 
 class Content:
-    """The content of a frame's blocks, checked against its header and checksums."""
+    """Decompresses the blocks of a frame, and checks them against its header and checksums."""
 
     def __init__(self, header: Header, size_bytes: int | None, alone: bytes) -> None:
         self._size_bytes = size_bytes
         self._alone = alone
-        """The header for a frame with only one of its blocks."""
+        """The header for a frame with only one of the blocks."""
         self._sums_blocks = bool(header.flags & _BLOCK_CHECKSUM)
         self._output = bytearray()
-        """The output buffer, replaced for a larger block."""
+        """The output buffer. It is replaced for a larger block."""
         self._summing = None
         if header.flags & _CONTENT_CHECKSUM:
             import cramjam
 
-            # the only way to this checksum: it ends what is compressed
+            # the library computes this checksum only while it compresses
             self._summing = cramjam.lz4.Compressor(level=1, content_checksum=True, block_linked=False)
 
     def plain(self, data: bytes, block: Block) -> bytes:
@@ -232,15 +236,15 @@ class Content:
     def check(self, size_bytes: int, checksum: bytes) -> None:
         """Check the frame after its last block. Raises KafkaError."""
         if self._size_bytes not in (None, size_bytes):
-            raise corrupt("lz4", f"{size_bytes} bytes, {self._size_bytes} by its header")
+            raise corrupt("lz4", f"the content has {size_bytes} bytes, but {self._size_bytes} according to its header")
         if self._summing is not None and bytes(self._summing.finish())[-4:] != checksum:
-            raise corrupt("lz4", "checksum of the content")
+            raise corrupt("lz4", "wrong checksum of the content")
 
 
 def checked(data: bytes, at: int, header: Header) -> Content:
-    """The content of the frame at a position, after its header was checked against its checksum. Raises KafkaError."""
+    """Check the header of the frame at a position against its checksum, and return its Content. Raises KafkaError."""
     if data[header.first - 1] != _header_checksum(data[at + 4 : header.first - 1]):
-        raise corrupt("lz4", "checksum of the header")
+        raise corrupt("lz4", "wrong checksum of the header")
     size_bytes = None
     if header.flags & _CONTENT_SIZE:
         (size_bytes,) = _CONTENT_BYTES.unpack_from(data, at + 6)
@@ -249,7 +253,7 @@ def checked(data: bytes, at: int, header: Header) -> Content:
 
 
 def _header_checksum(descriptor: bytes) -> int:
-    """The second byte of xxHash-32, for less than 16 bytes (XXH32, seed 0)."""
+    """The second byte of the XXH32 hash with seed 0, for less than 16 bytes."""
     value = _PRIME_5 + len(descriptor)
     at = 0
     while at + 4 <= len(descriptor):

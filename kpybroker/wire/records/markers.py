@@ -1,7 +1,8 @@
-"""End markers: the control batch that ends a producer's transaction in a log (KIP-98).
+"""Encodes and parses end markers, the control batches that end a producer's transaction in a log (KIP-98).
 
-One record; its key is version int16 and type int16 (0 aborts, 1 commits), its value version int16 and the epoch int32
-of the transaction coordinator that sent it. The batch has the transactional and the control bit, and no sequence.
+A marker has one record. The key is a version int16 and a type int16 (0 aborts, 1 commits). The value is a version int16
+and the epoch int32 of the transaction coordinator that sent it. The batch has the transactional and the control bit,
+and no sequence.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _ABORT, _COMMIT = 0, 1
 
 
 class Marker(NamedTuple):
-    """Ends a producer's transaction: the producer, the coordinator's epoch, and the outcome."""
+    """The contents of an end marker: the producer, the coordinator's epoch, and the outcome."""
 
     producer_id: int
     producer_epoch: int
@@ -26,7 +27,7 @@ class Marker(NamedTuple):
 
 
 def encode_marker(marker: Marker, timestamp_ms: int) -> bytearray:
-    """The marker's batch, without an offset."""
+    """Encode the marker as a batch, without an offset."""
     return encode_batch(
         [(_KEY.pack(0, _COMMIT if marker.commits else _ABORT), _VALUE.pack(0, marker.coordinator_epoch))],
         timestamp_ms=timestamp_ms,

@@ -1,4 +1,4 @@
-"""The fields of a record in a batch: numbers, lengths and headers."""
+"""Parses the fields of a record in a batch: numbers, lengths and headers."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.record_layouts import AFTER_LENGTH, AFTER_NAME, MISFIT
 
 INT_BITS = 35
-"""Five bytes, the size of a varint of 32 bits: Java's consumer refuses longer ones."""
+"""The size of a varint of 32 bits, five bytes. Java's consumer refuses longer varints."""
 LONG_BITS = 70
-"""Ten bytes, the size of a varint of 64 bits: for timestamp deltas only."""
+"""The size of a varint of 64 bits, ten bytes. Only timestamp deltas may be that large."""
 Piece = bytes | memoryview
 
 
 def misfit(index: int) -> KafkaError:
-    """The error for a record whose fields do not fill it."""
-    return KafkaError(ErrorCode.INVALID_RECORD, f"record {index} does not have the length of its fields")
+    """The error for a record with a length that does not match its fields."""
+    return KafkaError(ErrorCode.INVALID_RECORD, f"the length of record {index} does not match its fields")
 
 
 def varint(plain: Piece, at: int, bits: int = INT_BITS) -> tuple[int, int]:
-    """A varint, still zigzag, and the position after it. Raises IndexError, KafkaError."""
+    """A varint, as a zigzag number, and the position after it. Raises IndexError, KafkaError."""
     value = 0
     for shift in range(0, bits, 7):
         byte = plain[at]
@@ -26,12 +26,12 @@ def varint(plain: Piece, at: int, bits: int = INT_BITS) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-    raise KafkaError(ErrorCode.INVALID_RECORD, "varint is too long")
+    raise KafkaError(ErrorCode.INVALID_RECORD, "a varint is too long")
 
 
 def record_size(plain: Piece, at: int) -> tuple[int, int]:
-    """A record's length and the position after it. If the length is incomplete, it counts as larger than the remaining
-    bytes."""
+    """A record's length, and the position after it. If the length is incomplete, a value larger than the remaining
+    bytes is returned."""
     try:
         return varint(plain, at)
     except IndexError:
@@ -39,7 +39,7 @@ def record_size(plain: Piece, at: int) -> tuple[int, int]:
 
 
 def whole_headers(plain: Piece, at: int, most: int) -> tuple[int, int]:
-    """How many of the next headers, at most `most`, are complete and valid, and where they end."""
+    """The number of the next headers, at most `most`, that are complete and valid, and the position after them."""
     total = len(plain)
     number = begin = 0
     try:
@@ -57,7 +57,7 @@ def whole_headers(plain: Piece, at: int, most: int) -> tuple[int, int]:
 
 
 def after_length(plain: Piece, at: int, *, may_be_absent: bool = True) -> int:
-    """The position after a length of more than one byte and its bytes. Raises IndexError, KafkaError."""
+    """The position after a field with a length of more than one byte. Raises IndexError, KafkaError."""
     size, at = varint(plain, at)
     if size & 1:
         return at if size == 1 and may_be_absent else MISFIT

@@ -1,6 +1,6 @@
 """Tables for scanning records: the size of a field from its length, and the offset deltas of a batch.
 
-Both are zigzag varints. The tables cover the shortest ones, and mark all others as misfits.
+Both are zigzag varints. The tables cover the shortest varints, and mark all others as misfits.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 INDEXES = 1 << 20
-"""The number of records in a batch for which there is a layout: as many as three bytes can count."""
+"""The number of records in a batch for which there is a layout, which is limited by offset deltas of three bytes."""
 MISFIT = 1 << 40
-"""A position beyond the end of anything."""
+"""A distance that leads beyond the end of any batch."""
 _RUN = 64
 _TWO_BYTES, _THREE_BYTES = _RUN, _RUN << 7
 """The first offset deltas of two and three bytes."""
@@ -22,12 +22,12 @@ class Layout(NamedTuple):
     """The layout of records whose offset deltas have the same size."""
 
     unpack: Callable[[Any, int], tuple[Any, ...]]
-    """From the offset delta on: its first byte, the rest of it, the first byte of the key's length. Raises struct.error
-    at the end of the bytes."""
+    """Unpacks the first byte of the offset delta, its other bytes, and the first byte of the key's length. Raises
+    struct.error at the end of the bytes."""
     width: int
-    """The size of the offset delta, which the key's length follows."""
+    """The size of the offset delta, after which the key's length begins."""
     after_key: list[int]
-    """AFTER_LENGTH of the key's length, counted from the offset delta."""
+    """AFTER_LENGTH for the key's length, but the distance is counted from the offset delta."""
 
 
 def _after(byte: int) -> int:
@@ -42,10 +42,10 @@ def _layout(width: int, rest: str, *, needs_keys: bool) -> Layout:
 
 
 AFTER_LENGTH = [_after(byte) for byte in range(256)]
-"""By the first byte of a length: the distance from it to the end of its bytes. From 0x80 on, a second byte follows; if
-that is the last one, it adds 64 for each 1."""
+"""The distance from the first byte of a length to the end of its field, for each value of that byte. From 0x80 on, the
+length has a second byte. If this is the last one, the distance grows by 64 times its value."""
 AFTER_NAME = [MISFIT if byte == 1 else after for byte, after in enumerate(AFTER_LENGTH)]
-"""The same for a field that must not be absent."""
+"""Like AFTER_LENGTH, for a field that must not be absent."""
 _LAYOUTS = [
     [_layout(width, rest, needs_keys=needs_keys) for width, rest in ((1, "0s"), (2, "B"), (3, "H"))]
     for needs_keys in (False, True)
@@ -55,8 +55,9 @@ _MORE = range(0x80, 0x80 + 2 * _RUN, 2)
 
 
 def layout_at(index: int, last: int, needs_keys: bool) -> tuple[Layout, range, int | bytes]:
-    """The layout of the record `index` of a batch, and of the following ones up to `last` whose offset deltas differ in
-    the first byte only: these first bytes, and the common rest. `index` is less than INDEXES."""
+    """The layout of record `index` of a batch and of the following records, up to `last`, whose offset deltas differ
+    only in the first byte. Also returns these first bytes, and the bytes that the deltas have in common. `index` is
+    less than INDEXES."""
     at = index % _RUN
     until = at + last - index
     if index < _TWO_BYTES:

@@ -1,8 +1,8 @@
 """Removes records from stored batches, as compaction does (KIP-98, KIP-534).
 
-A thinned batch keeps its offsets, producer, sequence and leader epoch: the first and the last offset in its header are
-unchanged, and its records keep their deltas. The time after which its tombstones may be removed (its delete horizon) is
-in the base timestamp, and bit 6 of the attributes marks that.
+A batch from which records were removed keeps its offsets, producer, sequence and leader epoch: the first and the last
+offset in its header do not change, and the records keep their deltas. The time after which its tombstones may be
+removed (its delete horizon) is in the base timestamp, and bit 6 of the attributes shows this.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from kpybroker.wire.records.compression import Buffer, Codec, compress
 
 Plain = TypeVar("Plain", bytes, memoryview)
 Scanned = tuple[int, int, int, int, Plain | None, bool]
-"""A record: where its bytes begin and end (including its length), timestamp delta, offset delta, key, and whether it
-has a value."""
+"""A record: the positions at which its bytes begin (with its length) and end, its timestamp delta, offset delta and
+key, and whether it has a value."""
 Found = Scanned[bytes]
 _COPIED_BYTES = 1 << 20
-"""The most bytes that are copied at once: during a copy on a thread, other threads wait for the interpreter."""
+"""The most bytes that are copied at once. During a copy on one thread, the other threads wait for the interpreter."""
 _VARINT_BITS = 70
 _HALF = 1 << 63
 
 
 def scan(plain: Plain, at: int, count: int) -> tuple[list[Scanned[Plain]], int]:
-    """Reads `count` records from position `at` on, with ascending offsets; returns them and where they end. Raises
-    KafkaError: INVALID_RECORD."""
+    """Read `count` records from position `at` on, with ascending offsets. Returns them and the position after them.
+    Raises KafkaError: INVALID_RECORD."""
     found: list[Scanned[Plain]] = []
     previous = -1
     try:
@@ -83,7 +83,7 @@ def scan(plain: Plain, at: int, count: int) -> tuple[list[Scanned[Plain]], int]:
 
 
 def _zigzag(plain: Buffer, at: int) -> tuple[int, int]:
-    """A varint, still zigzag, and the position after it."""
+    """A varint, as a zigzag number, and the position after it."""
     value = 0
     for shift in range(0, _VARINT_BITS, 7):
         byte = plain[at]
@@ -95,16 +95,16 @@ def _zigzag(plain: Buffer, at: int) -> tuple[int, int]:
 
 
 def _invalid() -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_RECORD, "the records do not have the lengths, or the offsets, of such a batch")
+    return KafkaError(ErrorCode.INVALID_RECORD, "the records have invalid lengths or offsets")
 
 
 def _int64(value: int) -> int:
-    """Add as clients do: a batch that was never opened may contain any timestamps."""
+    """Wrap a sum to 64 bits, as Java does, because the records of a batch may contain any timestamps."""
     return (value + _HALF) % (2 * _HALF) - _HALF
 
 
 def delete_horizon_ms(batch: Batch) -> int | None:
-    """When the tombstones of a batch, or its end marker, may be removed; None if that is not set yet."""
+    """The time after which the tombstones of a batch, or its end marker, may be removed; None if it is not set yet."""
     return batch.base_timestamp if batch.attributes & DELETE_HORIZON else None
 
 
@@ -122,9 +122,9 @@ def put_retimed(out: bytearray, plain: memoryview, records: Sequence[Scanned[Pla
 
 
 def thinned(batch: Batch, body: Buffer, count: int, max_timestamp: int, horizon_ms: int | None) -> bytes:
-    """The batch with the `count` records of `body`, which is not compressed yet; the codec stays the same.
+    """A copy of the batch with the `count` records of `body`, which is compressed with the batch's codec.
 
-    `horizon_ms`: the delete horizon that the batch gets now, to which the timestamp deltas in `body` are relative.
+    `horizon_ms` is the new delete horizon of the batch, to which the timestamp deltas in `body` are relative.
     """
     attributes, base_timestamp = batch.attributes, batch.base_timestamp
     if horizon_ms is not None:
@@ -135,7 +135,7 @@ def thinned(batch: Batch, body: Buffer, count: int, max_timestamp: int, horizon_
 
 
 def emptied(batch: Batch) -> bytes:
-    """The batch without records; its header keeps the producer's data and the offsets."""
+    """A copy of the batch without records. Its header keeps the producer's data and the offsets."""
     attributes = Codec.NONE | batch.attributes & (TRANSACTIONAL | CONTROL | LOG_APPEND_TIME)
     return _with(batch, attributes, -1, batch.max_timestamp, 0, b"")
 

@@ -1,8 +1,8 @@
 """Scans the records of a batch without creating objects for them, in slices.
 
-Layout of a record: length varint (of what follows), attributes int8, timestamp delta varint, offset delta varint, key
-and value (length varint, -1 for none; bytes), number of headers varint, headers (key and value as above). Varints are
-zigzag. Source: KIP-98, "Message format".
+Layout of a record: length varint (of the bytes after it), attributes int8, timestamp delta varint, offset delta varint,
+key and value (a length varint, which is -1 for null, and bytes), number of headers varint, headers (each with a key and
+a value as above). Varints are zigzag. Source: KIP-98, "Message format".
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from kpybroker.wire.records.record_fields import (
 from kpybroker.wire.records.record_layouts import AFTER_LENGTH, INDEXES, MISFIT, layout_at
 
 SLICE_RECORDS = 1000
-"""Records, or headers, of one slice: about half a millisecond."""
+"""The number of records or headers in one slice, which takes about half a millisecond."""
 BLAMED_LIMIT = 1000
-"""The most records that one refusal names."""
+"""The most records that are named in one error."""
 _SHORT_BYTES = 64 << 10
-"""A record that is not whole in its piece is joined up to this size, and scanned field by field above it."""
+"""A record that spans several pieces is joined up to this size. A larger record is scanned field by field."""
 _ALONE_MOST = 16
-"""How many records are scanned one by one before the fast way is tried again."""
+"""The most records that `_any` scans before `_sound` is tried again."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """The properties to look for in the records of a batch, and the findings. Records are identified by their index.
+    """A scan that checks the records of a batch, and collects records with invalid properties by their index.
 
     The format of each record is checked, and the offsets must be consecutive.
     """
@@ -46,26 +46,26 @@ class Walk:
     latest: int
     """The bounds of the timestamp deltas, in milliseconds."""
     timeless: int | None = None
-    """The timestamp delta of records without a timestamp, which is valid whatever the bounds."""
+    """The timestamp delta of records without a timestamp, which is valid regardless of the bounds."""
     seen: int = 0
     newest: int = -(1 << 63)
     """The largest timestamp delta."""
     without_key: list[int] = field(default_factory=list)
     out_of_time: list[int] = field(default_factory=list)
-    """The first BLAMED_LIMIT records that are beyond each bound."""
+    """The first BLAMED_LIMIT records with a timestamp outside the bounds."""
     needs_keys: bool = True
     """Whether to look for records without a key."""
     headers: int = 0
-    """The headers of all scanned records."""
+    """The number of headers in all scanned records."""
     headers_limit: int | None = None
-    """The most headers: with more, the batch is refused."""
+    """The most headers. A batch with more is refused."""
 
     @property
     def is_over(self) -> bool:
         return False
 
     def note(self, delta: int, offset: int, key_bytes: int) -> None:
-        """The next record. Raises KafkaError."""
+        """Check the next record. Raises KafkaError."""
         if offset != self.seen << 1:
             raise _not_next(self.seen)
         if delta > self.newest:
@@ -108,7 +108,8 @@ class Walk:
                 return at
 
     def _any(self, plain: Piece, begin: int) -> int:
-        """Scan the next record, whatever it contains. Returns the position after it; `begin` if it is incomplete."""
+        """Scan the next record, which may have any form. Returns the position after it, or `begin` if it is
+        incomplete."""
         size, at = record_size(plain, begin)
         end = at + (size >> 1)
         if end > len(plain):
@@ -120,17 +121,18 @@ class Walk:
         key, at = varint(plain, at)
         value, at = varint(plain, at + (key >> 1))
         at = self._end_of_headers(plain, at + (value >> 1), end)
-        # every length moved `at` forward: ending here, no field has left its record. An odd length is negative
+        # every length has moved `at` forward, so if `at` is the end here, no field extends beyond its record; an odd
+        # length is negative
         if at != end or size & 1 or (key & 1 and key != 1) or (value & 1 and value != 1):
             raise misfit(self.seen)
         self.note((delta >> 1) ^ -(delta & 1), offset, -1 if key & 1 else key >> 1)
         return at
 
     def _end_of_headers(self, plain: Piece, at: int, end: int) -> int:
-        """Where the headers of a record end. The record is valid only if that is its own `end`."""
+        """The position after the headers of a record. The record is valid only if this is its `end`."""
         count, at = varint(plain, at)
         if count & 1 or count > end - at:
-            return MISFIT  # a negative number, or more than two bytes each can be
+            return MISFIT  # the number is negative, or too large for headers of at least two bytes
         number, at = whole_headers(plain, at, count >> 1)
         if number < count >> 1 or at != end:
             return MISFIT
@@ -138,8 +140,8 @@ class Walk:
         return at
 
     def _sound(self, plain: Piece, at: int, last: int) -> int:
-        """Scan records up to index `last`, as long as they are ordinary; any other is left to `_any`. Short varints are
-        decoded in place: calls would cost more than all the rest."""
+        """Scan records up to index `last`, while they have the usual form; `_any` scans any other record. Short varints
+        are decoded in place, because calls would take more time than the rest of the scan."""
         earliest, latest, total, begin, before = self.earliest, self.latest, len(plain), at, -1
         while (index := self.seen) < last and index < INDEXES:
             (unpack, width, after_key), run, rest = layout_at(index, last, self.needs_keys)
@@ -165,7 +167,9 @@ class Walk:
                         at += 1
                         if delta > 0x3FFF:
                             delta, at = varint(plain, at - 2, LONG_BITS)
-                    if delta != before:  # still zigzag; many records have the same delta as the previous one
+                    if (
+                        delta != before
+                    ):  # zigzag numbers are compared, as many records have the same delta as the one before
                         before = delta
                         delta = (delta >> 1) ^ -(delta & 1)
                         if not earliest <= delta <= latest:
@@ -208,9 +212,9 @@ def walk(plain: bytes, count: int, earliest: int, latest: int) -> Walk:
 
 
 def walk_through(found: Walking, pieces: Iterable[Piece | Load], count: int) -> Slices:
-    """Scan `count` records whose bytes come in `pieces`, each of which is released when it is scanned.
+    """Scan `count` records in slices. `pieces` yields their bytes, and each piece is released when it has been scanned.
 
-    Raises KafkaError: INVALID_RECORD for bytes that are not these records, and whatever `pieces` raise.
+    Raises KafkaError: INVALID_RECORD if the bytes are not these records, and the errors of `pieces`.
     """
     left = iter(pieces)
     plain: Piece = b""
@@ -252,4 +256,4 @@ def _nothing_follows(plain: Piece, at: int, left: Iterator[Piece | Load]) -> Sli
 
 
 def _not_next(index: int) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_RECORD, f"record {index} is not at the offset that follows")
+    return KafkaError(ErrorCode.INVALID_RECORD, f"record {index} does not have the next offset")

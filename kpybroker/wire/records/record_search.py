@@ -1,4 +1,4 @@
-"""Finds a record of a batch by its timestamp: a scan of lengths, timestamps and offsets only."""
+"""Finds a record of a batch by its timestamp. The scan reads only lengths, timestamps and offsets."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kpybroker.wire.records.record_fields import LONG_BITS, Piece, misfit, recor
 
 @dataclass(slots=True)
 class TimeWalk:
-    """Finds the first record with a timestamp delta of at least `wanted`, or the newest one.
+    """Finds the first record with a timestamp delta of at least `wanted`, or the newest record.
 
-    It reads lengths, timestamps and offsets only; offsets may have gaps.
+    The scan reads only lengths, timestamps and offsets. Offsets may have gaps.
     """
 
     since: int
-    """The first offset delta that counts."""
+    """The offset delta from which records are considered."""
     wanted: int | None = None
     """The timestamp delta to find; None for the newest record."""
     seen: int = 0
@@ -27,7 +27,7 @@ class TimeWalk:
         return self.wanted is not None and self.found is not None
 
     def note(self, delta: int, offset: int, key_bytes: int) -> None:
-        """The next record."""
+        """Check the next record."""
         self.seen += 1
         if offset >> 1 < self.since or offset & 1:
             return

@@ -1,4 +1,4 @@
-"""Checks the records of small batches at once. A batch that fails here may still be valid: `walk_through` decides."""
+"""Checks the records of small batches quickly. A batch that fails this check may be valid: `walk_through` decides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FIRST = Struct(">6B").unpack_from
 
 
 def are_sound(plain: Piece, count: int, newest: int) -> bool:
-    """Whether `count` records fill `plain`, the newest of them with the timestamp delta `newest`."""
+    """Whether `plain` contains exactly `count` valid records, and `newest` is the largest timestamp delta."""
     found = Walk(-_EVER, newest, needs_keys=False)
     try:
         at = found.some(plain, 0, count)
@@ -23,8 +23,8 @@ def are_sound(plain: Piece, count: int, newest: int) -> bool:
 
 
 def is_sole_record(view: Piece, at: int) -> bool:
-    """Whether one record without headers, at the base timestamp, fills `view` from `at` on, as in most small batches.
-    There are at least seven bytes. After False, `walk` decides."""
+    """Whether `view`, from `at` on, contains exactly one record without headers and with the base timestamp, as in most
+    small batches. There must be at least seven bytes. If the result is False, `walk` decides."""
     end = len(view)
     size, more, delta, offset, key, after = _FIRST(view, at)
     if size < 0x80:

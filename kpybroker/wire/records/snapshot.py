@@ -1,6 +1,7 @@
-"""A snapshot of `__cluster_metadata`: batches between a header and a footer control record (KIP-630).
+"""Encodes and decodes a snapshot of `__cluster_metadata`: batches between a header and a footer control record
+(KIP-630).
 
-The same form serves `bootstrap.checkpoint` and `NNNN-NNNN.checkpoint`. Offsets count from 0 within the file.
+`bootstrap.checkpoint` and `NNNN-NNNN.checkpoint` have the same format. The offsets in a file begin with 0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kpybroker.wire.stored import quorum
 from kpybroker.wire.stored.metadata import frame_record, unframe_record
 
 LEADER_CHANGE, SNAPSHOT_HEADER, SNAPSHOT_FOOTER, KRAFT_VERSION, KRAFT_VOTERS = 2, 3, 4, 5, 6
-"""Types of control records in a metadata log."""
+"""The types of control records in a metadata log."""
 RECORDS_A_BATCH = 500
 
 Row = tuple[bytes | None, bytes | None]
@@ -34,17 +35,17 @@ _CONTROL_CLASSES = {
 
 
 def control_record(kind: int, message: Any) -> Row:
-    """Key and value of a control record; the key is its version and type."""
+    """The key and value of a control record. The key contains its version and type."""
     return _KEY.pack(0, kind), build(message, 0)
 
 
 def read_control(record: Record) -> tuple[int, Any]:
-    """The type of a control record and its message; None for an unknown type."""
+    """The type of a control record, and its message, which is None for an unknown type."""
     return read_row(record.key, record.value)
 
 
 def read_row(key: bytes | None, value: bytes | None) -> tuple[int, Any]:
-    """The same for a key and a value."""
+    """Like `read_control`, for a key and a value."""
     if key is None or len(key) < _KEY.size or value is None:
         raise Damage("a control record without type or value")
     kind = _KEY.unpack_from(key)[1]
@@ -57,10 +58,10 @@ def read_row(key: bytes | None, value: bytes | None) -> tuple[int, Any]:
 def encode_snapshot(
     records: Iterable[Any], *, epoch: int, now_ms: int, last_timestamp_ms: int, control: Sequence[Row] = ()
 ) -> Iterator[bytes]:
-    """The file's batches in order.
+    """Yield the batches of the file in order.
 
-    `control`: records after the header (the version of KRaft, the voters). Kafka requires that all records in a batch
-    of a metadata log have the same timestamp.
+    `control` has the control records after the header: kraft.version and the voters. Kafka requires that all records in
+    a batch of a metadata log have the same timestamp.
     """
     header = quorum.SnapshotHeaderRecord(last_contained_log_timestamp=last_timestamp_ms)
     offset = 0
@@ -94,7 +95,7 @@ def decode_snapshot(data: bytes, name: str) -> tuple[list[Any], list[tuple[int, 
             size = header_at(view, at)[1]
             batch = Batch(view[at : at + size])
             if len(batch.view) != size or batch.magic != 2 or not batch.crc_ok():
-                raise Damage(f"{name}: the batch at byte {at} is not whole")
+                raise Damage(f"{name}: the batch at byte {at} is incomplete")
             for record in read_records(batch):
                 if batch.is_control:
                     control.append(read_control(record))
@@ -102,7 +103,7 @@ def decode_snapshot(data: bytes, name: str) -> tuple[list[Any], list[tuple[int, 
                     records.append(unframe_record(record.value or b""))
             at += size
     except (KafkaError, MalformedFrame, StructError) as error:
-        raise Damage(f"{name}: unreadable at byte {at}: {error}") from error
+        raise Damage(f"{name}: cannot be read at byte {at}: {error}") from error
     if not control or control[-1][0] != SNAPSHOT_FOOTER:
         raise Damage(f"{name}: the footer is missing")
     return records, control

@@ -1,5 +1,5 @@
-"""Zstandard frames, a few blocks at a time. Source: RFC 8878, "Zstandard Compression and the application/zstd Media
-Type"."""
+"""Decompresses Zstandard frames, a few blocks at a time. Source: RFC 8878, "Zstandard Compression and the
+application/zstd Media Type"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kpybroker.wire.records.decompressed import PIECE_BYTES, corrupt
 WINDOW_BYTES_MAX = 1 << 27
 """The largest window that Java's consumer accepts."""
 FEW_BLOCKS = 8
-"""How many blocks are decompressed at once, if they fit into a piece."""
+"""The number of blocks that are decompressed at once, if they fit into a piece."""
 _MAGIC = 0xFD2FB528
 _SKIPPABLE, _SKIPPABLE_MASK = 0x184D2A50, 0xFFFFFFF0
 _BLOCK_BYTES_MAX = 128 << 10
@@ -23,8 +23,8 @@ _RAW, _REPEATED, _COMPRESSED = 0, 1, 2
 def pieces(data: bytes) -> Iterator[bytes]:
     """The decompressed bytes of one or more complete frames. A piece may be empty.
 
-    Raises KafkaError: CORRUPT_MESSAGE for an invalid or incomplete frame. The decompressor would accept an incomplete
-    one as the end, but Java's consumer does not.
+    Raises KafkaError: CORRUPT_MESSAGE for an invalid or incomplete frame. The decompressor itself accepts an incomplete
+    frame at the end, but Java's consumer does not.
     """
     import zstandard
 
@@ -49,7 +49,8 @@ def pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _steps(data: bytes, at: int, magic: int) -> Iterator[int]:
-    """The positions in the frame up to which the decompressor is fed at once; the last is the frame's end."""
+    """The positions in the frame up to which input is passed to the decompressor at once. The last one is the frame's
+    end."""
     if magic != _MAGIC or at + 5 > len(data):
         raise corrupt("zstd", "no frame header")
     flags = data[at + 4]
