@@ -217,7 +217,10 @@ def test_the_log_says_once_and_for_all_who_was_refused_and_why(
             await get(node, "/metrics")
 
     run(tmp_path, settings(tmp_path, token=True), play)
-    assert said(caplog).count("kpybroker.http.port: /metrics of 127.0.0.1 had no token") == refusal_log.LINES_PER_HOST
+    assert (
+        said(caplog).count("kpybroker.http.port: the request for /metrics from 127.0.0.1 had no token")
+        == refusal_log.LINES_PER_HOST
+    )
     assert "3 more connections or frames were refused" in said(caplog)
 
 
