@@ -1,4 +1,4 @@
-"""The background work of one node, and the reason why the node cannot continue, if there is one."""
+"""The background tasks of one node, and the reason why the node had to stop, if one of them failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BackgroundTasks:
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self, what: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine until `cancel`. `what` names it in the reason if it raises."""
+        """Run a coroutine until `cancel`. If it raises, the reason of the failure begins with `what`."""
         self._tasks.append(begin(work, what, self.fail))
 
     def fail(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""One broker, built from its parts. `publish` is the only way in which the parts learn of metadata changes."""
+"""One broker, built from its parts. All metadata changes reach the parts through `publish`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from kpybroker.world import World
 
 
 class Broker:
-    """The parts of one node. `open`, `enter_quorum`, `join`, then serve; `leave` and `close` end it."""
+    """The parts of one node. To start it, call `open`, `enter_quorum` and `join`; to stop it, `leave` and `close`."""
 
     def __init__(
         self, world: World, config: BrokerConfig, directories: Sequence[Directory], log_dirs: LogDirectories
@@ -86,7 +86,7 @@ class Broker:
 
     @classmethod
     async def open(cls, world: World, config: BrokerConfig) -> Broker:
-        """Lock, format or check the directories, recover the logs, lead the quorum. Raises ConfigError."""
+        """Lock, format or check the directories, recover the logs and start the quorum. Raises ConfigError."""
         opened = open_log_dirs(
             world, config, await checked_format(world, config), lambda: check_served(world, config, SUPPORTED_FEATURES)
         )
@@ -99,7 +99,7 @@ class Broker:
         return broker
 
     async def enter_quorum(self) -> None:
-        """Join the quorum, so that other nodes can reach this one. A broker returns when it knows the metadata.
+        """Join the quorum, so that other nodes can reach this one. On a broker, return when its metadata is current.
 
         Raises ConfigError if no leader was found in time, or if the node cannot continue.
         """
@@ -112,8 +112,8 @@ class Broker:
             await quorum.until_current(self.config.initial_broker_registration_timeout_ms)
 
     def follow_metadata(self) -> None:
-        """Apply the current metadata as a whole, and then every change. This starts only once the metadata is current:
-        a partition that an older Image does not contain yet would be deleted as a leftover."""
+        """Apply the current metadata as a whole, and then every change. Call this only when the metadata is current: a
+        partition that is missing from an older Image would be deleted as a leftover."""
         self.publish(Image(), self.quorum.image)
         self.quorum.on_image(self.publish)
 
@@ -122,7 +122,7 @@ class Broker:
         self.membership.answer_here(answer)
 
     async def join(self, advertised: Sequence[Endpoint]) -> None:
-        """Register with the controller and wait until it unfences this broker: from then on clients are sent here.
+        """Register with the controller and wait until it unfences this broker, so that clients can use it.
         Raises ConfigError."""
         storage, metadata = self.storage, self.metadata
         log_dirs, disk_watch = storage.log_dirs, storage.disk_watch
@@ -156,7 +156,8 @@ class Broker:
         self.replication.replicas.wake()
 
     async def leave(self, *, also_last: bool = False) -> None:
-        """Hand over the leaderships while this broker still serves; as the last live broker only if `also_last`."""
+        """Transfer the leaderships to other brokers while this broker still serves. The last live broker does this only
+        if `also_last` is set."""
         if also_last or self.metadata.others_live():
             await self.membership.leave()
 
@@ -175,7 +176,7 @@ class Broker:
     # ---- metadata
 
     def publish(self, old: Image, new: Image) -> None:
-        """Follow the metadata: host new partitions, delete removed ones, take over leaders and settings."""
+        """Apply a metadata change: host new partitions, delete removed ones, and apply new leaders and settings."""
         replicas, is_first = self.replication.replicas, old.offset < 0
         self.metadata.follow(old, new)
         chronicle.tell(old, new, self.node_id)
@@ -232,5 +233,5 @@ class Broker:
         self.coordinators.on_topic_deleted(topic)
 
     def _applied(self, node_id: int) -> int:
-        """The last metadata offset that a node has applied, as far as this node knows."""
+        """The last metadata offset that a node is known to have applied."""
         return self.metadata.image.offset if node_id == self.node_id else self.quorum.applied_by(node_id)

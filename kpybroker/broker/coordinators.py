@@ -106,13 +106,13 @@ class Coordinators:
         self.groups.configure(GroupSettings.of(self._metadata.config))
 
     def on_topic_deleted(self, topic: TopicImage) -> None:
-        """Forget, in the background, everything that is kept about a deleted topic."""
+        """Delete, in the background, the state that the coordinators keep for a deleted topic."""
         self.groups.on_topics_deleted({topic.name: topic.id})
         self.shares.on_topics_deleted({topic.id})
         self.share_leader.forget(topic.id)
 
     def leadership_changed(self, partition: Partition, leads: bool) -> None:
-        """This broker has started or stopped leading a partition: start or stop coordinating it."""
+        """Load or unload a coordinator when this broker has started or stopped leading a partition."""
         if not leads:
             self.share_leader.forget(partition.topic_id, partition.index)
         coordinator = self.by_topic.get(partition.topic)
@@ -131,7 +131,7 @@ class Coordinators:
         return commands.ProducerIdBlock(response.producer_id_start, response.producer_id_len)
 
     def close(self) -> None:
-        """Stop coordinating, and close the connections to other brokers."""
+        """Stop the coordinators, and close the connections to other brokers."""
         self.share_leader.close()
         self.groups.close()
         self.shares.close()
@@ -170,7 +170,7 @@ def _share_coordinator(
 
 
 async def _delete_below(hosting: Hosting, log_dirs: LogDirectories, index: int, offset: int) -> None:
-    """Delete what a replay of `__share_group_state` does not need. Raises KafkaError."""
+    """Delete the records of `__share_group_state` below an offset. Raises KafkaError."""
     storage = hosting.leads(SHARE_STATE_TOPIC, index).log
     if storage.start < offset <= storage.high_watermark:
         storage.advance_start(offset)

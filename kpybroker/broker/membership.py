@@ -1,4 +1,4 @@
-"""A broker as a member of its cluster: its channels to the active controller, its registration and its epoch."""
+"""The membership of a broker in its cluster: channels to the active controller, registration and epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kpybroker.world import World
 
 
 class Membership:
-    """Registers a broker and keeps it registered. `epoch` is -1 until then."""
+    """Registers a broker and keeps it registered. `epoch` is -1 until the broker is registered."""
 
     def __init__(self, world: World, config: BrokerConfig, quorum: Quorum) -> None:
         self._random = world.random
@@ -52,10 +52,10 @@ class Membership:
         offline_log_dirs: Callable[[], list[bytes]],
         wants_fence: Callable[[], bool],
     ) -> None:
-        """Register, and return once unfenced: from then on clients are sent here. Raises ConfigError.
+        """Register, and return once this broker is unfenced, so that clients can use it. Raises ConfigError.
 
-        log_dirs: ids of the directories that are online. on_epoch: called after every registration. The rest: see
-        `Lifecycle`.
+        `log_dirs` are the ids of the online directories. `on_epoch` is called after every registration. For the other
+        parameters, see `Lifecycle`.
         """
         registration = broker_registration.Request(
             broker_id=self._config.node_id,
@@ -98,12 +98,12 @@ class Membership:
             self.lifecycle.tell()
 
     def metadata_applied(self) -> None:
-        """New metadata has been applied: a broker that waits to be unfenced sends a heartbeat."""
+        """React to applied metadata: a broker that is waiting to be unfenced sends a heartbeat."""
         if self.lifecycle is not None:
             self.lifecycle.wake()
 
     async def leave(self) -> None:
-        """Controlled shutdown: hand over the leaderships, while this broker still serves."""
+        """Controlled shutdown: transfer the leaderships to other brokers while this broker still serves."""
         if self.lifecycle is not None and self._config.controlled_shutdown_enable:
             await self.lifecycle.leave()
 

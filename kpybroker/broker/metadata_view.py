@@ -1,4 +1,4 @@
-"""The metadata that this node has applied, and what follows from it: settings, addresses, brokers that just left."""
+"""The metadata that this node has applied: the Image, settings, addresses, and brokers that have just left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MetadataView:
         self.authorizer: Authorizer | None = None
         """None if everything is allowed."""
         self.standard_authorizer: StandardAuthorizer | None = None
-        """The same object, if it is a StandardAuthorizer, which follows the ACLs of the Image."""
+        """The same authorizer, if it is a StandardAuthorizer. It receives the ACLs of each new Image."""
         if config.authorizer_class_name:
             self.authorizer = self.standard_authorizer = StandardAuthorizer(
                 config.super_users,
@@ -64,12 +64,12 @@ class MetadataView:
         return None if topic is None else topic.name
 
     def partition_count(self, topic: str, when_created: int) -> int:
-        """How many partitions a topic has; `when_created` if it does not exist yet."""
+        """The number of partitions of a topic; `when_created` if the topic does not exist yet."""
         found = self.image.topic(topic)
         return when_created if found is None else len(found.partitions)
 
     def leader_of(self, topic: str, index: int, listener: str) -> Leader | None:
-        """The leader of a partition, as far as this broker knows."""
+        """The leader of a partition in the applied metadata."""
         return whereabouts.leader_of(self.image, topic, index, listener)
 
     def departed(self) -> tuple[int, ...]:
@@ -79,16 +79,16 @@ class MetadataView:
     def endpoints(
         self, listener: str | None = None, departed: tuple[int, ...] = ()
     ) -> list[tuple[int, str, int, str | None]]:
-        """Node id, host, port and rack of every live broker, and of those in `departed`, for clients of a listener."""
+        """Node id, host, port and rack of every live broker and of the `departed` ones, for clients of a listener."""
         return whereabouts.endpoints(self.image, listener, departed)
 
     def address_for_brokers(self, node_id: int) -> tuple[str, int] | None:
-        """The host and port at which other brokers reach a broker; None if they are not known."""
+        """The host and port at which other brokers reach a broker; None if they are unknown."""
         return whereabouts.address_for_brokers(self.image, node_id, self.config.inter_broker_listener_name)
 
     def any_live_broker(self) -> int:
-        """The controller id in Metadata responses: this node if it is live, else a live broker. Any broker forwards
-        requests to the controller."""
+        """The id of this node if it is live, otherwise of another live broker. Metadata responses contain it as the
+        controller id, because any broker forwards requests to the controller."""
         live = [broker.id for broker in self.image.brokers.values() if not broker.fenced]
         return self._node_id if self._node_id in live or not live else live[0]
 

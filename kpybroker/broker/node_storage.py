@@ -1,4 +1,4 @@
-"""The directories of one node, for the metadata log and for partitions. They are locked while the node runs."""
+"""The directories of one node for the metadata log and for partitions. They are locked while the node runs."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ MADE_HERE = {OFFSETS_TOPIC: offsets_topic, SHARE_STATE_TOPIC: share_state_topic,
 
 
 class TopicCreation:
-    """Has the controller create topics.
+    """Sends CreateTopics requests to the controller.
 
-    `ask` is `ControllerChannel.ask`. `voters` returns the ids of the latest voters of the quorum.
+    `ask` is `ControllerChannel.ask`. `voters` returns the ids of the current voters of the quorum.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TopicCreation:
         self._internal: dict[str, asyncio.Task[None]] = {}
 
     async def _create(self, topics: list[commands.NewTopic]) -> list[Any]:
-        """The results, in the given order."""
+        """Have the controller create the topics, and return its results in the same order."""
         asked = create_topics.Request(
             topics=[
                 create_topics.CreatableTopic(
@@ -63,7 +63,7 @@ class TopicCreation:
         return list(told.topics)
 
     async def wanted(self, names: list[str]) -> None:
-        """Create topics that a client wants to use; invalid names are skipped."""
+        """Create the missing topics that a client wants to use. Topics that cannot be created are only logged."""
         if not self._config().auto_create_topics_enable:
             return
         missing = []
@@ -84,7 +84,7 @@ class TopicCreation:
                     log.info("did not create topic %r: %s", result.name, result.error_message)
 
     async def internal(self, name: str) -> None:
-        """Create an internal topic unless it exists; concurrent callers share one creation."""
+        """Create an internal topic unless it exists; concurrent callers wait for the same request."""
         if name in self._image().topics:
             return
         task = self._internal.get(name)
@@ -105,7 +105,7 @@ class TopicCreation:
             raise KafkaError(ErrorCode(made.error_code), text)
 
     def _most_replicas(self) -> int | None:
-        """The limit on replicas of internal topics: one on a single node that is both controller and broker; see
-        docs/decisions/0020."""
+        """The highest replication factor of internal topics: the number of brokers if the only controller is also a
+        broker, otherwise None. See docs/decisions/0020."""
         brokers, voters = self._image().brokers, self._voters()
         return len(brokers) if len(voters) == 1 and all(voter in brokers for voter in voters) else None

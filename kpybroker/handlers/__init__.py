@@ -1,12 +1,12 @@
-"""The handlers: one file for each API, with one function `handle(broker, call, request)`.
+"""The handlers: one module for each API, with one function `handle(broker, call, request)`.
 
-A handler translates: it calls the parts of the broker and builds the response. `handle` returns a `Result` (see
-`kpybroker.call`), and raises KafkaError to refuse the whole request, Damage, or MalformedFrame to close the connection.
-A handler module may also have:
+`handle` calls the parts of the broker and builds the response. It returns a `Result` (see `kpybroker.call`). It raises
+KafkaError to refuse the whole request, Damage if storage fails, or MalformedFrame to close the connection. A handler
+module may also have:
 
 - `refuse(request, error)`: builds the response that refuses the request, if the response has no top-level error code.
-- `here(broker, request)`: the rows that this broker answers itself before it forwards the request to the controller.
-- `before(broker, call, request)`: a response that refuses the request instead of forwarding it, or None.
+- `here(broker, request)`: the rows of the response that this broker creates itself, without the controller.
+- `before(broker, call, request)`: a response that refuses the request before it is forwarded, or None.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ Handle = Callable[["Broker", Call, Any], Any]
 
 
 def handler_of(api: Api) -> ModuleType:
-    """The module that handles this API."""
+    """The module in this package that handles an API."""
     return importlib.import_module(f"kpybroker.handlers.{api.module}")
 
 
 def authorized(api: Api, handle: Handle) -> Handle:
-    """The handler; if there is an authorizer, the handler answers only what the caller is authorized for."""
+    """The handler, wrapped so that it serves only what the caller is authorized for. The handlers of APIs in
+    ASK_THEMSELVES and ASK_NOBODY are returned unchanged."""
     if api.name in ASK_THEMSELVES or api.name in ASK_NOBODY:
         return handle
 
@@ -51,9 +52,9 @@ def authorized(api: Api, handle: Handle) -> Handle:
 
 
 async def answer(broker: Broker, api: Api, call: Call, request: Any, *, is_own: bool = False) -> Any:
-    """The response to a request that did not come over a connection, error responses included.
+    """Handle a request that did not arrive over a connection, and return its response, which may be an error response.
 
-    `is_own`: the request is this node's own and needs no authorization.
+    If `is_own`, this node sent the request itself, and it needs no authorization.
     """
     try:
         handle = handler_of(api).handle
@@ -66,9 +67,9 @@ async def answer(broker: Broker, api: Api, call: Call, request: Any, *, is_own: 
 
 
 def refused(api: Api, request: Any, refusal: KafkaError) -> Any:
-    """The error response: from the handler's `refuse`, or a new response with the error code.
+    """The error response: the result of the handler's `refuse`, otherwise an empty response with the error code.
 
-    Raises MalformedFrame if the request must not be answered (Produce with acks=0).
+    Raises MalformedFrame if the request must not have a response (Produce with acks=0).
     """
     refuse = getattr(handler_of(api), "refuse", None)
     if refuse is not None:

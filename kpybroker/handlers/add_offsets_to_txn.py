@@ -1,6 +1,7 @@
-"""AddOffsetsToTxn (25): the transaction will commit offsets of a group. v2 PRODUCER_FENCED; v3 flexible.
+"""AddOffsetsToTxn (25): add the partition that stores a group's offsets to a transaction.
 
-Not needed from `transaction.version` 2 on: TxnOffsetCommit v5 adds the partition that stores the group.
+v2 can return PRODUCER_FENCED; v3 is flexible. From `transaction.version` 2 on, clients do not need this request,
+because TxnOffsetCommit v5 adds the partition.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FENCED_SINCE = 2
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answer once the group's partition of `__consumer_offsets` belongs to the transaction."""
+    """Respond once the group's partition of `__consumer_offsets` belongs to the transaction."""
     place = (OFFSETS_TOPIC, broker.coordinators.groups.partition_for(request.group_id))
     command = AddPartitions(request.transactional_id, request.producer_id, request.producer_epoch, [place], V1)
     try:

@@ -1,7 +1,8 @@
-"""AddPartitionsToTxn (24): the transaction will write to these partitions.
+"""AddPartitionsToTxn (24): add partitions to a transaction.
 
-v2 PRODUCER_FENCED; v3 flexible; from v4 on for brokers: several transactions, to verify or to add to (KIP-890);
-v5 TRANSACTION_ABORTABLE.
+v2 can return PRODUCER_FENCED; v3 is flexible. Only brokers send v4 and later (KIP-890): such a request contains several
+transactions, and for each of them it either adds partitions or verifies that they have been added. v5 can return
+TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 FENCED_SINCE = 2
 MANY_SINCE = 4
 ASKED_AT_ONCE = 100
-"""How many transactions of a broker's request are processed concurrently."""
+"""How many transactions in a broker's request are processed concurrently."""
 
 Codes = dict[TopicPartition, ErrorCode]
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """An error code for each partition; an unknown partition fails its whole transaction."""
+    """Return an error code for each partition. If a partition is unknown, no partition of its transaction is added."""
     if call.version >= MANY_SINCE:
         asked = request.transactions
         if len(asked) == 1:
@@ -101,9 +102,9 @@ def _places(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
 
 
 def _unfit(broker: Broker, places: list[TopicPartition], *, may_be_internal: bool) -> Codes:
-    """The error codes if any partition cannot be added; empty if all can.
+    """The error codes if any partition cannot be added; empty if all can be added.
 
-    Clients do not add partitions of internal topics: AddOffsetsToTxn is for that.
+    Clients cannot add partitions of internal topics: AddOffsetsToTxn does that.
     """
     codes = {}
     for place in places:

@@ -1,6 +1,6 @@
-"""AddRaftVoter (80): an observer of the metadata quorum becomes a voter (KIP-853).
+"""AddRaftVoter (80): make an observer of the metadata quorum a voter (KIP-853).
 
-v1 need not wait for the commit.
+In v1, the sender can choose not to wait for the commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AllocateProducerIds (67): a broker asks for a block of producer ids (KIP-730)."""
+"""AllocateProducerIds (67): allocate a block of producer ids to a broker (KIP-730)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ TIMEOUT_MS = 10_000
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """A block of ids that no other broker has. Raises STALE_BROKER_EPOCH."""
+    """Return a block of ids that no other broker has. Raises STALE_BROKER_EPOCH."""
     block = await broker.controller.ask(AllocateProducerIds(request.broker_id, request.broker_epoch), TIMEOUT_MS)
     return Response(producer_id_start=block.first, producer_id_len=block.count)

@@ -1,6 +1,6 @@
 """AlterClientQuotas (49): set and remove quotas of users, client ids and IPs (KIP-546).
 
-Each entity succeeds or fails alone.
+Each entity succeeds or fails independently.
 """
 
 from __future__ import annotations

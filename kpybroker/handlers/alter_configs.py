@@ -48,7 +48,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:
-    """The rows that this broker answers without the controller, by the index of the resource."""
+    """The rows of the response that this broker creates without the controller, by the index of the resource."""
     first = of_a_broker(request.resources)
     settled = ((at, _refused(broker, resource, first)) for at, resource in enumerate(request.resources))
     return {at: told(AlterConfigsResourceResponse, [result])[0] for at, result in settled if result is not None}
@@ -59,29 +59,29 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 
 def merged(settled: Sequence[ConfigResult | None], answers: Iterable[ConfigResult]) -> list[ConfigResult]:
-    """One result for each resource, in order: this broker's own, and the controller's `answers` for the others."""
+    """One result for each resource, in order. Resources without a result in `settled` have the next of `answers`."""
     rest = iter(answers)
     return [result or next(rest) for result in settled]
 
 
 def refused_alike(resources: Sequence[Any], refusal: KafkaError) -> list[ConfigResult]:
-    """The same error for every resource in a request."""
+    """A result with the same error for every resource in a request."""
     return [ConfigResult(one.resource_type, one.resource_name, refusal.code, refusal.message) for one in resources]
 
 
 def told(answer: type[T], results: Sequence[ConfigResult]) -> list[T]:
-    """The results as rows of class `answer`, which each API declares for its response."""
+    """The results as rows of a response. `answer` is the class of the rows, which differs between the APIs."""
     return [answer(**result._asdict()) for result in results]
 
 
 def of_a_broker(resources: Iterable[T]) -> T | None:
-    """The first broker among the resources. A request may name only one broker, or the controller refuses it."""
+    """The first broker among the resources. The controller refuses requests that name more than one broker."""
     return next((one for one in resources if one.resource_type == ResourceType.BROKER and one.resource_name), None)
 
 
 def check_store_changes(broker: Broker, changed: Mapping[str, str | None]) -> None:
-    """Raise INVALID_REQUEST if, after these changes of this broker's settings, a TLS listener could not use its stores;
-    None removes a setting."""
+    """Raise INVALID_REQUEST if a TLS listener could not use its key store or trust store after these changes to this
+    broker's settings. A value of None removes a setting."""
     if not any(is_listener_store(name) for name in changed):
         return
     config = broker.config

@@ -1,6 +1,6 @@
-"""AlterPartition (56): a leader proposes in-sync sets for its partitions (KIP-497).
+"""AlterPartition (56): a leader proposes new ISRs for its partitions (KIP-497).
 
-v3 carries the broker epoch of each member (KIP-903); in v2 the controller assumes the current ones.
+v3 contains the broker epoch of each ISR member (KIP-903); for v2 the controller assumes the current epochs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ANY_EPOCH = -1
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The new state of each partition, or why its proposal was refused. Raises STALE_BROKER_EPOCH."""
+    """Return the new state of each partition, or the error of a refused proposal. Raises STALE_BROKER_EPOCH."""
     turns = Turns(broker.long_work)
     proposals = [
         _proposal(topic.topic_id, partition, call.version)
@@ -47,7 +47,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def _proposal(topic_id: bytes, partition: PartitionData, version: int) -> ProposedIsr:
-    if version >= 3:  # the same set in another field: the field is not missing
+    if version >= 3:  # a version check is needed here: both versions have the ISR, but in different fields
         isr = tuple((member.broker_id, member.broker_epoch) for member in partition.new_isr_with_epochs)
     else:
         isr = tuple((node_id, ANY_EPOCH) for node_id in partition.new_isr)

@@ -1,6 +1,6 @@
 """AlterPartitionReassignments (45): start or cancel reassignments of partitions (KIP-455).
 
-v1 can forbid a change of the replication factor (KIP-860).
+v1 can forbid changes of the replication factor (KIP-860).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """Whether each reassignment was started or cancelled; replicas are copied afterwards."""
+    """Return an error code for each partition. The replicas of a started reassignment are copied later."""
     turns = Turns(broker.long_work)
     wanted = [
         Reassignment(topic.name, each.partition_index, None if each.replicas is None else tuple(each.replicas))
@@ -53,7 +53,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Refuse the whole request, and every partition."""
+    """Refuse the whole request and every partition in it."""
     return Response(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_code=refusal.code,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """Start the moves; DescribeLogDirs shows their progress."""
+    """Start the moves. DescribeLogDirs shows their progress."""
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
     turns = Turns(broker.long_work)
     async for directory in turns.through(request.dirs):

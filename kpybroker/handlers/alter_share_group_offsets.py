@@ -1,4 +1,4 @@
-"""AlterShareGroupOffsets (91): set start offsets of a share group without members; creates the group if needed."""
+"""AlterShareGroupOffsets (91): set start offsets of a share group that has no members, and create it if necessary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNKNOWN = "This server does not host this topic-partition."
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A row for each partition, once its new state is durable. Raises KafkaError about the group."""
+    """Return a row for each partition once its new state is durable. Raises KafkaError if the group is refused."""
     check_served(broker)
     turns = Turns(broker.long_work)
     return Response(

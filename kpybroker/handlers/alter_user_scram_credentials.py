@@ -1,4 +1,7 @@
-"""AlterUserScramCredentials (51): set and remove SCRAM credentials; each user succeeds or fails alone (KIP-554)."""
+"""AlterUserScramCredentials (51): set and remove SCRAM credentials (KIP-554).
+
+Each user succeeds or fails independently.
+"""
 
 from __future__ import annotations
 

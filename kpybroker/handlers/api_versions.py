@@ -1,7 +1,8 @@
-"""ApiVersions (18): the versions that this broker serves, and the features of its cluster.
+"""ApiVersions (18): return the API versions that this node serves, and the features of its cluster.
 
-The response header is v0 in every version. v3 flexible, with the client's software (KIP-511) and features (KIP-584);
-below v4, features whose minimum is 0 are left out because older clients cannot read them (KAFKA-17492).
+The response header is always v0. v3 is flexible, contains the client's software (KIP-511) and returns features
+(KIP-584). Below v4, features with a minimum level of 0 are omitted because older clients cannot read them
+(KAFKA-17492).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The rows of the Api table, the supported range of each feature, and its finalized level."""
+    """Return the version range of each API, and the supported range and the finalized level of each feature."""
     if call.version >= SOFTWARE_FROM and not has_valid_software(request):
         return Response(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
     features = broker.membership.supported_features
@@ -50,6 +51,6 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in levels.items()
-            if level and name in features  # a directory formatted by Kafka has features that this broker lacks
+            if level and name in features  # a directory formatted by Kafka has features that this broker does not have
         ],
     )

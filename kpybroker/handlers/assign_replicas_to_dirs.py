@@ -22,7 +22,7 @@ TIMEOUT_MS = 10_000
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """The result of each assignment, by directory and topic as in Kafka. Raises STALE_BROKER_EPOCH."""
+    """Return an error code for each assignment, grouped by directory and topic. Raises STALE_BROKER_EPOCH."""
     turns = Turns(broker.long_work)
     asked = [
         (directory.id, topic.topic_id, partition.partition_index)

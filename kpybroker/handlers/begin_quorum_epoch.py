@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Follow the sender, or answer with the actual leader."""
+    """Follow the sender, or respond with the current leader."""
     return broker.quorum.begin_epoch(request)

@@ -1,6 +1,6 @@
-"""BrokerHeartbeat (63): a registered broker is alive, and may ask to be fenced or to shut down (KIP-631).
+"""BrokerHeartbeat (63): a registered broker reports that it is alive, or that it wants to be fenced or to shut down.
 
-v1 names offline directories (KIP-858); cordoned directories (v2) are ignored.
+See KIP-631. v1 contains the offline directories (KIP-858). v2 contains the cordoned directories, which are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TIMEOUT_MS = 5000
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The state of the broker as the controller sees it. Raises STALE_BROKER_EPOCH."""
+    """Return the state of the broker in the controller. Raises STALE_BROKER_EPOCH."""
     command = BrokerHeartbeat(
         request.broker_id,
         request.broker_epoch,

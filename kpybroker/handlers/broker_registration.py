@@ -1,6 +1,7 @@
 """BrokerRegistration (62): a broker registers with the active controller (KIP-631).
 
-v2 directories (KIP-858); v3 the broker epoch before the last clean shutdown (KIP-966); v4 features whose minimum is 0.
+v2 contains the broker's directories (KIP-858); v3 contains the broker epoch before the last clean shutdown (KIP-966);
+v4 may contain features with a minimum level of 0.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 10_000
 NO_CONNECTION = 0
-"""Stands for the connection when a node sends the request to itself."""
+"""Takes the place of the connection when a node sends the request to itself."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The broker's epoch. Raises INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION, ..."""
+    """Return the broker's epoch.
+
+    Raises INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION and other errors.
+    """
     if request.cluster_id != broker.storage.cluster_id:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
     if request.is_migrating_zk_broker or request.broker_id < 0 or not request.listeners:

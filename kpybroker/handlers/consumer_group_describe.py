@@ -1,6 +1,6 @@
-"""ConsumerGroupDescribe (69): epochs, members and assignments of consumer groups (KIP-848).
+"""ConsumerGroupDescribe (69): describe the epochs, members and assignments of consumer groups (KIP-848).
 
-v1 the protocol of each member (KIP-1099).
+v1 returns the protocol of each member (KIP-1099).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Describe each group, or say why not."""
+    """Return a description or an error for each group."""
     turns = Turns(broker.long_work)
     groups = []
     async for group_id in turns.over(request.group_ids, str):

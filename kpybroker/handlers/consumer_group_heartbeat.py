@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat (68): join, stay in and leave a consumer group (KIP-848).
 
-v1 subscriptions by regular expression, and members that generate their own ids (KIP-1082).
+In v1, members can subscribe by regular expression, and generate their own member ids (KIP-1082).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROTOCOL = "consumer"
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answer once the changes that the heartbeat caused have committed."""
+    """Respond once the changes caused by the heartbeat have been committed."""
     try:
         check_served(broker)
         if not request.member_id and request.member_epoch == 0 and call.version < OWN_IDS_SINCE:
@@ -43,7 +43,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def check_served(broker: Broker) -> None:
-    """Raises UNSUPPORTED_VERSION if the cluster or this broker does not serve the consumer protocol."""
+    """Raise UNSUPPORTED_VERSION if the cluster or this broker does not serve the consumer protocol."""
     if not broker.metadata.image.features.get(GROUP_FEATURE, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The feature {GROUP_FEATURE} is 0 in this cluster.")
     if PROTOCOL not in broker.config.group_coordinator_rebalance_protocols:

@@ -1,4 +1,4 @@
-"""CreateAcls (30): add access control entries; each succeeds or fails alone (KIP-140, KIP-290)."""
+"""CreateAcls (30): create ACLs; each succeeds or fails independently (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 CREATED_MAX = 10_000
-"""The most in one request, as in Kafka."""
+"""The maximum number of ACLs in one request, as in Kafka."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Raises MalformedFrame, SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED, POLICY_VIOLATION."""
+    """Return an error code for each ACL.
+
+    Raises MalformedFrame, SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED, POLICY_VIOLATION.
+    """
     require_authorizer(broker, "No Authorizer is configured.")
     require(broker, call, Operation.ALTER, AclResource.CLUSTER)
     if len(request.creations) > CREATED_MAX:

@@ -1,4 +1,7 @@
-"""CreateDelegationToken (38): a token for logins as its owner, who is the caller or another user (KIP-48, KIP-373)."""
+"""CreateDelegationToken (38): create a token with which clients log in as its owner (KIP-48).
+
+The owner is the caller or another user (KIP-373).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def before(broker: Broker, call: Call, request: Request) -> Response | None:
-    """Refuse callers that may not use token requests, before the request is forwarded."""
+    """Refuse callers that may not send token requests, before the request is forwarded."""
     if may_ask(broker, call):
         return None
     return _refused(call.principal, request, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
@@ -73,7 +76,7 @@ def _refused(requester: Principal, request: Request, code: ErrorCode, at_ms: int
 
 
 def _owner(requester: Principal, request: Request) -> Principal:
-    """The owner that the request names; otherwise the caller."""
+    """The owner that the request names; if it names none, the caller."""
     if not request.owner_principal_name:
         return requester
     return Principal(request.owner_principal_type or "", request.owner_principal_name)

@@ -1,4 +1,4 @@
-"""CreatePartitions (37): add partitions to topics; each topic succeeds or fails alone."""
+"""CreatePartitions (37): add partitions to topics; each topic succeeds or fails independently."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def _check_number(broker: Broker, asked: Sequence[CreatePartitionsTopic]) -> None:
-    """Check all topics together: the controller sees one slice at a time. Raises POLICY_VIOLATION."""
+    """Check the number of new partitions over all topics; the controller receives them in slices.
+    Raises POLICY_VIOLATION."""
     there = broker.metadata.image.topics
     wanted = sum(max(each.count - len(there[each.name].partitions), 0) for each in asked if each.name in there)
     if wanted > NEW_PARTITIONS_PER_REQUEST_MAX:

@@ -1,4 +1,4 @@
-"""CreateTopics (19): each topic succeeds or fails alone. v5 returns the settings of the new topics."""
+"""CreateTopics (19): create topics; each succeeds or fails independently. v5 returns the settings of the new topics."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 
 
 class _Settings(dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]]):
-    """Response rows for settings, by the overrides of a topic: most topics of a request share them."""
+    """The settings of new topics as response rows. Topics with equal overrides, which are common, share the rows."""
 
     def __init__(self, config: BrokerConfig) -> None:
         super().__init__()

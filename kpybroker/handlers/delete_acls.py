@@ -1,4 +1,4 @@
-"""DeleteAcls (31): remove the access control entries that filters select, all of them or none (KIP-140, KIP-290)."""
+"""DeleteAcls (31): delete the ACLs that match filters, either all of them or none (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Raises MalformedFrame, SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST."""
+    """Return the deleted ACLs for each filter.
+
+    Raises MalformedFrame, SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST.
+    """
     require_authorizer(broker, "No Authorizer is configured.")
     require(broker, call, Operation.ALTER, AclResource.CLUSTER)
     filters = tuple(map(_filter, request.filters))

@@ -1,4 +1,4 @@
-"""DeleteGroups (42): delete groups without members, and their offsets (KIP-229). v2 flexible."""
+"""DeleteGroups (42): delete groups that have no members, and their offsets (KIP-229). v2 is flexible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """An error code for each group; a group that is named twice is deleted and answered once."""
+    """Return an error code for each group. A repeated group id has only one row."""
     results = []
     async for group_id in Turns(broker.long_work).over(dict.fromkeys(request.groups_names)):
         code = ErrorCode.NONE

@@ -1,4 +1,7 @@
-"""DeleteRecords (21): raise the log start offset of partitions (KIP-107). v2 flexible. -1 means the high watermark."""
+"""DeleteRecords (21): raise the log start offset of partitions (KIP-107).
+
+v2 is flexible. An offset of -1 means the high watermark.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ TO_HIGH_WATERMARK = -1
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The new log start offset of each partition, or why it did not change."""
+    """Return the new log start offset or an error for each partition."""
     turns = Turns(broker.long_work)
     topics = [
         DeleteRecordsTopicResult(

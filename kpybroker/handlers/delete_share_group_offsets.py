@@ -1,4 +1,7 @@
-"""DeleteShareGroupOffsets (92): delete the share partitions of topics in a share group without members (KIP-932)."""
+"""DeleteShareGroupOffsets (92): delete the share-partition state of topics in a share group (KIP-932).
+
+The group must not have members.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ NOTHING_THERE = "There is no offset information to delete."
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A row for each topic, once the share coordinator has deleted its state. Raises KafkaError about the group."""
+    """Return a row for each topic once the share coordinator has deleted its state.
+
+    Raises KafkaError if the group is refused.
+    """
     check_served(broker)
     runner = broker.coordinators.groups.runner(request.group_id)
     await runner.ask(DeleteShareOffsets(request.group_id, None), broker.config.request_timeout_ms)

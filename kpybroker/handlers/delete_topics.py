@@ -1,4 +1,4 @@
-"""DeleteTopics (20): delete topics by name, and from v6 on also by id."""
+"""DeleteTopics (20): delete topics by name, or from v6 on by id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeAcls (29): the access control entries that a filter selects, by resource (KIP-140, KIP-290)."""
+"""DescribeAcls (29): list the ACLs that match a filter, grouped by resource (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 DESCRIBED_MAX = 100_000
-"""The most ACLs in a response. There can be more only if Apache Kafka has stored them."""
+"""The maximum number of ACLs in a response. A cluster has more ACLs only if Apache Kafka stored them."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Raises MalformedFrame, SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED, POLICY_VIOLATION."""
+    """Return the matching ACLs.
+
+    Raises MalformedFrame, SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED, POLICY_VIOLATION.
+    """
     require_authorizer(broker, "No Authorizer is configured on the broker")
     require(broker, call, Operation.DESCRIBE, AclResource.CLUSTER)
     wanted = AclFilter(

@@ -1,7 +1,7 @@
-"""DescribeClientQuotas (48): the quotas of the entities that match a filter (KIP-546).
+"""DescribeClientQuotas (48): list the quotas of the entities that match a filter (KIP-546).
 
-With `strict`, an entity must have exactly the types that the filter names. An empty filter matches every entity; with
-`strict` it matches none.
+With `strict`, an entity must have exactly the types that the filter names. An empty filter matches every entity, or
+none with `strict`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def refuse(_request: Request, refusal: KafkaError) -> Response:
 
 
 def _filter(request: Request) -> Mapping[str, ComponentData]:
-    """The filter by entity type. Raises INVALID_REQUEST, UNSUPPORTED_VERSION."""
+    """The components of the filter, by entity type. Raises INVALID_REQUEST, UNSUPPORTED_VERSION."""
     wanted: dict[str, ComponentData] = {}
     for component in request.components:
         kind, how = component.entity_type, component.match_type

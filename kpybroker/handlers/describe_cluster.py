@@ -1,4 +1,4 @@
-"""DescribeCluster (60): the brokers, their addresses on the caller's listener, and the controller to ask."""
+"""DescribeCluster (60): list the brokers with their addresses on the caller's listener, and the controller."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""DescribeConfigs (32): the settings of resources, with the source and the synonyms of their values.
+"""DescribeConfigs (32): describe the settings of resources, with the sources and synonyms of their values.
 
-Synonyms and documentation only if asked for. BROKER "" has the cluster-wide defaults. Only a broker itself answers for
-its settings and its loggers.
+A response contains synonyms and documentation only if the request asks for them. The BROKER resource with an empty name
+has the cluster-wide defaults. The settings and loggers of a broker can be requested only from that broker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""DescribeDelegationToken (41): the tokens of some principals, or of all, with their secrets (KIP-48, KIP-373).
+"""DescribeDelegationToken (41): list the tokens of some or all principals, with their HMACs (KIP-48, KIP-373).
 
-A response contains the tokens that the caller owns, has requested or may renew. It contains another token if the caller
-has DESCRIBE on the token, or DESCRIBE_TOKENS on its owner.
+A response contains the tokens that the caller owns, has requested or may renew. It contains other tokens only if the
+caller has the permission DESCRIBE on the token, or DESCRIBE_TOKENS on its owner.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Raises DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTH_DISABLED."""
+    """Return the tokens. Raises DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTH_DISABLED."""
     if not may_ask(broker, call):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     key = broker.config.delegation_tokens.secret_key

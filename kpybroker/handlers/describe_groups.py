@@ -1,7 +1,7 @@
-"""DescribeGroups (15): state, protocol and members of groups.
+"""DescribeGroups (15): describe the state, protocol and members of groups.
 
-v3 authorized operations; v4 static members; v5 flexible; v6 GROUP_ID_NOT_FOUND with a message (KIP-1043): below that an
-unknown group is Dead, without an error.
+v3 returns authorized operations; v4 returns static members; v5 is flexible. For an unknown group, v6 returns
+GROUP_ID_NOT_FOUND with a message (KIP-1043), and earlier versions return the state Dead without an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUP_ID_NOT_FOUND_SINCE = 6
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Describe each group, or say why not."""
+    """Return a description or an error for each group."""
     turns = Turns(broker.long_work)
     groups = []
     async for group_id in turns.over(request.groups, str):

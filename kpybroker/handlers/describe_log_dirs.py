@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): the log directories of this broker, and the size of each partition in them."""
+"""DescribeLogDirs (35): describe the log directories of this broker, and the size of each partition in them."""
 
 from __future__ import annotations
 

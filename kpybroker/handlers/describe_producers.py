@@ -1,4 +1,4 @@
-"""DescribeProducers (61): the active producers of partitions (KIP-664). v0, flexible."""
+"""DescribeProducers (61): describe the active producers of partitions (KIP-664). v0 is flexible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The producers of each partition; refusals are per partition."""
+    """Return the producers of each partition, or an error."""
     turns = Turns(broker.long_work)
     topics = []
     async for topic in turns.over(request.topics):

@@ -1,4 +1,7 @@
-"""DescribeQuorum (55): the leader of the metadata quorum and its replicas' progress (KIP-595, KIP-836, KIP-853)."""
+"""DescribeQuorum (55): describe the leader of the metadata quorum and the progress of its replicas.
+
+See KIP-595, KIP-836 and KIP-853.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Raises NOT_LEADER_OR_FOLLOWER if this node does not lead."""
+    """Describe the quorum. Raises NOT_LEADER_OR_FOLLOWER if this node is not the leader."""
     asked = [(topic.topic_name, row.partition_index) for topic in request.topics for row in topic.partitions]
     if asked == [(METADATA_TOPIC, 0)]:
         return broker.quorum.describe()

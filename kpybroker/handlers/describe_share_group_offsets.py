@@ -1,6 +1,6 @@
-"""DescribeShareGroupOffsets (90): start offsets and lags of share groups (KIP-932). v1 the lag (KIP-1226).
+"""DescribeShareGroupOffsets (90): list the start offsets of share groups (KIP-932), and in v1 their lags (KIP-1226).
 
-A share partition that was never initialized, or from which no member has fetched, has start offset and lag -1.
+The start offset and the lag are -1 if the share partition was never initialized, or no member has fetched from it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Wanted = dict[str, list[int]]
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A row for each group; refusals of single share partitions are in their rows."""
+    """Return a row for each group, in which each share partition has a row with its own error code."""
     check_served(broker)
     turns = Turns(broker.long_work)
     return Response(groups=[await _group(broker, asked) async for asked in turns.through(request.groups)])

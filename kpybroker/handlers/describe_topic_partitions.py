@@ -1,6 +1,6 @@
-"""DescribeTopicPartitions (75): topics in pages, with their eligible leader replicas (KIP-966). v0, flexible.
+"""DescribeTopicPartitions (75): describe topics in pages, with their eligible leader replicas (KIP-966).
 
-Topics are sorted by name. `cursor` is the start of the page, `next_cursor` the start of the next one.
+v0 is flexible. Topics are sorted by name. The page starts at `cursor`, and the next page starts at `next_cursor`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from kpybroker.metadata.image import PartitionImage
 
 SORTED_A_TURN = 5000
-"""How many names are sorted in one turn of the loop."""
+"""How many names are sorted in one turn of the event loop."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """At most `response_partition_limit` partitions, and never more than max.request.partition.size.limit."""
+    """Return at most `response_partition_limit` partitions, and never more than max.request.partition.size.limit."""
     limit = min(request.response_partition_limit, broker.config.max_request_partition_size_limit)
     if limit <= 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "response_partition_limit must be positive")
@@ -53,7 +53,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
             hidden.append(name)
             continue
         if response.next_cursor is not None:
-            continue  # every page lists all hidden topics
+            continue  # the remaining names are only checked: every page contains all unauthorized topics
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if limit > 0:
             topic = _topic(broker, name, first, limit)
@@ -73,8 +73,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 async def _sorted(broker: Broker, names: list[str], begin: str) -> AsyncIterator[str]:
-    """The names from `begin` on, without duplicates; sorted in parts, because a long sort would block all other
-    requests."""
+    """The names from `begin` on, sorted and without duplicates. They are sorted in parts, because a long sort would
+    block all other requests."""
     turns = Turns(broker.long_work)
     parts = []
     for at in range(0, len(names), SORTED_A_TURN):
@@ -89,7 +89,7 @@ async def _sorted(broker: Broker, names: list[str], begin: str) -> AsyncIterator
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """The response has no error code of its own, so every topic gets the error."""
+    """Refuse every topic, because the response has no top-level error code."""
     return Response(
         topics=[
             DescribeTopicPartitionsResponseTopic(error_code=refusal.code, name=topic.name, partitions=[])

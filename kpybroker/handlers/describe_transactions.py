@@ -1,4 +1,4 @@
-"""DescribeTransactions (65): the state of transactional ids that this broker coordinates (KIP-664)."""
+"""DescribeTransactions (65): describe the state of transactional ids that this broker coordinates (KIP-664)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """The state of each transactional id; refusals are per id."""
+    """Return the state of each transactional id, or an error."""
     turns = Turns(broker.long_work)
     states = []
     async for each in turns.over(request.transactional_ids, str):

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (50): the SCRAM mechanisms of users, without secrets (KIP-554)."""
+"""DescribeUserScramCredentials (50): list the SCRAM mechanisms of users, without secrets (KIP-554)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """One row for each user in the request; if it names none, for each user with a credential."""
+    """Return one row for each user in the request; if it names none, one row for each user with a credential."""
     credentials = broker.metadata.image.scram_credentials
     asked = [each.name for each in request.users or ()]
     named = dict.fromkeys(asked or credentials, 0)

@@ -1,4 +1,7 @@
-"""ElectLeaders (43): elect preferred leaders, or unclean leaders (KIP-460). v0 preferred only; v2 flexible."""
+"""ElectLeaders (43): elect preferred leaders, or unclean leaders (KIP-460).
+
+v0 elects only preferred leaders; v2 is flexible.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """The result for each partition; if the request names none, only for those that needed an election."""
+    """Return a row for each partition; if the request names none, only for partitions that needed an election."""
     there = ((topic.name, range(len(topic.partitions))) for topic in broker.metadata.image.topics.values())
     named = request.topic_partitions
     asked = there if named is None else ((each.topic, each.partitions) for each in named)
@@ -36,7 +39,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """In v0 only the partitions have an error code."""
+    """Refuse the whole request. In v0, only partitions have an error code."""
     response = _response(
         [
             commands.PartitionResult(topic, index, refusal.code, refusal.message)
@@ -56,7 +59,7 @@ def _asked(request: Request) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
 
 
 def _response(results: list[commands.PartitionResult], *, shows_all: bool) -> Response:
-    """Without `shows_all`, partitions that needed no election are left out."""
+    """Build the response. Without `shows_all`, partitions that needed no election are omitted."""
     return Response(
         replica_election_results=[
             ReplicaElectionResult(

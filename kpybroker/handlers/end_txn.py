@@ -1,4 +1,7 @@
-"""EndTxn (26): commit or abort a transaction. v2 PRODUCER_FENCED; v3 flexible; v5 the next epoch (KIP-890)."""
+"""EndTxn (26): commit or abort a transaction.
+
+v2 can return PRODUCER_FENCED; v3 is flexible; v5 returns the producer's next epoch (KIP-890).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ BUMPS_SINCE = 5
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answer once the outcome has committed; the markers follow."""
+    """Respond once the outcome is committed. The markers are written later."""
     command = End(
         request.transactional_id,
         request.producer_id,

@@ -1,7 +1,8 @@
-"""Envelope (58): a client's request that another node forwarded to the active controller (KIP-590).
+"""Envelope (58): handle a client's request that another node forwarded to the active controller (KIP-590).
 
-The request inside is a frame without its size, and so is the response. Errors in the Envelope's response are for the
-node that sent it; errors in the response inside are for the client.
+An Envelope request contains the client's request, and an Envelope response contains the response to the client, each as
+a frame without its size. The error code of the Envelope response is for the forwarding node, and the error codes in the
+contained response are for the client.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Handle the request inside on behalf of its principal.
+    """Handle the contained request on behalf of its principal.
 
     Raises NOT_CONTROLLER, PRINCIPAL_DESERIALIZATION_FAILURE, and INVALID_REQUEST if its API is not forwarded.
     """
@@ -44,7 +45,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     if api.has_error(told, ErrorCode.NOT_CONTROLLER):
         raise KafkaError(
             ErrorCode.NOT_CONTROLLER
-        )  # the controller has moved in the meantime: the sender asks the new one
+        )  # another node has become the active controller in the meantime: the sender tries again there
     assert not isinstance(told, Encoded)
     body = await work.through(build_in_turns(told, version))
     return Response(response_data=response_head(header.correlation_id, api, version) + body)

@@ -1,7 +1,7 @@
-"""Fetch (1): batches from an offset on, as soon as there are `min_bytes` of them or `max_wait_ms` is over.
+"""Fetch (1): return batches from an offset on, when `min_bytes` are available or `max_wait_ms` have passed.
 
-v7 incremental sessions (KIP-227); v9 leader epochs (KIP-320); v12 flexible; v13 topic ids (KIP-516).
-`serving/fetch` has the work.
+v7 has incremental fetch sessions (KIP-227); v9 has leader epochs (KIP-320); v12 is flexible; v13 has topic ids
+(KIP-516). The implementation is in `serving/fetch`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 WANTS_AT_ONCE = 1000
-"""How many partitions one Fetch examines in one go, in some five milliseconds; it examines more over several turns of
-the loop."""
+"""How many partitions a Fetch examines without a pause, in about five milliseconds. A Fetch with more partitions
+examines them over several turns of the event loop."""
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Result:
-    """Answer at once if possible, else return a reply that waits."""
+    """Return the response if it is complete, otherwise a reply that waits for data."""
     by_id = call.version >= 13
     replica_id = request.replica_id  # -1 in a consumer's request
     if call.version >= 15:
@@ -70,7 +70,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Result:
 
 
 def _refuse_rows(request: Request, code: ErrorCode) -> Response:
-    """Refuse every partition that a follower names."""
+    """Refuse every partition in a follower's request."""
     return Response(
         responses=[
             FetchableTopicResponse(
@@ -87,5 +87,5 @@ def _refuse_rows(request: Request, code: ErrorCode) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Refuse the whole Fetch: the client's idea of its session is wrong."""
+    """Refuse the whole Fetch."""
     return Response(error_code=refusal.code, responses=[])

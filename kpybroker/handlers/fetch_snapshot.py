@@ -1,4 +1,4 @@
-"""FetchSnapshot (59): a part of a metadata snapshot, from the leader of the quorum (KIP-630)."""
+"""FetchSnapshot (59): return a part of a metadata snapshot to a replica of the metadata log (KIP-630)."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """At most controller.quorum.fetch.snapshot.max.bytes, from the requested position on."""
+    """Return at most controller.quorum.fetch.snapshot.max.bytes, from the requested position on."""
     return await broker.quorum.fetch_snapshot(request)

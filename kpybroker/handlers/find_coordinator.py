@@ -1,7 +1,7 @@
-"""FindCoordinator (10): the broker that coordinates a group or a transactional id.
+"""FindCoordinator (10): return the broker that coordinates a group, a transactional id or a share partition.
 
-v1 key types; v3 flexible; v4 many keys (KIP-699); v6 share partitions (KIP-932), which only brokers use. The first
-request creates the topic that stores groups, transactions or the state of share partitions.
+v1 has key types; v3 is flexible; v4 has several keys in a request (KIP-699); v6 has share partitions (KIP-932), which
+only brokers look up. If the internal topic of the coordinator does not exist yet, the request creates it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ KEPT_IN = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_TOPIC, SHARE: SHARE_ST
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The coordinator of each key, or why there is none."""
+    """Return the coordinator of each key, or an error."""
     if call.version >= MANY_KEYS_SINCE:
         keys = Turns(broker.long_work).over(request.coordinator_keys)
         return Response(coordinators=[await _find(broker, call, request.key_type, key) async for key in keys])
     found = await _find(broker, call, request.key_type, request.key)
     return Response(
         error_code=found.error_code,
-        error_message=found.error_message or ErrorCode.NONE.name,  # as Kafka does in these versions
+        error_message=found.error_message or ErrorCode.NONE.name,  # as in Kafka below v4
         node_id=found.node_id,
         host=found.host,
         port=found.port,
@@ -57,7 +57,8 @@ async def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordina
 
 
 def _refusal(call: Call, key_type: int, key: str) -> KafkaError | None:
-    """An error that clients do not retry: with a retriable error they would ask for ever."""
+    """The error if the request is invalid. Clients do not retry this error; with a retriable one they would repeat the
+    request forever."""
     if key_type not in KEPT_IN:
         return KafkaError(ErrorCode.INVALID_REQUEST, f"this broker does not serve coordinators of type {key_type}")
     if key_type != SHARE:
@@ -81,7 +82,7 @@ async def _coordinator_of(broker: Broker, call: Call, key_type: int, key: str) -
         except KafkaError as refusal:
             log.warning("%s", refusal.message)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, refusal.message) from refusal
-        await coordinator.loaded()  # otherwise the client's next requests would be refused until the topic exists here
+        await coordinator.loaded()  # otherwise this broker might refuse the client's next requests
         topic = broker.metadata.image.topic(kept_in)
     if topic is not None:
         leader = topic.partitions[coordinator.partition_for(key)].leader

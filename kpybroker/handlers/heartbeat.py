@@ -1,4 +1,7 @@
-"""Heartbeat (12): a member is alive, and learns whether it has to rejoin. v3 static members (KIP-345); v4 flexible."""
+"""Heartbeat (12): a member reports that it is alive, and the response tells it whether to rejoin.
+
+v3 has static members (KIP-345); v4 is flexible.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Never waits for a rebalance."""
+    """Return the error code without waiting for a rebalance."""
     command = Heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
     try:
         code = await broker.coordinators.groups.runner(request.group_id).ask(command, broker.config.request_timeout_ms)

@@ -1,6 +1,6 @@
-"""IncrementalAlterConfigs (44): set, delete, append to or subtract from single settings (KIP-339).
+"""IncrementalAlterConfigs (44): set, delete, append to or subtract from individual settings (KIP-339).
 
-Log levels (BROKER_LOGGER) belong to this process and are not stored.
+Log levels (BROKER_LOGGER) apply to this process only and are not stored.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:
-    """The rows that this broker answers without the controller, by the index of the resource."""
+    """The rows of the response that this broker creates without the controller, by the index of the resource."""
     first = of_a_broker(request.resources)
     settled = ((at, _settled(broker, resource, request, first)) for at, resource in enumerate(request.resources))
     return {at: told(AlterConfigsResourceResponse, [result])[0] for at, result in settled if result is not None}
@@ -70,7 +70,7 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 def _settled(
     broker: Broker, resource: AlterConfigsResource, request: Request, first: AlterConfigsResource | None
 ) -> ConfigResult | None:
-    """The result if this broker decides it; None if the controller has to."""
+    """The result if this broker can determine it; None if the controller has to."""
     kind, name = resource.resource_type, resource.resource_name
     try:
         if kind == ResourceType.BROKER and name:

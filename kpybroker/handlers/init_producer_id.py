@@ -1,7 +1,7 @@
-"""InitProducerId (22): a producer id and epoch for an idempotent or transactional producer (KIP-98).
+"""InitProducerId (22): return a producer id and epoch to an idempotent or transactional producer (KIP-98).
 
-v2 flexible; v3 and above carry the producer's current id and epoch (KIP-360); v4 PRODUCER_FENCED; v5 has the
-same fields (KIP-890).
+v2 is flexible; v3 contains the producer's current id and epoch (KIP-360); v4 can return PRODUCER_FENCED; v5 has the
+same fields as v4 (KIP-890).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FENCED_SINCE = 4
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A new id with epoch 0; for a transactional id, the next epoch of its producer."""
+    """Return a new id with epoch 0; for a transactional id, return its producer id with the next epoch."""
     try:
         if request.transactional_id is None:
             return Response(producer_id=await broker.coordinators.producer_ids.next(), producer_epoch=0)

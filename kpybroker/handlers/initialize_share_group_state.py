@@ -1,4 +1,4 @@
-"""InitializeShareGroupState (83): begin the state of share partitions, in place of any earlier one (KIP-932)."""
+"""InitializeShareGroupState (83): initialize the state of share partitions, and replace earlier state (KIP-932)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A row for each partition, once the new state is durable."""
+    """Return a row for each partition once the new state is durable."""
     coordinator, timeout_ms = broker.coordinators.shares, broker.config.share_coordinator_write_timeout_ms
 
     async def do(key: ShareKey, asked: Any) -> None:

@@ -1,7 +1,8 @@
 """JoinGroup (11): join a group, or its next generation.
 
-v1 a separate rebalance timeout; v4 MEMBER_ID_REQUIRED (KIP-394); v5 static members (KIP-345); v6 flexible; v7 the
-protocol type in the response; v8 a reason (KIP-800), which is ignored; v9 skip_assignment (KIP-814).
+v1 has a separate rebalance timeout; v4 can return MEMBER_ID_REQUIRED (KIP-394); v5 has static members (KIP-345); v6 is
+flexible; v7 returns the protocol type; v8 contains a reason (KIP-800), which is ignored; v9 can return skip_assignment
+(KIP-814).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SKIP_ASSIGNMENT_SINCE = 9
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
-    """Answer when the generation is complete: after at most the longest rebalance timeout in the group."""
+    """Respond when the generation is complete, which takes at most the longest rebalance timeout in the group."""
     command = Join(
         request,
         client_id=call.client_id or "",

@@ -1,5 +1,7 @@
-"""LeaveGroup (13): members leave, or are removed. v3 many at once, each with an error code (KIP-345); v4 flexible; v5 a
-reason (KIP-800), which is ignored. Below v3, the error of the only member is the error of the response.
+"""LeaveGroup (13): members leave a group or are removed from it.
+
+v3 has several members, each with its own error code (KIP-345); v4 is flexible; v5 contains a reason (KIP-800), which is
+ignored. Below v3, the error of the only member is the error of the response.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ MANY_SINCE = 3
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Never waits for a rebalance."""
+    """Remove the members and respond without waiting for the rebalance."""
     many = call.version >= MANY_SINCE
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
     try:

@@ -1,4 +1,4 @@
-"""ListConfigResources (74): the resources that can have settings. v0 lists only client metrics subscriptions."""
+"""ListConfigResources (74): list the resources that can have settings. v0 lists only client metrics subscriptions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""ListGroups (16): the groups that this broker coordinates.
+"""ListGroups (16): list the groups that this broker coordinates.
 
-v3 flexible; v4 filters by state (KIP-518); v5 by type (KIP-848).
+v3 is flexible; v4 has a filter by state (KIP-518), and v5 a filter by type (KIP-848).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """An empty filter matches every group."""
+    """Return the groups that match the filters. An empty filter matches every group."""
     command = ListGroups(
         frozenset(state.lower() for state in request.states_filter),
         frozenset(each.lower() for each in request.types_filter),

@@ -1,7 +1,8 @@
-"""ListOffsets (2): offsets by timestamp, and the two ends of a log.
+"""ListOffsets (2): look up offsets by timestamp, and the first and last offsets of partitions.
 
-v1 one offset; v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v7 max timestamp (KIP-734); v8 earliest
-local and v9 latest tiered (KIP-405); v10 a timeout; v11 earliest pending upload (KIP-1023).
+v1 returns one offset for each partition; v2 has the isolation level; v4 has leader epochs (KIP-320); v6 is flexible; v7
+can look up the maximum timestamp (KIP-734), v8 the earliest local offset and v9 the latest tiered offset (KIP-405); v10
+has a timeout; v11 can look up the earliest offset pending upload (KIP-1023).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ READ_COMMITTED = 1
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The offset for each partition; refusals are per partition."""
+    """Return an offset or an error for each partition."""
     turns = Turns(broker.long_work)
     return Response(
         topics=[
@@ -81,7 +82,7 @@ async def _answer(
 async def _look_up(
     broker: Broker, partition: Partition, call: Call, request: Request, timestamp: int
 ) -> tuple[int, int, int]:
-    """Timestamp, offset and leader epoch; each is -1 if nothing matches."""
+    """The timestamp, offset and leader epoch of the matching record. All are -1 if no record matches."""
     storage = partition.log
     if timestamp < 0 and call.version < _SINCE.get(timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
@@ -92,7 +93,7 @@ async def _look_up(
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
     if storage.high_watermark < partition.epoch_start:
-        # an earlier answer may have been higher (KIP-207)
+        # an earlier leader may have returned a higher offset (KIP-207)
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
     committed = request.isolation_level == READ_COMMITTED
     if timestamp == LATEST:

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): the reassignments in progress (KIP-455)."""
+"""ListPartitionReassignments (46): list the reassignments in progress (KIP-455)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """The requested reassignments, or all; partitions that do not exist or are not being reassigned are left out."""
+    """Return the reassignments of the requested partitions, or of all partitions. Partitions that do not exist or are
+    not being reassigned are omitted."""
     asked = request.topics
     if asked is None:
         found = await broker.controller.ask(ListReassignments(None), request.timeout_ms)

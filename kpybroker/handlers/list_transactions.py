@@ -1,6 +1,6 @@
-"""ListTransactions (66): the transactional ids that this broker coordinates (KIP-664).
+"""ListTransactions (66): list the transactional ids that this broker coordinates (KIP-664).
 
-v1 filters by duration (KIP-994); v2 by a regular expression for the id (KIP-1152).
+v1 has a filter by duration (KIP-994), and v2 a regular expression for the transactional id (KIP-1152).
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ STATES = {state.word: state for state in TransactionState}
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """An empty filter matches everything. States are case-sensitive; the response names unknown ones."""
+    """Return the transactions that match all filters. An empty filter matches every transaction.
+
+    State names are case-sensitive. The response lists the unknown ones.
+    """
     unknown = [word for word in request.state_filters if word not in STATES]
     states = frozenset(STATES[word] for word in request.state_filters if word in STATES)
     if request.state_filters and not states:

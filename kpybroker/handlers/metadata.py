@@ -1,9 +1,11 @@
-"""Metadata (3): brokers, topics, and the leader of each partition.
+"""Metadata (3): return the brokers, the topics, and the leader of each partition.
 
-v0 an empty list means all topics, v1+ null does; v4 says whether topics may be created; v8 to v10 authorized operations
-on the cluster; v9 flexible; v10 topic ids (KIP-516); v12 requests by topic id; v13 a top-level error. Responses depend
-on the Image, on brokers that have just left, and with an authorizer on the caller, so they are cached, encoded, until
-the next Image is published.
+In v0 an empty list of topics means all topics; from v1 on, null does. v4 contains whether topics may be created; v8 to
+v10 can return authorized operations on the cluster; v9 is flexible; v10 returns topic ids (KIP-516); v12 requests can
+name topics by id; v13 has a top-level error code.
+
+Encoded responses are cached until the next Image is published. Apart from the request and the Image they depend only on
+the brokers that have just left and, with an authorizer, on the caller.
 """
 
 from __future__ import annotations
@@ -41,17 +43,17 @@ Departed = tuple[int, ...]
 Operations = Callable[[str], int]
 """The authorized operations on a topic."""
 TOPICS_AT_ONCE = 100
-"""A response with up to this many topics is built and encoded in one go, unless they have many partitions."""
+"""A response with up to this many topics is built without a pause, unless they have many partitions."""
 KEPT_TOPICS_MAX = 1000
 """Responses to requests that name more topics than this are not cached."""
 KEY_BYTES_A_TOPIC = 500
-"""The size of one topic name in the key of a cached response: a text of 249 characters and two objects."""
+"""The size of one topic name in the key of a cached response: a string of 249 characters, and two objects."""
 KEPT_NAME_MAX = 249
-"""Responses to requests with longer names are not cached either; no topic has such a name."""
+"""Responses to requests with longer names are not cached; no topic can have such a name."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
-    """Topics that do not exist are created first, if the client and this broker allow it."""
+    """Return the metadata. Missing topics are created first if the client and this broker allow that."""
     turns = Turns(broker.long_work)
     wants_all = _wants_all(request, call.version)
     asked = [] if wants_all else request.topics or []
@@ -59,7 +61,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
     if not wants_all:
         for topic in asked:
             if topic.topic_id != ZERO_UUID:
-                topic.name = None  # the Java client sends an id with an empty name
+                topic.name = None  # the Java client sends an empty name with an id
         if request.allow_auto_topic_creation:
             missing = [t.name for t in asked if t.name is not None and t.name not in broker.metadata.image.topics]
             uncreatable = await _uncreatable(broker, call, missing, turns)
@@ -82,7 +84,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
             return await _described(broker, image, call, request, names, departed, uncreatable)
         else:  # equal requests that arrive in the meantime wait for the same response
             found = asyncio.ensure_future(_described(broker, image, call, request, names, departed, uncreatable))
-        if keeps and broker.metadata.image is image:  # otherwise it was built from earlier topics and ACLs
+        if keeps and broker.metadata.image is image:  # otherwise the response was built from earlier topics and ACLs
             broker.metadata.answers.keep(key, found, KEY_BYTES_A_TOPIC * len(asked))
     return found if isinstance(found, Encoded) else await asyncio.shield(found)
 
@@ -110,7 +112,7 @@ async def _described(
     departed: Departed,
     uncreatable: frozenset[str],
 ) -> Encoded:
-    """Build and encode the response over several turns of the loop."""
+    """Build and encode the response over several turns of the event loop."""
     work = broker.long_work
     response = await _describe(broker, image, call, request, names, departed, uncreatable, Turns(work))
     return Encoded(await work.through(build_in_turns(response, call.version)))
@@ -156,7 +158,7 @@ async def _describe(
                 continue
             topics.append(_asked(broker, image, name, topic_id, operations, call.version))
             turns.add(len(topics[-1].partitions))
-    # never empty: librdkafka forgets brokers that a response does not name, and may not recover from an empty list
+    # never empty: librdkafka drops brokers that are not in the response, and may not recover from an empty list
     endpoints = broker.metadata.endpoints
     brokers = endpoints(call.listener, departed) or endpoints(call.listener, (broker.node_id,))
     return Response(
@@ -173,7 +175,8 @@ async def _describe(
 
 
 def _hidden(name: str | None, topic_id: bytes, version: int) -> MetadataResponseTopic:
-    """A row for a topic that the caller may not describe, whether it exists or not; a row by id has no name."""
+    """A row for a topic that the caller may not describe, whether or not it exists. If the request has only the id, the
+    row has no name."""
     return MetadataResponseTopic(
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         name=name if name is not None or version >= 12 else "",

@@ -1,7 +1,7 @@
-"""OffsetCommit (8): store the offsets that a group has consumed.
+"""OffsetCommit (8): commit the offsets of a group.
 
-v2 to v4 a retention time; v6 leader epochs; v7 static members (KIP-345); v8 flexible; v9 GROUP_ID_NOT_FOUND and the
-errors of KIP-848; v10 topic ids instead of names.
+v2 to v4 have a retention time; v6 has leader epochs; v7 has static members (KIP-345); v8 is flexible; v9 can return
+GROUP_ID_NOT_FOUND and the errors of KIP-848; v10 has topic ids instead of names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Known = tuple[str, bytes, list[PartitionCommit]]
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """An error code for each partition; an error of the whole group is repeated for each known partition."""
+    """Return an error code for each partition. If the group is refused, every existing partition has that error."""
     by_id = call.version >= TOPIC_IDS_SINCE
     known: list[Known] = []
     answers: list[OffsetCommitResponsePartition] = []
@@ -101,7 +101,7 @@ async def _commit(
 def _sort(
     asked: Sequence[OffsetCommitRequestPartition], image: TopicImage | None, by_id: bool
 ) -> tuple[list[OffsetCommitResponsePartition], list[PartitionCommit], list[OffsetCommitResponsePartition]]:
-    """The rows of a topic's partitions; the commits for those that exist; and the rows that await their results."""
+    """The response rows of a topic's partitions, the commits for existing partitions, and the rows of those commits."""
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if image is None and by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     partitions = 0 if image is None else len(image.partitions)
     answered, commits, accepted = [], [], []

@@ -1,4 +1,4 @@
-"""OffsetDelete (47): delete offsets for topics to which a group is not subscribed (KIP-496)."""
+"""OffsetDelete (47): delete a group's committed offsets for topics to which it is not subscribed (KIP-496)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """An error code for each partition; an offset that does not exist is not an error."""
+    """Return an error code for each partition. A missing offset is not an error."""
     known: dict[str, set[int]] = {}
     turns = Turns(broker.long_work)
     async for topic in turns.through(request.topics):

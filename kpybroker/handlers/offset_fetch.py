@@ -1,9 +1,11 @@
-"""OffsetFetch (9): the committed offsets of groups.
+"""OffsetFetch (9): return the committed offsets of groups.
 
-v2 a null list of topics means all, and a top-level error code; v5 leader epochs; v6 flexible; v7 require_stable
-(KIP-447); v8 many groups (KIP-709); v9 member ids and epochs (KIP-848); v10 topic ids instead of names.
-An unknown group, or a partition without a commit, has offset -1 and no error. Offsets of a deleted topic are not shown,
-not even if a new topic has the same name.
+In v2 a null list of topics means all topics, and the response has a top-level error code; v5 has leader epochs; v6 is
+flexible; v7 has require_stable (KIP-447); v8 has several groups (KIP-709); v9 has member ids and epochs (KIP-848); v10
+has topic ids instead of names.
+
+For an unknown group, or a partition without a committed offset, the offset is -1 and there is no error. Offsets of a
+deleted topic are not returned, even if a new topic has the same name.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ NO_TOPIC_ID = bytes(16)
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The offsets of each group; refusals are per group."""
+    """Return the offsets of each group, or an error."""
     turns = Turns(broker.long_work)
     if call.version >= MANY_GROUPS_SINCE:
         by_id = call.version >= TOPIC_IDS_SINCE
@@ -100,7 +102,7 @@ def _told(
     pieces: Iterator[tuple[str, list[tuple[int, Shown]]]],
     by_id: bool,
 ) -> OffsetFetchResponseTopics:
-    """The row of one topic, whose partitions are looked up in slices."""
+    """The row of one topic. `pieces` contains its offsets in slices."""
     if name is None:
         return _refused(asked, ErrorCode.UNKNOWN_TOPIC_ID)
     offsets = next(pieces)[1]
@@ -115,7 +117,7 @@ def _told(
 
 
 async def _name_once(topics: Iterable[OffsetFetchRequestTopics], turns: Turns) -> None:
-    """Drop repeated partitions: a commit has up to 4 KB of metadata (see `serving/fair_loop.py`)."""
+    """Remove repeated partitions, because each one could return 4 KB of metadata (see `serving/fair_loop.py`)."""
     named: defaultdict[tuple[str, bytes], set[int]] = defaultdict(set)
     async for topic in turns.through(topics):
         before = named[topic.name, topic.topic_id]
@@ -133,7 +135,7 @@ def _name(broker: Broker, asked: OffsetFetchRequestTopics, by_id: bool) -> str |
 def _topic(
     broker: Broker, name: str, offsets: list[tuple[int, Shown]], *, all_asked: bool = False
 ) -> OffsetFetchResponseTopics:
-    """Offsets of the topic that has this name now; without a list of partitions, missing ones are left out."""
+    """The row of the current topic with this name. Partitions without an offset are omitted unless `all_asked`."""
     image = broker.metadata.image.topic(name)
     topic_id = NO_TOPIC_ID if image is None else image.id
     partitions = []
@@ -173,7 +175,7 @@ def _refused(asked: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchRes
 
 
 def _as_one(group: OffsetFetchResponseGroup, call: Call) -> Response:
-    """The response for a single group; v1 has no top-level error code, so each partition repeats it."""
+    """The response for a single group. In v1, which has no top-level error code, each partition has the error."""
     return Response(
         error_code=group.error_code,
         topics=[]

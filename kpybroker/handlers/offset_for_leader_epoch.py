@@ -1,6 +1,6 @@
-"""OffsetForLeaderEpoch (23): the end offset of a leader epoch.
+"""OffsetForLeaderEpoch (23): return the end offset of a leader epoch (KIP-320).
 
-v3 a replica id; v4 flexible (KIP-320). The answer for a future epoch is (-1, -1).
+v3 has a replica id; v4 is flexible. For a future epoch, the returned epoch and offset are -1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The end of the epoch in each partition; refusals are per partition."""
+    """Return the end of the epoch in each partition, or an error."""
     turns = Turns(broker.long_work)
     return Response(
         topics=[

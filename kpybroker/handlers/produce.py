@@ -1,7 +1,7 @@
-"""Produce (0): append batches to partitions and answer once they are as durable as `acks` requires.
+"""Produce (0): append batches to partitions, and respond once they are as durable as `acks` requires.
 
-v9 flexible; v10 names the new leader (KIP-951); v12 transactions of the second kind (KIP-890); v13 topic ids.
-`serving/produce` has the work.
+v9 is flexible; v10 returns the new leader (KIP-951); v12 has the transactions of KIP-890; v13 has topic ids. The
+implementation is in `serving/produce`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 AT_ONCE_BYTES = 8 * 1024 * 1024
-"""Batches of several partitions are checked and written in one go up to this size, which takes some 15 ms."""
+"""Batches of several partitions up to this total size are checked and written without a pause, in about 15 ms."""
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Result:
-    """Append to the partitions that accept their batches; refusals are per partition."""
+    """Append the batches. Each partition accepts or refuses its batches independently."""
     topics = request.topic_data
     if len(topics) == 1 and request.acks in ACKS_WITH_REPLY:
         partitions = topics[0].partition_data

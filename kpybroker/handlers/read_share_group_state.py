@@ -1,4 +1,4 @@
-"""ReadShareGroupState (84): the state of share partitions, for their leader (KIP-932)."""
+"""ReadShareGroupState (84): return the state of share partitions to the leader of the partitions (KIP-932)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A row for each partition, once the leader epoch is durable."""
+    """Return a row for each partition once the leader epoch is durable."""
     coordinator, timeout_ms = broker.coordinators.shares, broker.config.share_coordinator_write_timeout_ms
 
     async def do(key: ShareKey, asked: Any) -> dict[str, Any]:

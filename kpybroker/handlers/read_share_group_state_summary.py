@@ -1,6 +1,7 @@
-"""ReadShareGroupStateSummary (87): the start offsets of share partitions (KIP-932). v1 delivery_complete_count.
+"""ReadShareGroupStateSummary (87): return the start offsets of share partitions (KIP-932).
 
-Share partitions that were never initialized have start offset -1, and no error.
+v1 also returns delivery_complete_count. For a share partition that was never initialized, the start offset is -1 and
+there is no error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A row for each partition, once its state is durable."""
+    """Return a row for each partition once its state is durable."""
     coordinator, timeout_ms = broker.coordinators.shares, broker.config.share_coordinator_write_timeout_ms
 
     async def do(key: ShareKey, asked: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""RemoveRaftVoter (81): a voter of the metadata quorum becomes an observer (KIP-853)."""
+"""RemoveRaftVoter (81): make a voter of the metadata quorum an observer (KIP-853)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""RenewDelegationToken (39): the owner or a renewer makes a token expire later (KIP-48)."""
+"""RenewDelegationToken (39): extend the lifetime of a token (KIP-48).
+
+Only the owner of a token and its renewers may do so.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def before(broker: Broker, call: Call, request: Request) -> Response | None:
-    """Refuse callers that may not use token requests, before the request is forwarded."""
+    """Refuse callers that may not send token requests, before the request is forwarded."""
     if may_ask(broker, call):
         return None
     return refuse(request, KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED))

@@ -1,4 +1,7 @@
-"""SaslAuthenticate (36) when no login is in progress: on a listener without logins, or after a login (KIP-152)."""
+"""SaslAuthenticate (36): refuse the request on a listener without SASL, or after a login (KIP-152).
+
+Requests during a login are handled before dispatch, by `server/connections/logging_in.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""SaslHandshake (17) when no login is in progress: on a listener without logins, or after a login (KIP-43).
+"""SaslHandshake (17): refuse the request on a listener without SASL, or after a login (KIP-43).
 
-Logins are handled before dispatch, by `server/connections/logging_in.py`.
+Requests during a login are handled before dispatch, by `server/connections/logging_in.py`.
 """
 
 from __future__ import annotations

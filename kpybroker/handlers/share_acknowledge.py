@@ -1,4 +1,7 @@
-"""ShareAcknowledge (79): acknowledge acquired records without a fetch (KIP-932). v2 the renewal of locks (KIP-1222)."""
+"""ShareAcknowledge (79): acknowledge acquired records without fetching (KIP-932).
+
+v2 can renew acquisition locks (KIP-1222).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answer when the acknowledgements are written. Raises KafkaError about the session."""
+    """Respond when the acknowledgements have been written. Raises KafkaError if the share session is refused."""
     check_served(broker)
     session = session_of_acknowledgement(broker, request)
     rows = [(place, batches) for place, batches in named(request) if batches]

@@ -1,6 +1,6 @@
 """ShareFetch (78): acquire records of share partitions, and acknowledge earlier ones (KIP-932).
 
-v2 acquire modes (KIP-1206) and the renewal of locks (KIP-1222). `serving/shares` has the work.
+v2 has acquire modes (KIP-1206) and can renew acquisition locks (KIP-1222). The implementation is in `serving/shares`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Result:
-    """Answer at once where possible, else return a reply that waits. Raises KafkaError about the session."""
+    """Return the response if it is complete, otherwise a reply that waits for data.
+
+    Raises KafkaError if the share session is refused.
+    """
     check_served(broker)
     session = session_of_fetch(broker, call, request)
     rows = [(place, batches) for place, batches in named(request) if batches]
@@ -35,7 +38,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Result:
 async def _acknowledged(
     broker: Broker, call: Call, request: Request, session: ShareSession, acknowledging: Acknowledging
 ) -> Response | Reply:
-    """Fetch when the acknowledgements are written; the last request of a session fetches nothing."""
+    """Fetch when the acknowledgements have been written. The last request of a share session does not fetch."""
     answers = await acknowledging.written()
     if request.share_session_epoch == CLOSING:
         broker.coordinators.share_leader.close_session(session.key)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answer once the changes that the heartbeat caused have committed."""
+    """Respond once the changes caused by the heartbeat have been committed."""
     try:
         check_served(broker)
         if not request.group_id:

@@ -1,6 +1,6 @@
-"""SyncGroup (14): the leader sends all assignments, every member receives its own.
+"""SyncGroup (14): the leader of the group sends all assignments, and every member receives its own.
 
-v3 static members (KIP-345); v4 flexible; v5 the protocol, which is checked and returned (KIP-559).
+v3 has static members (KIP-345); v4 is flexible; v5 contains the protocol, which is checked and returned (KIP-559).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROTOCOL_REQUIRED_SINCE = 5
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
-    """Answer when the leader's assignments have committed, or when the generation ends without any."""
+    """Respond when the leader's assignments have been committed, or the generation ends without assignments."""
     if call.version >= PROTOCOL_REQUIRED_SINCE and (not request.protocol_type or not request.protocol_name):
         return Response(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     try:

@@ -1,7 +1,7 @@
-"""TxnOffsetCommit (28): store the offsets that a group has consumed, once the transaction commits.
+"""TxnOffsetCommit (28): commit the offsets of a group as part of a transaction.
 
-v2 leader epochs; v3 flexible, with member and generation (KIP-447); v4 TRANSACTION_ABORTABLE; v5 adds the group to
-the transaction (KIP-890).
+v2 has leader epochs; v3 is flexible and has the member id and generation (KIP-447); v4 can return
+TRANSACTION_ABORTABLE; v5 adds the group's partition of `__consumer_offsets` to the transaction (KIP-890).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Known = tuple[str, bytes, list[PartitionCommit]]
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """An error code for each partition; an error of the whole group is repeated for each known partition."""
+    """Return an error code for each partition. If the group is refused, every existing partition has that error."""
     known: list[Known] = []
     answers: list[TxnOffsetCommitResponsePartition] = []
     response = Response()
@@ -86,8 +86,8 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 
 async def _commit(broker: Broker, call: Call, request: Request, known: list[Known]) -> list[ErrorCode]:
-    """Raises KafkaError."""
-    # refuses if this broker does not coordinate the group: do not call the coordinator of the transaction then
+    """Check the transaction and commit the offsets. Return an error code for each partition. Raises KafkaError."""
+    # raises if this broker does not coordinate the group: the transaction coordinator must not be called then
     broker.coordinators.groups.runner(request.group_id)
     place = (OFFSETS_TOPIC, broker.coordinators.groups.partition_for(request.group_id))
     who = request.producer_id, request.producer_epoch
@@ -122,7 +122,7 @@ async def _commit(broker: Broker, call: Call, request: Request, known: list[Know
 
 
 def _in_slices(known: list[Known]) -> Iterator[list[Known]]:
-    """Slices of slightly more than SLICE partitions."""
+    """The commits in slices of slightly more than SLICE partitions."""
     piece: list[Known] = []
     room = SLICE
     for topic, topic_id, commits in known:
@@ -144,7 +144,7 @@ async def _ask(broker: Broker, request: Request, place: TopicPartition, *, adds:
 
 
 def _in_clients_words(code: ErrorCode, version: int) -> ErrorCode:
-    if code == ErrorCode.NETWORK_EXCEPTION:  # on the original error, clients would look for another coordinator
+    if code == ErrorCode.NETWORK_EXCEPTION:  # with the original error, clients would look up the coordinator again
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_SINCE:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""UnregisterBroker (64): remove the registration of a broker that will not come back (KIP-631)."""
+"""UnregisterBroker (64): remove the registration of a broker that will not return (KIP-631)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ TIMEOUT_MS = 30_000
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """Raises BROKER_ID_NOT_REGISTERED."""
+    """Have the controller remove the registration. Raises BROKER_ID_NOT_REGISTERED."""
     await broker.controller.ask(UnregisterBroker(request.broker_id), TIMEOUT_MS)
     return Response(error_message=None)

@@ -1,7 +1,7 @@
 """UpdateFeatures (57): change the finalized levels of features (KIP-584, KIP-778).
 
-v0 says whether downgrades are allowed, v1 which kind is. v2 drops the results of single features, because they are
-redundant: either all features change or none.
+v0 contains whether downgrades are allowed, and v1 which kind of downgrade. v2 responses have no results for individual
+features, which would be redundant because either all features change or none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Apply all updates or none. The quorum owns kraft.version: it checks that first and changes it last.
+    """Apply all updates or none. The quorum checks a change of kraft.version first and makes that change last.
 
     Raises INVALID_UPDATE_VERSION, INVALID_REQUEST.
     """

@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Every response names the leader."""
+    """Update the voter. Every response contains the current leader."""
     return broker.quorum.update_voter(request)

@@ -1,4 +1,7 @@
-"""Vote (52): a voter of the quorum answers a candidate (KIP-595); v1 directory ids (KIP-853), v2 pre-vote (KIP-996)."""
+"""Vote (52): a voter of the quorum responds to a candidate (KIP-595).
+
+v1 has directory ids (KIP-853); v2 has the pre-vote (KIP-996).
+"""
 
 from __future__ import annotations
 
@@ -12,5 +15,5 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The vote is on disk before it is sent."""
+    """Return the vote, after writing it to disk."""
     return broker.quorum.answer_vote(request)

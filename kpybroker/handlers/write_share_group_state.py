@@ -1,7 +1,4 @@
-"""WriteShareGroupState (85): change the state of share partitions (KIP-932).
-
-v1 delivery_complete_count.
-"""
+"""WriteShareGroupState (85): change the state of share partitions (KIP-932). v1 contains delivery_complete_count."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A row for each partition, once the change is durable."""
+    """Return a row for each partition once the change is durable."""
     coordinator, timeout_ms = broker.coordinators.shares, broker.config.share_coordinator_write_timeout_ms
 
     async def do(key: ShareKey, asked: Any) -> None:

@@ -1,6 +1,6 @@
-"""WriteTxnMarkers (27): write the end of transactions to partitions that this broker leads.
+"""WriteTxnMarkers (27): write commit or abort markers to partitions that this broker leads.
 
-v1 flexible; v2 the transaction version of each marker (KIP-1228).
+v1 is flexible; v2 contains the transaction version of each marker (KIP-1228).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """An error code for each partition of each marker."""
+    """Write the markers. Return an error code for each partition of each marker."""
     return await broker.coordinators.txn_markers.write(request)
 
 

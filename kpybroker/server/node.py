@@ -1,4 +1,4 @@
-"""One node from start to stop: data directories, quorum, broker, listeners."""
+"""One node: it opens the data directories, starts the quorum, the broker and the listeners, and stops them."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Node:
         self.server = server
         self.advertised = advertised
         self.failed: asyncio.Future[str] = broker.background.failed
-        """Resolved with the reason when the node cannot continue: a bug in the controller, or all log directories
-        lost."""
+        """Resolved with the reason when the node cannot continue, for example because of a bug in the controller, or
+        because all log directories are offline."""
         self._observing = observing
 
     @classmethod
     async def start(cls, world: World, config: BrokerConfig) -> Node:
-        """Open or format the directories, recover, listen, register, serve.
+        """Open or format the directories, recover the logs, listen, register with the controller, and serve clients.
 
-        Raises ConfigError with the cause and the remedy: a directory of another node, in use or not writable, a port in
-        use.
+        Raises ConfigError with the cause and the remedy, for example if a port is in use, or a directory is in use, not
+        writable or belongs to another node.
         """
         chronicle.tell_start(config.static)
         observing = await _observe(world, config)
@@ -58,7 +58,7 @@ class Node:
 
     @classmethod
     async def _start(cls, world: World, config: BrokerConfig, observing: Observing | None) -> Node:
-        secure_listening(lambda: config, world)  # before anything is formatted
+        secure_listening(lambda: config, world)  # raises ConfigError before a directory is formatted
         tokens = await _listener_tokens(world, config)
         if not is_formatted(world, config.metadata_log_dir):
             await _check_ports(world, config)
@@ -92,7 +92,7 @@ class Node:
 
     @property
     def bootstrap(self) -> str:
-        """Host and port of the first listener for clients or, if the node has none, of its controller listener."""
+        """The host and port of the first listener for clients or, if the node has none, of its controller listener."""
         first = (self.advertised or self.broker.config.controller_listeners)[0]
         host = f"[{first.host}]" if ":" in first.host else first.host
         return f"{host}:{first.port}"
@@ -103,7 +103,7 @@ class Node:
         return None if self._observing is None else self._observing.address
 
     async def stop(self) -> None:
-        """Answer the requests that can be answered, write what is queued, and leave the marker of a clean shutdown."""
+        """Complete waiting requests, write all appended data, and leave the marker of a clean shutdown."""
         await self.broker.leave()
         await self.broker.quorum.resign()
         await self.server.stop()
@@ -113,7 +113,7 @@ class Node:
 
 
 async def _observe(world: World, config: BrokerConfig) -> Observing | None:
-    """Answer probes even before the directories are opened, which may take long. Raises ConfigError."""
+    """Serve probes before the directories are opened, which may take a long time. Raises ConfigError."""
     if config.http_port is None:
         return None
     from kpybroker.server.metrics.endpoints import Observing
@@ -130,8 +130,8 @@ async def _observe(world: World, config: BrokerConfig) -> Observing | None:
 
 
 async def _listener_tokens(world: World, config: BrokerConfig) -> dict[str, ListenerTokens]:
-    """The token checks of OAUTHBEARER listeners. Their modules are loaded only if there is such a listener. Raises
-    ConfigError."""
+    """The token checks of OAUTHBEARER listeners. Their modules are imported only if there is such a listener.
+    Raises ConfigError."""
     if all(each.tokens is None for each in config.sasl_listeners.values()):
         return {}
     from kpybroker.server.connections.token_checks import listener_tokens
@@ -140,8 +140,8 @@ async def _listener_tokens(world: World, config: BrokerConfig) -> dict[str, List
 
 
 async def _check_ports(world: World, config: BrokerConfig) -> None:
-    """Check the ports before a new directory is formatted, so that a port in use leaves nothing behind. Raises
-    ConfigError."""
+    """Check that the ports are free. Called before a new directory is formatted, so that a failed start leaves no
+    directory behind. Raises ConfigError."""
     for endpoint in (*config.controller_listeners, *config.listeners):
         try:
             listener = await world.network.listen(asyncio.Protocol, endpoint.host, endpoint.port)
@@ -163,8 +163,8 @@ def _cannot_listen(endpoint: Endpoint, error: OSError) -> ConfigError:
 
 
 def _advertise(wanted: Endpoint, port: int) -> Endpoint:
-    """The address for clients. If no host is set, it is an IPv4 literal rather than a name; the port is the one that
-    was bound."""
+    """The advertised address of a listener. If no host is set, the host is 127.0.0.1 rather than a name. If no port is
+    set, the port is the one on which the listener listens."""
     host = wanted.host
     if host in ANY_HOST:
         host = "127.0.0.1"

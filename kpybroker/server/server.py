@@ -1,5 +1,4 @@
-"""The listening side of one broker: admission of connections, the flush after each read event, the sweep, graceful
-stop."""
+"""The server of one node: it listens, admits connections, checks them once a second, and stops gracefully."""
 
 from __future__ import annotations
 
@@ -34,14 +33,14 @@ NO_TOKENS: Mapping[str, ListenerTokens] = MappingProxyType({})
 SWEEP_EVERY_S = 1.0
 STOP_PATIENCE_S = 5.0
 LOOKED_AT_A_TURN = 2000
-"""How many connections one turn of the loop checks in a sweep: a few milliseconds."""
+"""How many connections are checked in one turn of the event loop, which takes a few milliseconds."""
 
 
 class Server:
-    """Accepts connections for a broker. Call `start`, then `stop`; one event loop thread."""
+    """Accepts connections for a broker. Call `start`, then `stop`. Everything runs on the thread of the event loop."""
 
     def __init__(self, broker: Broker, tokens: Mapping[str, ListenerTokens] = NO_TOKENS) -> None:
-        """`tokens` are the checks of listeners with OAUTHBEARER, by name."""
+        """`tokens` contains the token checks of OAUTHBEARER listeners, by listener name."""
         self.broker = broker
         self._tokens = tokens
         self.metrics = Metrics()
@@ -65,7 +64,7 @@ class Server:
 
     @property
     def now(self) -> float:
-        """Monotonic seconds."""
+        """The time of the event loop's clock, in seconds."""
         return self._loop.time()
 
     async def start(
@@ -76,9 +75,9 @@ class Server:
         side: str = BROKER,
         secure: SecureListening | None = None,
     ) -> int:
-        """Listen; returns the port. Raises OSError.
+        """Listen, and return the port. Raises OSError.
 
-        Other nodes are served at once, clients as soon as `begin_serving` is called.
+        Controller listeners serve at once, and the other listeners when `begin_serving` is called.
         """
         state = ListenerState(listener_name, side, is_open=side == CONTROLLER)
         tls = None
@@ -114,11 +113,11 @@ class Server:
         self.refusals.tell(host, "dropped connection from %s: TLS failed after the handshake: %s", host, why)
 
     def _before(self, state: ListenerState, host: str) -> float | None:
-        """Called before the handshake of a connection. Returns after how many seconds to close it without a handshake;
-        None to serve it. As in Apache Kafka, a connection that is closed or waits because of a limit costs no
+        """Called before the TLS handshake of a connection. Return None to serve the connection, or the number of
+        seconds after which to close it. As in Apache Kafka, a connection that is refused or delayed by a limit has no
         handshake.
         """
-        reached = "the end of this broker" if self._stopping else self.limits.early(host, state)
+        reached = "the end of the broker" if self._stopping else self.limits.early(host, state)
         if reached is not None:
             self.metrics.connection_refused()
             self.refusals.tell(host, "refused connection from %s: %s reached", host, reached)
@@ -131,7 +130,7 @@ class Server:
         self._interceptors.add_outermost(timing)
 
     def begin_serving(self) -> None:
-        """Serve requests from now on, first those of connections that were opened during the start."""
+        """Serve requests from now on, beginning with connections that were opened during the start."""
         self.broker.quotas.on_change(self.throttling.follow)
         self.throttling.follow()
         for state in self._states:
@@ -140,7 +139,7 @@ class Server:
             connection.go_on()
 
     async def stop(self) -> None:
-        """Stop accepting, answer parked requests, wait a little for replies to be sent, close."""
+        """Stop accepting connections, complete waiting requests, wait a while for replies to be sent, and close."""
         self._stopping = True
         for listener in self._listeners:
             listener.close()
@@ -164,7 +163,7 @@ class Server:
         """The open connections."""
         return list(self._connections.values())
 
-    # ---- the connections' side
+    # ---- called by the connections
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection may stay."""
@@ -184,7 +183,7 @@ class Server:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """A connection was closed."""
+        """Remove a connection that has been closed."""
         self.limits.forget(connection)
         self.unsent.release(connection)
         self.memory.frame_ended(connection)
@@ -194,7 +193,7 @@ class Server:
             self.broker.coordinators.share_leader.closed(connection.number)
 
     def _count_bytes(self, connection: Connection) -> None:
-        """Add a connection's counts to the metrics."""
+        """Add the bytes that a connection has transferred to the metrics."""
         self.metrics.transferred(*connection.take_counts())
 
     def count_bytes(self) -> None:
@@ -207,14 +206,15 @@ class Server:
         return [(route.api.name, route.count) for route in self.dispatcher.routes.values()]
 
     def _sweep(self) -> None:
-        """Once a second: shrink idle buffers, close connections idle for connections.max.idle.ms, measure stalls."""
+        """Shrink idle buffers, close connections idle for connections.max.idle.ms, and measure stalls, once a
+        second."""
         now = self.now
         late_ms = (now - self._swept_at - SWEEP_EVERY_S) * 1000
         self.metrics.loop_late(late_ms)
         self._look_at_all(self.connections(), now)
 
     def _look_at_all(self, connections: list[Connection], now: float) -> None:
-        """Check some of the connections in each turn of the loop, and then the limits that concern all of them."""
+        """Check the connections over several turns of the event loop, and then the limits on all connections."""
         for connection in connections[:LOOKED_AT_A_TURN]:
             self._count_bytes(connection)
             self.look_at(connection, now)
@@ -235,8 +235,8 @@ class Server:
             self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
 
     def look_at(self, connection: Connection, now: float) -> None:
-        """Close a connection that was idle for connections.max.idle.ms: it receives nothing, or its replies are not
-        read."""
+        """Close a connection that was idle for connections.max.idle.ms, because the peer has neither sent requests nor
+        read replies."""
         idle_ms = self.broker.config.connections_max_idle_ms
         activity = connection.look(now)
         reply = connection.last_reply
@@ -253,8 +253,8 @@ class Server:
             connection.close()
 
     def _end_slow_frames(self) -> None:
-        """Close connections with slow partial frames, the largest first, until the waiting connections get their
-        memory."""
+        """Close connections with slow partial frames, beginning with the largest buffer, until there is enough memory
+        for the waiting connections."""
         wanted_bytes = self.memory.wanted_bytes
         slow = [each for each in self.connections() if each.activity.is_slow and each.holds_memory]
         for connection in sorted(slow, key=lambda each: each.buffer_bytes, reverse=True):

@@ -1,4 +1,4 @@
-"""Codes in requests about ACLs. A code of 0 closes the connection, as in Apache Kafka."""
+"""Checks the enum codes in requests about ACLs. The code 0 (unknown) closes the connection, as in Apache Kafka."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ UNKNOWN = 0
 
 
 def check_codes(call: Call, asked: Iterable[Acl] | Iterable[AclFilter]) -> None:
-    """Raises MalformedFrame if an entry lacks the type of its resource or pattern, its operation or its permission.
+    """Raise MalformedFrame if the resource type, pattern type, operation or permission of an entry is unknown (0).
 
-    INVALID_REQUEST instead if another broker has forwarded the request, since the connection belongs to that broker.
+    If another broker has forwarded the request, raise INVALID_REQUEST instead, because the connection belongs to that
+    broker.
     """
     for each in asked:
         if UNKNOWN in (each.resource_type, each.pattern_type, each.operation, each.permission):

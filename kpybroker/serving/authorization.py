@@ -1,4 +1,4 @@
-"""How handlers call the authorizer. Without `authorizer.class.name`, everything is allowed."""
+"""Functions with which handlers call the authorizer. Without `authorizer.class.name`, everything is allowed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ DENIED: Mapping[AclResource, ErrorCode] = MappingProxyType(
         AclResource.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
     }
 )
-"""The error code for an operation that is not allowed, by type of resource."""
+"""The error code for an operation that is not allowed, by resource type."""
 
 
 GRANTED_MAX = 100
-"""The most topics whose grants are cached for one API of one connection; when it is full, the cache is cleared."""
+"""The maximum number of topics whose grants are cached for one API of one connection. A full cache is cleared."""
 ASK_THEMSELVES = frozenset(
     {
         "CreateAcls",
@@ -41,7 +41,7 @@ ASK_THEMSELVES = frozenset(
         "Produce",
     }
 )
-"""APIs whose handlers call the authorizer themselves. `serving/authorization_rules.py` has the rules for all others."""
+"""APIs whose handlers call the authorizer. The rules for all other APIs are in `serving/authorization_rules.py`."""
 ASK_NOBODY = frozenset(
     {
         "ApiVersions",
@@ -51,7 +51,7 @@ ASK_NOBODY = frozenset(
         "SaslHandshake",
     }
 )
-"""APIs that every client may use. ACLs do not determine who may renew or expire a delegation token."""
+"""APIs that every client may use. The controller checks who may renew or expire a delegation token, without ACLs."""
 
 
 def allows(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
@@ -61,8 +61,8 @@ def allows(broker: Broker, call: Call, operation: Operation, resource: AclResour
 
 
 def allows_topic(broker: Broker, call: Call, operation: Operation, topic: str) -> bool:
-    """Like `allows`, for an API that is called all the time with the same operation (Produce, Fetch): a grant is cached
-    until the ACLs change."""
+    """Like `allows`, but grants are cached until the ACLs change. For APIs that are called frequently with the same
+    operation: Produce and Fetch."""
     authorizer = broker.metadata.authorizer
     if authorizer is None:
         return True
@@ -79,15 +79,15 @@ def allows_topic(broker: Broker, call: Call, operation: Operation, topic: str) -
 
 
 def is_shown(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
-    """Like `allows`, for responses that leave out what the caller may not see: this is no refusal, so it is not logged
-    or counted."""
+    """Like `allows`, for resources that a response omits if the caller may not see them. An omission is not a refusal,
+    so it is neither logged nor counted."""
     authorizer = broker.metadata.authorizer
     return authorizer is None or bool(authorizer.operations(call.principal, call.host, (operation,), resource, name))
 
 
 def may_act_as_a_node(broker: Broker, call: Call) -> bool:
-    """Whether the caller has the rights of brokers and controllers; nothing else proves that a request comes from a
-    node."""
+    """Whether the caller has the permissions of brokers and controllers. There is no other proof that a node has sent a
+    request."""
     return is_shown(broker, call, Operation.CLUSTER_ACTION, AclResource.CLUSTER)
 
 
@@ -98,12 +98,12 @@ def allows_any(broker: Broker, call: Call, operation: Operation, resource: AclRe
 
 
 def require(broker: Broker, call: Call, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> None:
-    """Raises the authorization error of the resource unless the caller may do the operation."""
+    """Raise the authorization error of the resource unless the caller may do the operation."""
     if not allows(broker, call, operation, resource, name):
         raise KafkaError(DENIED[resource])
 
 
 def require_authorizer(broker: Broker, message: str) -> None:
-    """Raises SECURITY_DISABLED with this message if there is no authorizer."""
+    """Raise SECURITY_DISABLED with this message if there is no authorizer."""
     if broker.metadata.authorizer is None:
         raise KafkaError(ErrorCode.SECURITY_DISABLED, message)

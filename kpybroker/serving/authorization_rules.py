@@ -1,10 +1,10 @@
-"""The authorization rule of each API: which operations it requires, and how a refused caller is answered.
+"""The authorization rule of each API: the operations that it requires, and the response to a refused caller.
 
-A rule gets the request and the handler. It refuses the whole request, or removes the rows that the caller may not
-access, lets the handler answer the rest, and adds the refused rows to the response. Produce and Fetch call the
-authorizer where they look up their partitions (`serving/produce`, `serving/fetch`), and so do Metadata and
-DescribeTopicPartitions for topics. Source: the operations of each API in Apache Kafka's documentation, "Operations and
-resources on protocols".
+A rule receives the request and the handler. It refuses the whole request, or it removes the rows that the caller may
+not access, calls the handler with the rest, and adds the refused rows to the response. Produce and Fetch have no rule:
+they call the authorizer when they look up their partitions (`serving/produce`, `serving/fetch`). Metadata and
+DescribeTopicPartitions do the same for topics. Source: the section "Operations and resources on protocols" of Apache
+Kafka's documentation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     AclResource.TRANSACTIONAL_ID,
 )
 REFUSED_A_TURN = 500
-"""How many rows are refused before the event loop gets a turn: about a millisecond."""
+"""How many rows are refused in one turn of the event loop, which takes about a millisecond."""
 _INNER: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "AddPartitionsToTxn": ("partitions", "results_by_partition"),
@@ -58,8 +58,8 @@ _INNER: Mapping[str, tuple[str, str]] = MappingProxyType(
         "TxnOffsetCommit": ("partitions", "partitions"),
     }
 )
-"""By API: the list in each row of a request that the response repeats, and the list's name in the response. Without
-that name, each element of the list is a row of the response."""
+"""By API: the name of a list in each row of the request, and the name of the corresponding list in the response. If the
+second name is empty, each element of the list has its own row in the response."""
 _WHOLE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "AddPartitionsToTxn": ("v3_and_below_topics", "results_by_topic_v3_and_below"),
@@ -71,9 +71,10 @@ _WHOLE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "TxnOffsetCommit": ("topics", "topics"),
     }
 )
-"""The APIs whose response repeats the rows of a request that is refused as a whole: the names of both lists."""
+"""APIs whose response has a refused row for each row of the request, even if the whole request is refused. The names
+are those of the lists in the request and in the response."""
 Refuse = Callable[[Any, KafkaError], Any]
-"""Makes the response that refuses every row of a request."""
+"""Builds a response that refuses every row of a request."""
 
 
 class Asked(NamedTuple):
@@ -90,32 +91,32 @@ class Asked(NamedTuple):
         return allows(self.broker, self.call, operation, resource, name)
 
     def shows(self, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> bool:
-        """Like `allows`, for parts that a response leaves out without a refusal."""
+        """Like `allows`, for parts of a response that are omitted without a refusal."""
         return is_shown(self.broker, self.call, operation, resource, name)
 
     def require(self, operation: Operation, resource: AclResource, name: str = CLUSTER_NAME) -> None:
-        """Raises the resource's authorization error."""
+        """Raise the authorization error of the resource unless the caller may do the operation."""
         require(self.broker, self.call, operation, resource, name)
 
     async def answer(self, request: Any = None) -> Any:
-        """The handler's response to the request, or to another request in its place."""
+        """The handler's response to the request, or to `request` instead."""
         told = self.handle(self.broker, self.call, self.request if request is None else request)
         return await told if isawaitable(told) else told
 
     async def response(self, request: Any = None) -> Any:
-        """Like `answer`; if the controller answered, the encoded response is parsed."""
+        """Like `answer`, but a response that the controller has encoded is parsed."""
         told = await self.answer(request)
         return parse(by_key[self.call.api_key].response, self.call.version, told) if isinstance(told, Encoded) else told
 
     def turns(self) -> Turns:
-        """Turns of the loop, for work on many rows."""
+        """Turns of the event loop, for work on many rows."""
         return Turns(self.broker.long_work)
 
     async def by_row(self, rows: str, told_rows: str, judge: Callable[[Any], ErrorCode | None]) -> Any:
         """The handler's response for the rows that `judge` allows, followed by the refused rows.
 
-        `rows` and `told_rows` name the lists in the request and the response. `judge` returns a row's error code, or
-        None.
+        `rows` and `told_rows` are the names of the lists in the request and the response. `judge` returns the error
+        code of a row, or None.
         """
         turns = self.turns()
         passed: list[Any] = []
@@ -135,7 +136,7 @@ class Asked(NamedTuple):
         return first
 
     async def refuse_rows(self, rows: str, told_rows: str, every: list[Any], code: ErrorCode) -> Any:
-        """The response that refuses some rows of the request. It is built in turns of the loop."""
+        """The response that refuses some rows of the request. It is built over several turns of the event loop."""
         turns = self.turns()
         inner, told_inner = _INNER.get(by_key[self.call.api_key].name, ("", ""))
         whole: Any = None
@@ -163,8 +164,10 @@ def _with_rows(request: Any, rows: str, some: list[Any]) -> Any:
 
 
 def _pieces(every: list[Any], inner: str) -> Iterator[tuple[list[Any], bool]]:
-    """The rows in pieces of about REFUSED_A_TURN rows and elements of their lists `inner`. With each piece: whether it
-    is a single row that continues the row of the previous piece with further elements."""
+    """Split rows into pieces of about REFUSED_A_TURN rows, where the elements of their lists `inner` count as rows.
+
+    With each piece, yield whether it contains more elements of the last row of the previous piece.
+    """
     some: list[Any] = []
     weight = 0
     for row in every:
@@ -187,11 +190,11 @@ def _name(row: Any) -> str:
     return name
 
 
-# -- one operation on one thing ---------------------------------------------------------------------------------------
+# -- rules with one operation -----------------------------------------------------------------------------------------
 
 
 def _whole(*either: Operation, resource: AclResource = CLUSTER, name: Callable[[Any], str] | None = None) -> Rule:
-    """Requires any of these operations on the cluster, or on the resource that the request names."""
+    """A rule that requires any of these operations on the cluster, or on the resource that the request names."""
 
     async def rule(asked: Asked) -> Any:
         of = CLUSTER_NAME if name is None else name(asked.request)
@@ -214,7 +217,7 @@ def _rows(
     told_rows: str = "topics",
     name: Callable[[Any], str] = _name,
 ) -> Rule:
-    """Requires the operation on each row's resource."""
+    """A rule that requires the operation on the resource of each row."""
 
     async def rule(asked: Asked) -> Any:
         return await asked.by_row(
@@ -228,7 +231,7 @@ def _rows(
 
 
 async def _create_topics(asked: Asked) -> Any:
-    """CREATE on the cluster or on the topic; the settings in the response require DESCRIBE_CONFIGS."""
+    """Requires CREATE on the cluster or the topic. The settings in the response require DESCRIBE_CONFIGS."""
     if asked.shows(Operation.CREATE, CLUSTER):
         told = await asked.answer()
     else:
@@ -241,16 +244,16 @@ async def _create_topics(asked: Asked) -> Any:
 
 
 def _may_create(asked: Asked, name: str) -> ErrorCode | None:
-    """The error for a caller that may not create the topic. The metadata log is left to the controller, which refuses
-    it to every caller."""
+    """The error for a caller that may not create the topic. The name of the metadata log is not checked here, because
+    the controller refuses to create it anyway."""
     if name == METADATA_TOPIC or asked.allows(Operation.CREATE, TOPIC, name):
         return None
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 async def _delete_topics(asked: Asked) -> Any:
-    """DELETE, and for topics by name also DESCRIBE. Without DESCRIBE, the response does not contain the name that
-    belongs to an id."""
+    """Requires DELETE and, for topics by name, DESCRIBE. Without DESCRIBE, the response does not contain the name of a
+    topic that was requested by id."""
     if asked.shows(Operation.DELETE, CLUSTER):
         return await asked.answer()
     if asked.call.version < 6:
@@ -266,7 +269,7 @@ async def _delete_topics(asked: Asked) -> Any:
         if found is None:
             return (
                 ErrorCode.UNKNOWN_TOPIC_ID
-            )  # the controller may know the topic already, but not whether it may be deleted
+            )  # the controller may have a topic that is new, but it does not know whether the caller may delete it
         if asked.allows(Operation.DELETE, TOPIC, found.name):
             return None
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -306,8 +309,8 @@ _OF_SETTINGS: Mapping[int, AclResource] = MappingProxyType(
 
 
 def _configs(operation: Operation, told_rows: str, *, loggers_at_controller: Operation | None = None) -> Rule:
-    """Requires the operation on the topic or group whose settings they are, and otherwise on the cluster. For its own
-    loggers, a controller may require another operation."""
+    """A rule that requires the operation on the topic or group to which the settings belong, or on the cluster for
+    other settings. For the loggers of a controller, it may require another operation."""
 
     async def rule(asked: Asked) -> Any:
         def judge(row: Any) -> ErrorCode | None:
@@ -391,7 +394,7 @@ async def _offset_delete(asked: Asked) -> Any:
 
 
 async def _consumer_group_describe(asked: Asked) -> Any:
-    """A caller that may not describe every topic of a group does not get its members."""
+    """Requires DESCRIBE on each group. The members of a group require DESCRIBE on all its topics."""
     told = await _rows(Operation.DESCRIBE, GROUP, "group_ids", "groups")(asked)
     turns = asked.turns()
     async for group in turns.through(told.groups):
@@ -410,7 +413,7 @@ async def _consumer_group_describe(asked: Asked) -> Any:
 
 
 async def _share_group_describe(asked: Asked) -> Any:
-    """A caller that may not describe every topic of a group does not get its members."""
+    """Requires DESCRIBE on each group. The members of a group require DESCRIBE on all its topics."""
     told = await _rows(Operation.DESCRIBE, GROUP, "group_ids", "groups")(asked)
     for group in told.groups:
         topics = {topic.topic_name for member in group.members for topic in member.assignment.topic_partitions}
@@ -422,7 +425,8 @@ async def _share_group_describe(asked: Asked) -> Any:
 
 
 async def _describe_share_group_offsets(asked: Asked) -> Any:
-    """DESCRIBE on each group; a topic without DESCRIBE is refused if it was named, and otherwise left out."""
+    """Requires DESCRIBE on each group and topic. Topics without it are refused if the request names topics of the
+    group, and are omitted otherwise."""
     named = {group.group_id for group in asked.request.groups if group.topics is not None}
 
     def judge(group: Any) -> ErrorCode | None:
@@ -447,7 +451,7 @@ async def _describe_share_group_offsets(asked: Asked) -> Any:
 
 
 def _share_offsets(operation: Operation, refused: Callable[[Asked, Any, ErrorCode], Any]) -> Rule:
-    """The operation on the group, and READ on each topic."""
+    """A rule that requires the operation on the group, and READ on each topic."""
 
     async def rule(asked: Asked) -> Any:
         def refuse(request: Any, refusal: KafkaError) -> Any:
@@ -465,7 +469,7 @@ def _share_offsets(operation: Operation, refused: Callable[[Asked, Any, ErrorCod
 
 
 def _unaltered(asked: Asked, topic: Any, code: ErrorCode) -> Any:
-    """A refused topic, with its id, as in Apache Kafka."""
+    """The row of a refused topic. It contains the topic's id, as in Apache Kafka."""
     known = asked.broker.metadata.image.topic(topic.topic_name)
     return alter_share_group_offsets.AlterShareGroupOffsetsResponseTopic(
         topic_name=topic.topic_name,
@@ -501,7 +505,8 @@ _COORDINATED: Mapping[int, tuple[Operation, AclResource]] = MappingProxyType(
         2: (Operation.CLUSTER_ACTION, CLUSTER),
     }
 )
-"""What FindCoordinator requires, by type of the key: a group, a transactional id, or a share partition."""
+"""The operation and resource type that FindCoordinator requires, by key type: group, transactional id or share
+partition."""
 
 
 async def _find_coordinator(asked: Asked) -> Any:
@@ -534,7 +539,8 @@ def _no_coordinators(request: find_coordinator.Request, refusal: KafkaError) -> 
 
 
 async def _offset_fetch(asked: Asked) -> Any:
-    """DESCRIBE on each group; a topic without DESCRIBE is refused if the request named it, and otherwise left out."""
+    """Requires DESCRIBE on each group and topic. Topics without it are refused if the request names topics of the
+    group, and are omitted otherwise."""
     if asked.call.version < 8:
         return await _offset_fetch_of_one(asked)
     refused: dict[str, list[Any]] = {}
@@ -579,7 +585,7 @@ async def _offset_fetch_of_one(asked: Asked) -> Any:
 
 
 async def _take_undescribed(asked: Asked, group: Any, turns: Turns) -> list[Any]:
-    """Remove the topics that the caller may not describe from a request; returns their rows of the response."""
+    """Remove the topics that the caller may not describe from a request. Return their rows for the response."""
     hidden: list[Any] = []
     shown: list[Any] = []
     async for topic in turns.through(group.topics):
@@ -638,7 +644,7 @@ async def _init_producer_id(asked: Asked) -> Any:
 
 
 async def _add_partitions_to_txn(asked: Asked) -> Any:
-    """If the caller may not write to one of the topics, no partition is added."""
+    """Requires WRITE on all topics. If the caller lacks it for one topic, no partition is added."""
     if asked.call.version >= 4:
         asked.require(Operation.CLUSTER_ACTION, CLUSTER)
         return await asked.answer()
@@ -700,7 +706,7 @@ async def _list_transactions(asked: Asked) -> Any:
 
 
 async def _describe_cluster(asked: Asked) -> Any:
-    """On a broker, every caller may send this request."""
+    """Requires ALTER on the cluster if the request was sent to a controller, and nothing on a broker."""
     if asked.call.side == CONTROLLER:
         asked.require(Operation.ALTER, CLUSTER)
     return await asked.answer()
@@ -793,7 +799,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 async def authorized(
     broker: Broker, api: Api, call: Call, request: Any, handle: Callable[[Broker, Call, Any], Any], refuse: Refuse
 ) -> Any:
-    """The handler's response, restricted to what the caller is authorized for. Raises KafkaError.
+    """Call the handler with the parts of a request for which the caller is authorized. Return the response with those
+    and the refused parts. Raises KafkaError.
 
     An API without a rule requires ALL operations on the cluster.
     """

@@ -1,6 +1,6 @@
-"""The operations that a client is authorized for, as responses show them: bits of Kafka's AclOperation codes.
+"""The authorized operations of a client in the form that responses contain: a bit for each AclOperation code of Kafka.
 
-Without an authorizer, everything that can be done to a resource is allowed.
+Without an authorizer, all operations of a resource type are allowed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SUPPORTED: Mapping[AclResource, tuple[Operation, ...]] = MappingProxyType(
         ),
     }
 )
-"""All operations on a resource of each type, as Kafka's AclEntry.supportedOperations has them."""
+"""All operations by resource type, as in Kafka's AclEntry.supportedOperations."""
 EVERY: Mapping[AclResource, int] = MappingProxyType(
     {resource: sum(1 << each for each in operations) for resource, operations in SUPPORTED.items()}
 )
@@ -63,7 +63,8 @@ def operations_of(broker: Broker, call: Call, resource: AclResource, name: str =
 
 
 def cluster_operations_of(broker: Broker, call: Call) -> int:
-    """The operations that the caller may do on the cluster, as bits; 0 if the caller may not describe the cluster."""
+    """The operations that the caller may do on the cluster, as bits. The result is 0 if the caller may not describe the
+    cluster."""
     if not is_shown(broker, call, Operation.DESCRIBE, AclResource.CLUSTER):
         return 0
     return operations_of(broker, call, AclResource.CLUSTER)

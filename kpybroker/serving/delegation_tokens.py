@@ -1,4 +1,4 @@
-"""Who may send requests about delegation tokens (KIP-48)."""
+"""Checks whether a caller may send requests about delegation tokens (KIP-48)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def may_ask(broker: Broker, call: Call) -> bool:
     """Whether the caller has logged in, but not with a delegation token.
 
-    The node that forwards a request knows the client's listener, so it makes this decision.
+    A forwarded request has already been checked by the node that forwarded it, which knows the client's listener.
     """
     if call.principal.token_authenticated:
         return False

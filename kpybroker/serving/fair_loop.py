@@ -1,4 +1,4 @@
-"""Requests with many entries, handled over several turns of the loop, so that the broker serves other requests in
+"""Splits the handling of requests with many entries into turns of the event loop, so that other requests are served in
 between."""
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ENTRIES_A_TURN = 100
-"""Entries that are handled in one turn: about a millisecond."""
+"""How many entries are handled in one turn of the event loop, which takes about a millisecond."""
 ENTRIES_MAX = 100_000
-"""The most entries of one request."""
+"""The maximum number of entries of one request."""
 
 
 SLICE = 250
-"""The most entries that a machine decides on in one step."""
+"""The maximum number of entries in one command to a state machine."""
 
 
 def slices(asked: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
-    """The entries in pieces of at most `size`; one empty piece if there are none."""
+    """Split entries into slices of at most `size`. Without entries, yield one empty slice."""
     yield asked[:size]
     for at in range(size, len(asked), size):
         yield asked[at : at + size]
@@ -37,7 +37,8 @@ Indexes = tuple[str, tuple[int, ...]]
 
 
 def partitions_in_slices(asked: Iterable[tuple[str, Sequence[int]]]) -> Iterator[tuple[Indexes, ...]]:
-    """Topics with partitions in pieces of SLICE partitions; a topic without any counts as one. At least one piece."""
+    """Split topics into slices of SLICE partitions. A topic without partitions counts as one partition. Yield at least
+    one slice."""
     piece: list[Indexes] = []
     room = SLICE
     is_first = True
@@ -60,7 +61,8 @@ def partitions_in_slices(asked: Iterable[tuple[str, Sequence[int]]]) -> Iterator
 async def decided(
     broker: Broker, asked: Sequence[T], command: Callable[[tuple[T, ...]], Command], timeout_ms: int
 ) -> list[Any]:
-    """The controller's answer to each entry, SLICE entries in one step. Raises KafkaError, also midway."""
+    """The controller's result for each entry. Each command to the controller has at most SLICE entries. If one of them
+    raises KafkaError, earlier ones have already been executed."""
     told: list[Any] = []
     for number, piece in enumerate(slices(asked)):
         if number:
@@ -70,7 +72,8 @@ async def decided(
 
 
 async def at_most_twice(turns: Turns, asked: Sequence[T], name: Callable[[T], Hashable]) -> list[T]:
-    """Put entries of the same name side by side, at most two of them: a machine refuses a name that occurs twice."""
+    """Group entries with the same name, and keep at most two of each: two are enough for the state machine to refuse
+    the name as a duplicate."""
     named: dict[Hashable, list[T]] = {}
     async for each in turns.through(asked):
         alike = named.setdefault(name(each), [])
@@ -81,7 +84,7 @@ async def at_most_twice(turns: Turns, asked: Sequence[T], name: Callable[[T], Ha
 
 
 class Turns:
-    """The turns of one request; counts the entries of all its lists together."""
+    """The turns of one request. The entries of all its lists are counted together."""
 
     def __init__(self, work: LongWork) -> None:
         self._work = work
@@ -90,11 +93,12 @@ class Turns:
         self._named: set[Hashable] = set()
 
     def add(self, count: int) -> None:
-        """The answer to the current entry has `count` elements."""
+        """Count `count` elements in the response to the current entry."""
         self._since_turn += count
 
     async def through(self, there: Iterable[T]) -> AsyncIterator[T]:
-        """Yield each element of `there`, without a limit; gives way to other requests from time to time."""
+        """Yield each element of `there`, and let other requests run from time to time. There is no limit on the
+        elements."""
         for each in there:
             self._since_turn += 1
             if self._since_turn >= ENTRIES_A_TURN:
@@ -102,17 +106,16 @@ class Turns:
             yield each
 
     async def turn(self) -> None:
-        """Let the loop serve other requests now."""
+        """Let the event loop serve other requests now."""
         self._since_turn = 0
         await self._work.turn()
 
     async def over(self, asked: Iterable[T], name: Callable[[T], Hashable] | None = None) -> AsyncIterator[T]:
-        """Yield each element of `asked`; gives way to other requests from time to time. Raises MalformedFrame if there
-        are too many.
+        """Yield each element of `asked`, and let other requests run from time to time.
 
-        With `name`, entries whose name occurred before in this request are left out. Kafka answers a name as often as
-        it occurs, so a small request could ask for more than fits into memory; Kafka's own clients name each thing
-        once.
+        With `name`, entries with a name that has already occurred in this request are skipped. Kafka returns a row for
+        each repetition, so the response to a small request could be larger than the memory. Kafka's own clients do not
+        repeat names. Raises MalformedFrame if there are too many elements.
         """
         for each in asked:
             self._seen += 1

@@ -1,5 +1,5 @@
-"""Waits until all brokers have applied what the controller has committed, so that a client may send its next request to
-any of them."""
+"""Waits until all live brokers have applied the committed metadata, so that a client can send its next request to any
+of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 PATIENCE_MS = 1000
-"""How long to wait for a broker that lags, which may just have failed."""
+"""How long to wait for a broker that has not applied the metadata. It may have failed a moment ago."""
 
 
 async def served_everywhere(broker: Broker, ends_s: float) -> None:
-    """Wait until every live broker has applied everything committed so far, and this one has opened its logs.
+    """Wait until this broker has opened its logs and every live broker has applied the metadata committed so far.
 
-    Called on the active controller. `ends_s`: when to stop waiting, by the loop's clock.
+    Called on the active controller. The wait ends at `ends_s` of the event loop's clock at the latest.
     """
     loop = asyncio.get_running_loop()
     await broker.replication.replicas.until_hosted(ends_s)

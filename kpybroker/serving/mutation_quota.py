@@ -1,4 +1,4 @@
-"""The quota for requests that create or delete partitions (KIP-599)."""
+"""The controller mutation quota, for requests that create or delete partitions (KIP-599)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def mutations(broker: Broker, call: Call) -> Mutations:
-    """The caller's quota. Nodes of the cluster have none: they send their requests to a controller listener."""
+    """The caller's quota. Nodes of the cluster, which send such requests to a controller listener, have no quota."""
     if call.side == CONTROLLER:
         return Mutations(broker.quotas.now_ms, None, None, strict=True)
     return broker.quotas.mutations(by_key[call.api_key], call.version, call.client_id, call.principal.name)

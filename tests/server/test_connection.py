@@ -37,7 +37,7 @@ BAD_FRAMES = {
 
 
 TRUE_CAUSES = {
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03": "a TLS ClientHello, and this listener speaks no TLS; set",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03": "a TLS ClientHello, and this listener does not use TLS; set",
     b"\x16\x03\x03\x00\x7a\x01\x00\x00\x76": "a TLS ClientHello",
     b"GET /metrics HTTP/1.1\r\n\r\n": "'GET ', as HTTP does, and this listener speaks Kafka's protocol; kpybroker",
     b"POST / HTTP/1.1\r\n\r\n": "'POST', as HTTP does",

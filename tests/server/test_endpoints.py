@@ -200,7 +200,7 @@ def test_not_ready_when_no_controller_answers_heartbeats_for_a_session() -> None
         noticed_s = await cluster.until(lambda: why_not_ready(broker) is not None, "node 2 is not ready")
         assert 0 < noticed_s - since_s - session_s + HEARTBEAT_S < 2 * HEARTBEAT_S
         assert re.fullmatch(
-            r"no controller has answered this broker's heartbeats for \d+ ms", why_not_ready(broker) or ""
+            r"no controller has responded to this broker's heartbeats for \d+ ms", why_not_ready(broker) or ""
         )
         cluster.machines[1].pause(on=False)
         await cluster.until(lambda: why_not_ready(broker) is None, "node 2 is ready again")

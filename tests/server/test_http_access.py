@@ -143,7 +143,7 @@ def test_a_token_that_changes_is_followed_and_a_wrong_file_changes_nothing(
             assert (await get(node, "/metrics", bearer(new)))[0] == 200
         (tmp_path / "token").unlink()
         assert (await get(node, "/metrics", bearer(new)))[0] == 200
-        assert "the former one stays: kpybroker.http.token.file=" in said(caplog)
+        assert "the former token stays in use: kpybroker.http.token.file=" in said(caplog)
         assert new not in said(caplog)
 
     run(tmp_path, settings(tmp_path, token=True), play)
@@ -217,7 +217,10 @@ def test_the_log_says_once_and_for_all_who_was_refused_and_why(
             await get(node, "/metrics")
 
     run(tmp_path, settings(tmp_path, token=True), play)
-    assert said(caplog).count("kpybroker.http.port: /metrics of 127.0.0.1 had no token") == refusal_log.LINES_PER_HOST
+    assert (
+        said(caplog).count("kpybroker.http.port: the request for /metrics from 127.0.0.1 had no token")
+        == refusal_log.LINES_PER_HOST
+    )
     assert "3 more connections or frames were refused" in said(caplog)
 
 
@@ -233,7 +236,7 @@ def test_the_log_says_who_speaks_the_wrong_protocol(tmp_path: Path, caplog: pyte
     run(tmp_path, settings(tmp_path, tls=True), with_tls)
     assert "it did not use TLS, but this listener does; use https:// for kpybroker.http.port" in said(caplog)
     run(tmp_path, settings(tmp_path), without)
-    assert "127.0.0.1 spoke TLS, and this port does not; use http://" in said(caplog)
+    assert "127.0.0.1 used TLS, and this port does not; use http://" in said(caplog)
 
 
 def test_stalled_handshakes_are_bounded_and_cost_nobody_a_page(tmp_path: Path) -> None:

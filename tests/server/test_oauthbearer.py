@@ -84,7 +84,7 @@ def test_a_warning_about_unsecured_tokens(tmp_path: Path, caplog: pytest.LogCapt
         assert not await gets_in(node, PROVIDER.token(claims_of()))
 
     play(tmp_path, UNSECURED, scenario)
-    assert "listener CLIENTS accepts unsecured tokens: any client can log in there under any name" in caplog.text
+    assert "listener CLIENTS accepts unsecured tokens: any client can log in under any name" in caplog.text
 
 
 def test_keys_from_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

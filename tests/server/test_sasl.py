@@ -83,7 +83,8 @@ def test_who_logs_in_where_nobody_does_is_told_and_logged(tmp_path: Path, caplog
 
     asyncio.run(asyncio.wait_for(whole(), 60))
     assert (
-        "to listener PLAINTEXT: it wants to log in, and there are no logins here; set security.protocol" in caplog.text
+        "to listener PLAINTEXT: it requested a SASL login, and this listener has none; set security.protocol"
+        in caplog.text
     )
 
 

@@ -1,4 +1,4 @@
-"""One accepted socket: its peer and listener, its traffic, and how the limits treat it."""
+"""One accepted connection: its peer, its listener, its traffic, and its state for the connection limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.server.connections.listener import ListenerState
 
 
 class Accepted(asyncio.BufferedProtocol):
-    """The part of a connection that the limits and the server's sweep use."""
+    """The part of a connection that the connection limits and the server's periodic checks use."""
 
     __slots__ = (
         "_closing",
@@ -37,12 +37,12 @@ class Accepted(asyncio.BufferedProtocol):
         """Bytes since the last `take_counts`."""
         self.activity = Activity(now)
         self.is_of_a_node = False
-        """Whether it has sent a request that only nodes of the cluster send."""
+        """Whether this connection has sent a request that only nodes of the cluster send."""
         self.on_probation = False
-        """Whether it exceeds a connection limit, and may still prove to be a node's."""
+        """Whether this connection exceeds a limit, and stays open for a moment because it may belong to a node."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from it
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass of Transport
         address = transport.get_extra_info("peername") or ("?", 0)
         self.host = str(address[0])
         self.peer = f"{self.host}:{address[1]}"
@@ -52,7 +52,7 @@ class Accepted(asyncio.BufferedProtocol):
         self.received_bytes += size_bytes
 
     def count_sent(self, size_bytes: int) -> None:
-        """Add bytes that were handed to the transport."""
+        """Add bytes that were passed to the transport."""
         self.sent_bytes += size_bytes
 
     def stop_reading(self) -> None:
@@ -60,11 +60,11 @@ class Accepted(asyncio.BufferedProtocol):
         self._closing = True
 
     def forget_transport(self) -> None:
-        """The socket is closed: forget its transport."""
+        """Drop the reference to the transport, because the socket is closed."""
         self.transport = None
 
     def admitted(self, number: int) -> None:
-        """The server has admitted the connection under this number, which is unique in the process."""
+        """Store the number under which the server has admitted the connection. It is unique in the process."""
         self.number = number
 
     def abort(self) -> None:
@@ -78,12 +78,12 @@ class Accepted(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def finish_event(self) -> None:
-        """The data appended in this read event has been written."""
+        """Continue after the data appended in this read event has been written."""
         raise NotImplementedError
 
     @property
     def is_closing(self) -> bool:
-        """Whether nothing more is read."""
+        """Whether no more requests are read."""
         return self._closing
 
     @property
@@ -93,12 +93,12 @@ class Accepted(asyncio.BufferedProtocol):
 
     @property
     def stuck_since(self) -> float:
-        """Since when no unsent byte has been sent, by the loop's clock."""
+        """The time since which no unsent byte has been sent, by the event loop's clock."""
         return self.activity.stuck_since
 
     @property
     def quiet_since(self) -> float:
-        """Since when nothing has been received, by the loop's clock."""
+        """The time since which nothing has been received, by the event loop's clock."""
         return self.activity.quiet_since
 
     def take_counts(self) -> tuple[int, int]:
@@ -109,9 +109,9 @@ class Accepted(asyncio.BufferedProtocol):
         return counted
 
     def note_probation(self, *, began: bool) -> None:
-        """Begin or end its probation."""
+        """Begin or end the probation of this connection."""
         self.on_probation = began
 
     def note_node(self) -> None:
-        """Note that it belongs to a node."""
+        """Store that this connection belongs to a node of the cluster."""
         self.is_of_a_node = True

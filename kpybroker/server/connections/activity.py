@@ -1,18 +1,18 @@
-"""The traffic of one connection, as the server checks it once a second."""
+"""The traffic of one connection. The server checks it once a second."""
 
 from __future__ import annotations
 
 FRAME_PATIENCE_S = 30.0
 """While other connections wait for memory, a frame keeps its buffer only if all of it would arrive within this time.
-Kafka's clients give up a request after `request.timeout.ms`, which has the same default."""
+Kafka's clients abandon a request after `request.timeout.ms`, which has the same default."""
 WINDOW_S = 3.0
-"""The time over which the rate is measured."""
+"""The time over which the rate of a partial frame is measured."""
 DRIBBLE_BYTES = 1024
-"""A connection whose partial frame gets fewer bytes per second than this counts as idle."""
+"""A connection that receives fewer bytes of its partial frame per second than this counts as idle."""
 
 
 class Activity:
-    """The traffic of one connection. Times are those of the loop, in seconds."""
+    """The traffic of one connection. All times are seconds of the event loop's clock."""
 
     __slots__ = (
         "_frame_bytes",
@@ -27,9 +27,9 @@ class Activity:
 
     def __init__(self, now: float) -> None:
         self.quiet_since = now
-        """Since when too few bytes have been received to count (see DRIBBLE_BYTES)."""
+        """The time since which the connection has been idle (see DRIBBLE_BYTES)."""
         self.stuck_since = now
-        """Since when none of the unsent bytes have been sent."""
+        """The time since which none of the unsent bytes have been sent."""
         self.unsent_bytes = 0
         self.is_slow = False
         """Whether a partial frame arrives too slowly to be complete within FRAME_PATIENCE_S."""
@@ -43,8 +43,8 @@ class Activity:
         self._sent_bytes += sent_bytes
 
     def look(self, now: float, half_of_bytes: int, unsent_bytes: int) -> None:
-        """Evaluate the traffic since the last check. `half_of_bytes`: the size of the frame that has partly arrived; 0
-        if there is none."""
+        """Evaluate the traffic since the last check. `half_of_bytes` is the full size of the partial frame that has
+        arrived, or 0 if there is none."""
         received, self._received_bytes = self._received_bytes, 0
         if received >= DRIBBLE_BYTES or (received and not half_of_bytes):
             self.quiet_since = now

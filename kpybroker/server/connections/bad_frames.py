@@ -1,4 +1,4 @@
-"""Explains, from its first bytes, why a frame is refused: often the peer uses another protocol."""
+"""Error texts for refused frames. They detect from the first bytes whether the peer uses another protocol."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from kpybroker.wire.api import by_key
 FRAME_BYTES_MAX = 32 * 1024 * 1024
 """The largest request of an API without `carries_bytes`.
 
-100,000 topic names of full length are 25 MB; copying 100 MB would delay others.
+100,000 topic names of the maximum length are 25 MB. Copying 100 MB would delay other requests.
 """
 HEADER_BYTES_MIN = 8
 TLS_HANDSHAKE, TLS_MAJOR = 0x16, 3
-"""The first byte of a record with a ClientHello, and the second, of all versions since SSL 3 (RFC 8446, 5.1)."""
+"""The first two bytes of a TLS record with a ClientHello, in all versions since SSL 3 (RFC 8446, section 5.1)."""
 HTTP = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"CONN", b"PATC", b"PRI ")
-"""The beginnings of HTTP requests; PRI is HTTP/2."""
+"""The first four bytes of HTTP requests. `PRI ` begins an HTTP/2 connection."""
 
 
 def why_no_frame(first: Any, limit: int) -> str:
-    """Why these four bytes are not the length of a frame: what they begin instead, and the remedy if there is one.
-    `limit` is the largest frame size."""
+    """The reason why these four bytes are not the length of a frame: the protocol that the peer seems to use, and the
+    remedy if there is one. `limit` is the largest frame size."""
     begin = bytes(first)
     if begin[0] == TLS_HANDSHAKE and begin[1] == TLS_MAJOR:
         return (
-            "it began with a TLS ClientHello, and this listener speaks no TLS; set security.protocol=PLAINTEXT (or "
+            "it began with a TLS ClientHello, and this listener does not use TLS; set security.protocol=PLAINTEXT (or "
             "SASL_PLAINTEXT) in the client"
         )
     if begin in HTTP:
@@ -37,8 +37,8 @@ def why_no_frame(first: Any, limit: int) -> str:
 
 
 def why_too_large(size_bytes: int, begin: memoryview) -> str | None:
-    """Why a frame of this size, including its length field, is not read to its end; None if it is read. `begin` has its
-    first bytes, starting with the length."""
+    """The reason why a frame is too large to be read; None if it is small enough. `size_bytes` includes the length
+    field. `begin` contains the first bytes of the frame, starting with the length."""
     if size_bytes <= 4 + FRAME_BYTES_MAX:
         return None
     key = int(unpack(">h", begin[4:6])[0])

@@ -1,7 +1,7 @@
-"""One client connection: bytes to frames, frames to requests, replies in request order.
+"""One client connection: it splits the received bytes into frames, dispatches them, and sends replies in request order.
 
-The receive buffer is handed to the kernel directly and requests are views of it, so nothing is copied on the way to the
-log. Views live until the read event ends: by then every appended batch has been written (`Hosting.flush`).
+The kernel writes into the receive buffer directly and requests are views of it, so nothing is copied on the way to the
+log. The views are valid until the read event ends: by then every appended batch has been written (`Hosting.flush`).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from kpybroker.server.connections.receive_memory import (
 from kpybroker.server.connections.writing import HELD_BACK_BYTES, OWED_LIMIT_BYTES, write_all
 
 REPLIES_LIMIT = 256
-"""The most pending replies of one connection; beyond that, TCP's backpressure applies."""
+"""The maximum number of pending replies of one connection. At the limit no more requests are read."""
 FLUSH_AT_ONCE = 8
-"""With this many replies due, the flush does not wait for other connections, whose share would be small."""
+"""With this many pending replies, a connection flushes without waiting for the data of other connections."""
 TURN_MS = 5
-"""For how long requests of one connection are started before other connections are served."""
+"""How long one connection starts requests before other connections are served."""
 
 _SIZE = Struct(">i").unpack_from
 _KEY_AND_VERSION = Struct(">hh").unpack_from
 
 
 class Connection(Accepted):
-    """The protocol object of one accepted socket."""
+    """The asyncio protocol of one accepted socket."""
 
     __slots__ = (
         "_awaits_flush",
@@ -78,11 +78,11 @@ class Connection(Accepted):
         self._owed_bytes = 0
         self._giving_way = GivingWay()
         self.known: dict[int, Any] = {}
-        """The dispatcher's cached header, which names the principal, by api key and version."""
+        """The dispatcher's cached request headers, each with the principal, by api key and version."""
         self.principal = ANONYMOUS
-        """The authenticated principal of the peer: from its certificate, then from its login."""
+        """The authenticated principal of the peer, from its certificate or its SASL login."""
 
-    # ---- asyncio's side
+    # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -149,7 +149,7 @@ class Connection(Accepted):
             port.flush_all()
 
     def finish_event(self) -> None:
-        """This connection's appended data has been written, together with that of other connections."""
+        """Send replies and continue: the appended data of this and other connections has been written."""
         self._awaits_flush = False
         self._send()
         self._processing = False
@@ -159,7 +159,7 @@ class Connection(Accepted):
                 self._end_frame()
             return
         if self._has_runnable_frame():
-            # in another turn: uvloop reads a socket up to 32 times in one, and a busy client must not delay others
+            # in another turn: uvloop reads a socket up to 32 times per turn, and a busy client must not delay others
             self._pause_reading(True)
             asyncio.get_running_loop().call_soon(self.go_on)
             return
@@ -219,7 +219,7 @@ class Connection(Accepted):
                     return
 
     def next_frame(self, least_bytes: int, most_bytes: int) -> memoryview | None:
-        """Read the next frame if it is complete and may run now. A size outside this range closes the connection."""
+        """Return the next frame if it is complete and may run now. A size outside the range closes the connection."""
         begin = self._position
         if self._filled - begin < 4 or not self._may_run() or self._owed_bytes > OWED_LIMIT_BYTES:
             return None
@@ -234,7 +234,7 @@ class Connection(Accepted):
         return self._view[begin + 4 : stop]
 
     def log_in(self, principal: Principal) -> None:
-        """Later requests have this principal."""
+        """Set the principal of later requests."""
         self.principal = principal
         self.known.clear()
 
@@ -243,13 +243,13 @@ class Connection(Accepted):
         self._port.refusals.tell(self.host, "connection from %s to listener %s: %s", self.peer, self.listener.name, why)
 
     def refuse_frame(self, why: str) -> None:
-        """Log one line and close; earlier replies are sent first."""
+        """Log one line, send the earlier replies, and close the connection."""
         self._port.metrics.frame_refused()
         self._port.refusals.tell(self.host, "closed connection from %s: %s", self.peer, why)
         self.close()
 
     def close(self) -> None:
-        """Send the complete replies, then close; nothing more is read."""
+        """Send the complete replies and close the connection. No more requests are read."""
         if self._closing:
             return
         self._port.flush()
@@ -299,7 +299,7 @@ class Connection(Accepted):
                     self.blocker = None
                 out += encode(head)
             else:
-                head.on_ready(self._reply_ready)  # the replies behind it have to wait for it anyway
+                head.on_ready(self._reply_ready)  # later replies must be sent after this one
                 break
             replies.popleft()
         if len(out) == 1:
@@ -312,7 +312,7 @@ class Connection(Accepted):
             self._port.unsent.hold(self)
 
     def _give_back(self) -> None:
-        """Return read buffers that have been sent, for the next reads."""
+        """Return read buffers to the disk for later reads when their contents have been sent."""
         if self.transport is not None and not self.transport.get_write_buffer_size():
             for piece in self.lent:
                 self._port.give_back(piece)
@@ -327,7 +327,8 @@ class Connection(Accepted):
             self._giving_way.ask(self.blocker, self._ask_blocker_to_give_way)
 
     def _make_room(self) -> None:
-        """Move the remaining bytes to the front, grow for a large frame, and pause reading if there is no room."""
+        """Move the remaining bytes to the front of the buffer, enlarge it for a large frame, and pause reading if it is
+        full."""
         if self.blocker is not None and self.blocker.holds_frame:
             self._pause_reading(True)
             return
@@ -354,22 +355,22 @@ class Connection(Accepted):
         self._pause_reading(left == len(self._buffer))
 
     def _grow(self, size: int, frame_bytes: int) -> None:
-        """Take memory as bytes arrive, not for the announced size of the frame; if none is free, `go_on` is called
-        later."""
+        """Enlarge the buffer to `size`, which depends on the received bytes rather than the size of the whole frame. If
+        no memory is free, `go_on` is called later."""
         port = self._port
         of_a_node = self.is_of_a_node or port.limits.is_for_nodes_alone(self.listener)
         if port.memory.take(self, size - len(self._buffer), frame_bytes, of_a_node=of_a_node):
             self._resize(size)
 
     def shrink(self) -> None:
-        """Keep only the received part of the next frame."""
+        """Shrink the buffer to the received part of the next frame."""
         left, size = self._filled - self._position, len(self._buffer)
         if size > max(left * GROWTH, IDLE_BUFFER_BYTES):
             self._resize(max(left * 2, IDLE_BUFFER_BYTES))
             self._port.memory.give(size - len(self._buffer))
 
     def _end_frame(self) -> None:
-        """If other connections wait for memory, they come before the next frame of this one."""
+        """Release memory after a frame, so that waiting connections have it before the next frame of this one."""
         self.shrink()
         self._port.memory.frame_ended(self)
 
@@ -378,7 +379,8 @@ class Connection(Accepted):
         self._end_frame()
 
     def go_on(self) -> None:
-        """Continue after waiting for memory, for the listener to open, or for the peer to read."""
+        """Continue with the received requests after a wait for memory, for the listener to open, or for the peer to
+        read."""
         if not self._closing and not self._processing:
             self._process()
 
@@ -392,7 +394,8 @@ class Connection(Accepted):
             self.transport.resume_reading()
 
     def _resize(self, size: int) -> None:
-        """Replace the buffer; unread bytes go to its front. The caller accounts for the memory."""
+        """Replace the buffer by one of another size, with the unread bytes at the front. The caller counts the
+        memory."""
         buffer = receive_buffer(size)
         view, left = memoryview(buffer), self._filled - self._position
         view[:left] = self._view[self._position : self._filled]
@@ -400,7 +403,7 @@ class Connection(Accepted):
         self._position, self._filled = 0, left
 
     def stop_gracefully(self) -> None:
-        """Answer waiting requests early where the protocol allows it, and close when all replies are sent."""
+        """Complete waiting requests early where the protocol allows it, and close when all replies have been sent."""
         if self.blocker is not None:
             self.blocker.give_way()
         if not self._has_runnable_frame() and all(not isinstance(each, Reply) or each.done for each in self._replies):
@@ -408,11 +411,11 @@ class Connection(Accepted):
 
     @property
     def last_reply(self) -> Reply | Sequence[Any] | None:
-        """The reply that was queued last and is not sent yet; None if there is none."""
+        """The last queued reply that has not been sent yet; None if there is none."""
         return self._replies[-1] if self._replies else None
 
     def look(self, now: float) -> Activity:
-        """Once a second: measure the traffic, and give back buffers that were sent or are unused."""
+        """Measure the traffic, and return buffers that have been sent or are unused. Called once a second."""
         self._give_back()
         half_of_bytes, left = 0, self._filled - self._position
         if left and not self._reading_paused and not self._processing:
@@ -427,15 +430,15 @@ class Connection(Accepted):
 
     @property
     def buffer_bytes(self) -> int:
-        """The memory of the receive buffer."""
+        """The size of the receive buffer."""
         return len(self._buffer)
 
     @property
     def holds_memory(self) -> bool:
-        """Whether the receive buffer is larger than an idle connection's."""
+        """Whether the receive buffer is larger than that of an idle connection."""
         return len(self._buffer) > IDLE_BUFFER_BYTES
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no request is in progress; a partial frame that does not progress does not count."""
+        """Whether no request is in progress. A partial frame is not a request."""
         return not self._replies

@@ -1,10 +1,10 @@
-"""Limits the number of connections: of the broker, of a listener, and from one address (max.connections and related
-settings).
+"""Limits the number of connections of a broker, of each listener and from each address.
 
-Clients cannot shut out the nodes of the cluster. As in Apache Kafka, a listener that only brokers use is not bound by
-the limit on all connections, and the listeners of controllers are counted separately. If nodes and clients use the same
-listener, a connection above a limit is on probation for a moment: it stays if a request shows that it belongs to a
-node, and connections of nodes are not counted.
+The settings are max.connections, max.connections.per.ip and related ones. Clients must not prevent the nodes of the
+cluster from connecting. As in Apache Kafka, the limit of the broker does not apply to a listener that only brokers use,
+and connections to controller listeners are counted separately. If nodes and clients use the same listener, a connection
+above a limit stays open on probation for a moment. It is kept if one of its requests shows that it belongs to a node.
+Connections of nodes are not counted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kpybroker.server.connections.listener import ListenerState
 
 PROBATION_S = 2.0
 ON_PROBATION_MAX = 16
-"""The most connections on probation, for each side of the node; beyond this, a new one replaces the oldest."""
+"""The maximum number of connections on probation on each side of the node. A further one replaces the oldest."""
 NODES_MAX = 32
-"""The most connections of other nodes that are not counted, for each side; further ones count like clients'."""
+"""The maximum number of uncounted connections of other nodes on each side. Further ones count like those of clients."""
 CLOSED_A_SWEEP = 1000
-"""How many connections are closed at once if max.connections is set below their number."""
+"""How many connections are closed at a time when max.connections is lowered below their number."""
 PLAINTEXT = "PLAINTEXT"
 
 
@@ -38,26 +38,26 @@ class Limited(Protocol):
 
     @property
     def quiet_since(self) -> float:
-        """Since when nothing has been received, by the loop's clock."""
+        """The time since which nothing has been received, by the event loop's clock."""
 
     def note_probation(self, *, began: bool) -> None:
-        """Begin or end its probation."""
+        """Begin or end the probation of this connection."""
 
     def note_node(self) -> None:
-        """Note that it belongs to a node."""
+        """Store that this connection belongs to a node of the cluster."""
 
     def drop(self, why: str) -> None:
-        """Close at once, and log the reason."""
+        """Close the connection at once, and log the reason."""
 
 
 class Side:
-    """The connections to the listeners of one side of the node."""
+    """The connections to the listeners of one side of the node, that is, of the broker or of the controller."""
 
     def __init__(self) -> None:
         self.counted: dict[Limited, None] = {}
         self.nodes: dict[Limited, None] = {}
         self.on_probation: OrderedDict[Limited, float] = OrderedDict()
-        """The connections on probation, and since when."""
+        """The connections on probation, with the time when it began."""
         self.by_host: Counter[str] = Counter()
         """The number of counted connections by address."""
         self.by_listener: Counter[str] = Counter()
@@ -68,7 +68,7 @@ class Side:
         self.by_listener[connection.listener.name] += 1
 
     def discount(self, connection: Limited) -> bool:
-        """Remove a connection from the counts; returns whether it was counted."""
+        """Remove a connection from the counts. Return whether it was counted."""
         if connection not in self.counted:
             return False
         del self.counted[connection]
@@ -80,15 +80,15 @@ class Side:
 
 
 class ConnectionLimits:
-    """Admits connections by the current settings, which `config` returns."""
+    """Admits connections according to the current settings, which `config` returns."""
 
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
         self._config = config
         self._sides = {BROKER: Side(), CONTROLLER: Side()}
 
     def admit(self, connection: Limited, now: float) -> str | None:
-        """Returns None if the connection may stay, at least on probation; else a description of the limit that is
-        reached."""
+        """Count the connection or put it on probation. If it may not stay, return the name of the limit that has been
+        reached, otherwise None."""
         side = self._sides[connection.listener.side]
         reached = self._reached(connection.host, connection.listener, side)
         if reached is None:
@@ -105,12 +105,12 @@ class ConnectionLimits:
         return None
 
     def early(self, host: str, listener: ListenerState) -> str | None:
-        """Before the handshake of a new connection: the limit that it would exceed; None if it must be accepted to find
-        out."""
+        """Called before the TLS handshake. Return the name of the limit that a connection would exceed. Return None if
+        there is none, or if the connection may belong to a node and has to be accepted first."""
         return None if self._nodes_come_to(listener) else self._reached(host, listener, self._sides[listener.side])
 
     def is_a_node(self, connection: Limited) -> None:
-        """The connection has sent a request that only nodes of the cluster send."""
+        """End the probation of a connection that has sent a request which only nodes of the cluster send."""
         if connection.is_of_a_node:
             return
         side = self._sides[connection.listener.side]
@@ -123,35 +123,35 @@ class ConnectionLimits:
             self._count_or_drop(connection, side, f"{NODES_MAX} connections of other nodes are open")
 
     def is_a_client(self, connection: Limited) -> None:
-        """A connection on probation has sent a request that nodes do not send to this listener."""
-        if connection.listener.side != CONTROLLER:  # on that listener, nodes send such requests too
+        """End the probation of a connection that has sent a client's request."""
+        if connection.listener.side != CONTROLLER:  # nodes send such requests to controller listeners, too
             self._count_or_drop(connection, self._sides[BROKER], "it is not a connection of another broker")
 
     def forget(self, connection: Limited) -> None:
-        """The connection is closed."""
+        """Remove a connection that has been closed."""
         side = self._sides[connection.listener.side]
         if not side.discount(connection):
             side.nodes.pop(connection, None)
             self._end_probation(connection, side)
 
     def look(self, now: float) -> None:
-        """Once a second: close connections that were on probation for too long, and apply lowered limits."""
+        """Close connections that were on probation for too long, and apply lowered limits. Called once a second."""
         for side in self._sides.values():
             for connection in [each for each, since in side.on_probation.items() if now - since >= PROBATION_S]:
-                self._count_or_drop(connection, side, f"it did not prove to be a node's within {PROBATION_S:.0f} s")
+                self._count_or_drop(connection, side, f"it has sent no request of a node within {PROBATION_S:.0f} s")
             excess = len(side.counted) - self._config().max_connections
             if excess > 0:
                 self._close_oldest(side, min(excess, CLOSED_A_SWEEP))
 
     def is_for_brokers_alone(self, listener: ListenerState) -> bool:
-        """Whether only brokers use this listener: it is one of several, and the inter-broker listener."""
+        """Whether only brokers use this listener, because it is the inter-broker listener and there are others."""
         config = self._config()
         if listener.side == CONTROLLER or len(config.listeners) < 2:
             return False
         return listener.name == (config.inter_broker_listener_name or PLAINTEXT)
 
     def is_for_nodes_alone(self, listener: ListenerState) -> bool:
-        """Whether only nodes use this listener: it is a controller listener, or only brokers use it."""
+        """Whether only nodes use this listener, because it is a controller listener or only brokers use it."""
         return listener.side == CONTROLLER or self.is_for_brokers_alone(listener)
 
     def _nodes_come_to(self, listener: ListenerState) -> bool:
@@ -183,7 +183,7 @@ class ConnectionLimits:
         connection.note_probation(began=False)
 
     def _close_oldest(self, side: Side, count: int) -> None:
-        """Close the connections that have been idle longest, on listeners for clients."""
+        """Close the connections to listeners for clients that have been idle for the longest time."""
         closable: Collection[Limited] = [each for each in side.counted if not self.is_for_brokers_alone(each.listener)]
         for connection in sorted(closable, key=lambda each: (each.quiet_since, each.number))[:count]:
-            connection.drop("max.connections reached; this connection was idle for the longest")
+            connection.drop("max.connections reached; this connection was idle for the longest time")

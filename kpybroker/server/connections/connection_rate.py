@@ -1,8 +1,8 @@
-"""Limits the rate of new connections: from one address, to one listener (KIP-612), and in total.
+"""Limits the rate of new connections from each address, to each listener and to the broker (KIP-612).
 
-A connection above the limit of its address is kept open unserved for a while, so that the client does not retry sooner,
-and then closed. A connection above the limit of its listener or of the broker waits, as in Apache Kafka, where the
-listener's acceptor waits.
+A connection above the limit of its address is kept open for a while without being served, so that the client does not
+retry sooner, and is then closed. A connection above the limit of its listener or of the broker waits until it is
+served. In Apache Kafka, the listener's acceptor waits in that case.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kpybroker.server.connections.listener import ListenerState
 from kpybroker.server.connections.muting import Pause, Pauses
 
 NO_RATE = (1 << 31) - 1
-"""The default of max.connection.creation.rate: no limit."""
+"""The default of max.connection.creation.rate, which means no limit."""
 
 
 class Arrivals:
-    """Checks every connection to a listener for clients; nodes of the cluster are not limited."""
+    """Applies the rates to all connections to listeners for clients. Nodes of the cluster are not limited."""
 
     def __init__(self, broker: Broker, metrics: Metrics, limits: ConnectionLimits) -> None:
         self._broker = broker
@@ -33,10 +33,11 @@ class Arrivals:
         self.pauses = Pauses()
         self._rate = Rate(broker.quotas.windows)
         self._queues: dict[str, Queue] = {}
-        """The queue of each listener."""
+        """The queue of each listener, by name."""
 
     def came(self, connection: Accepted) -> None:
-        """A connection was accepted. It counts even if it is closed later: max.connections limits open connections."""
+        """Count an accepted connection and delay it if a rate is exceeded. Connections that are closed later count,
+        too: the number of open connections has its own limit, max.connections."""
         broker, listener = self._broker, connection.listener
         if listener.side == CONTROLLER or connection.on_probation:
             return
@@ -54,7 +55,7 @@ class Arrivals:
             queue.wait(self.pauses.begin(connection))
 
     def wait_ms(self, host: str, listener: ListenerState) -> int:
-        """Count a connection from an address. Returns how long it is kept open unserved; 0 to serve it."""
+        """Count a connection from an address. Return how long to keep it open without serving it; 0 to serve it."""
         if listener.side == CONTROLLER or self._limits.is_for_brokers_alone(listener):
             return 0
         wait_ms = self._broker.quotas.connected(host)
@@ -64,7 +65,7 @@ class Arrivals:
 
 
 class Queue:
-    """The waiting connections of one listener. `of_all`: the rate of the broker, if it applies."""
+    """The waiting connections of one listener. `of_all` is the rate of the broker, or None if it does not apply."""
 
     def __init__(self, broker: Broker, listener: str, of_all: Rate | None) -> None:
         self._broker = broker
@@ -73,11 +74,11 @@ class Queue:
         self._rate = Rate(broker.quotas.windows)
         self._waiting: deque[Pause] = deque()
         self._is_waiting = False
-        """Whether a timer is set for the first connection in the queue; the others wait behind it."""
+        """Whether a timer is set for the connection that is served next. Later connections wait in the queue."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether connections wait, or may have to wait."""
+        """Whether a rate is set, or connections are waiting."""
         config = self._broker.config
         limit = config.connection_rate_of(self._listener)
         if self._of_all is not None:
@@ -91,7 +92,7 @@ class Queue:
             self._next()
 
     def _next(self) -> None:
-        """Serve the connections that the rate permits now; the next one waits."""
+        """Serve the connections that the rate permits now, and set a timer for the next one."""
         quotas = self._broker.quotas
         self._is_waiting = False
         while self._waiting:
@@ -106,7 +107,7 @@ class Queue:
             pause.end()
 
     def _wait_ms(self, now_ms: int) -> int:
-        """Count one connection; returns how long it has to wait."""
+        """Count one connection. Return how long it has to wait."""
         config = self._broker.config
         limits = [(self._rate, config.connection_rate_of(self._listener))]
         if self._of_all is not None:

@@ -1,4 +1,4 @@
-"""A parked Fetch gives way to a request of another kind behind it."""
+"""Completes a waiting Fetch early if a request of another kind waits behind it on the same connection."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from kpybroker.call import Reply
 
 GIVE_WAY_EVERY_S = 0.05
-"""The least interval: a client that alternates between both kinds would otherwise make the Fetch a busy loop."""
+"""The minimum interval. Without it, a client that alternates between Fetch and other requests would cause a busy
+loop."""
 
 
 class GivingWay:
-    """Remembers when a connection's parked request was last asked to give way, and asks again no sooner than
-    allowed."""
+    """Completes the waiting requests of one connection early, at most once every GIVE_WAY_EVERY_S."""
 
     __slots__ = ("_last_s", "_timer")
 
@@ -22,7 +22,7 @@ class GivingWay:
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self, blocker: Reply, again: Callable[[], None]) -> None:
-        """Ask the blocking request to give way now, or call `again` once it may be asked."""
+        """Have the blocking request completed early now; if it is too soon for that, call `again` later."""
         loop = asyncio.get_running_loop()
         wait_s = self._last_s + GIVE_WAY_EVERY_S - loop.time()
         if wait_s <= 0:

@@ -1,4 +1,4 @@
-"""The state of a listener that its connections use."""
+"""The part of a listener's state that its connections use."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kpybroker.security.principal import ANONYMOUS, Principal
 
 @dataclass(slots=True)
 class ListenerState:
-    """Name and side of a listener. Until it is open, requests wait unread."""
+    """The name, the side and the state of a listener. Until it is open, requests wait."""
 
     name: str = "PLAINTEXT"
     side: str = BROKER
     is_open: bool = False
     principal_of: Callable[[BaseTransport], Principal | None] = lambda _: ANONYMOUS
-    """The principal that has opened a connection; None if the listener does not serve it."""
+    """Returns the principal of a new connection; None if the listener refuses it."""
     counts_rates: bool = True
-    """Whether a connection counts in the rate of its address when it is made; with TLS, it has counted before its
-    handshake."""
+    """Whether a new connection counts towards the connection rate of its address. With TLS, it has already been counted
+    before the handshake."""
 
     def open(self) -> None:
         """Serve requests from now on."""

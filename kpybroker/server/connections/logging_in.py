@@ -1,8 +1,8 @@
-"""Connections of listeners with SASL: until a login is complete, its frames go to the login session (KIP-43, KIP-368).
+"""Connections to listeners with SASL: frames are passed to a login session until the login is complete.
 
-Works over any transport. A failed login is answered and closed late, and a login with a token may have to wait for a
-thread. Nothing is read in the meantime: there is one timer or task for each such connection, and the limits on
-connections bound their number.
+See KIP-43 and KIP-368. This works over any transport. The response to a failed login is delayed, and so is the close of
+its connection. A login with a token may have to wait for a thread. In the meantime nothing is read from the connection,
+which has one timer or task. The connection limits bound the number of timers and tasks.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from kpybroker.server.connections.port import Port
 from kpybroker.tasks import begin
 
 LOGIN_S = 60.0
-"""The time within which a client must log in. Apache Kafka allows connections.max.idle.ms, which starts again with each
-request."""
+"""The time within which a client must log in. Apache Kafka allows connections.max.idle.ms after each request
+instead."""
 SECRET_BYTES = 32
 
 
 class ListenerLogin:
-    """The data that the logins of one listener share: mechanisms, limits, the check of OAUTHBEARER tokens, delegation
-    tokens, and the secret from which the salts of unknown users are derived."""
+    """The data that all logins to one listener share: mechanisms, limits, the check of OAUTHBEARER tokens, delegation
+    tokens, and the secret from which salts for unknown users are derived."""
 
     def __init__(self, broker: Broker, settings: SaslListener, check: TokenCheck | None) -> None:
         self._broker = broker
@@ -57,7 +57,7 @@ class ListenerLogin:
 
     @classmethod
     def of(cls, broker: Broker, listener: str, check: TokenCheck | None) -> ListenerLogin | None:
-        """The logins of a listener; None if it has none."""
+        """The login data of a listener; None if the listener does not use SASL."""
         settings = broker.config.sasl_listeners.get(listener)
         return None if settings is None else cls(broker, settings, check)
 
@@ -91,7 +91,7 @@ class ListenerLogin:
 
 
 class Delay(Reply):
-    """Stands for the response to a login that comes later: nothing is read or answered until it is complete."""
+    """A placeholder in the queue of replies for a delayed login response. No frame is handled until it is complete."""
 
     __slots__ = ("_work",)
 
@@ -100,7 +100,7 @@ class Delay(Reply):
         self._work: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
     def start(self, work: asyncio.TimerHandle | asyncio.Task[None]) -> None:
-        """Start the work to wait for; it is cancelled if the connection is lost."""
+        """Set the timer or task that completes the login. It is cancelled if the connection is lost."""
         self._work = work
 
     def abandon(self) -> None:
@@ -109,7 +109,7 @@ class Delay(Reply):
 
 
 class LoginConnection(Connection):
-    """A connection whose client has to log in."""
+    """A connection on which the client has to log in."""
 
     __slots__ = ("_login", "_session", "_waits_since")
 
@@ -118,10 +118,10 @@ class LoginConnection(Connection):
         self._login = login
         self._session = login.session()
         self._waits_since = port.now
-        """When the client could begin to log in, by the loop's clock."""
+        """The time since which the login has been waiting for the client, by the event loop's clock."""
 
     def look(self, now: float) -> Activity:
-        if self.blocker is not None or not self.listener.is_open:  # it is the client that waits
+        if self.blocker is not None or not self.listener.is_open:  # the client is waiting for this broker
             self._waits_since = now
         elif not self._session.has_logged_in and now - self._waits_since > LOGIN_S:
             self.drop(f"its client has not logged in within {LOGIN_S:.0f} s")
@@ -173,7 +173,7 @@ class LoginConnection(Connection):
                 self.log_in(session.principal)
 
     async def _take_prepared(self, frame: bytes, preparation: Preparation, delay: Delay) -> None:
-        """Handle a frame again, once its preparation is done. The bytes behind it are not read before its response is
+        """Handle a frame again once its preparation is complete. Later bytes are not handled until its response is
         queued."""
         await preparation()
         if self.is_closing:
@@ -185,7 +185,7 @@ class LoginConnection(Connection):
         delay.complete(None)
 
     def _fail(self, why: str, verdict: Verdict) -> None:
-        """Log one line; answer and close later."""
+        """Log one line, and send the response and close the connection after a delay."""
         port = self._port
         port.metrics.login_failed()
         self.tell_refusal(why)

@@ -1,7 +1,7 @@
-"""Mutes the connection of a throttled client: its requests wait for a while (KIP-219).
+"""Mutes the connections of throttled clients, so that their requests wait for a while (KIP-219).
 
-A pause is queued among the connection's replies like an incomplete reply, and nothing is sent for it. Later requests
-wait in the receive buffer and, when that is full, in the sockets.
+A pause is queued with the connection's replies like an incomplete reply, but nothing is sent for it. Later requests
+wait in the receive buffer and, when it is full, in the socket buffers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kpybroker.server.connections.accepted import Accepted
 
 
 class Pause(Reply):
-    """Begins when it is created, and ends some time after `start`."""
+    """A pause of one connection. It begins when this object is created and ends some time after `start`."""
 
     __slots__ = ("_pauses", "_timer")
 
@@ -23,7 +23,7 @@ class Pause(Reply):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, wait_ms: int) -> None:
-        """End after this time."""
+        """End the pause after this time."""
         if not self.done:
             self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.end)
 
@@ -42,14 +42,14 @@ class Pause(Reply):
 
 
 class Pauses:
-    """The pauses of all connections of a server; at most a handful for each connection."""
+    """The pauses of all connections of a server. Each connection has only a few of them."""
 
     def __init__(self) -> None:
         self.open: set[Pause] = set()
         self._stopped = False
 
     def begin(self, connection: Accepted) -> Pause:
-        """Run no further request of this connection until the pause ends."""
+        """Run no further requests of this connection until the pause ends."""
         pause = Pause(self)
         if self._stopped:
             pause.end()
@@ -64,6 +64,6 @@ class Pauses:
             pause.end()
 
     def stop(self) -> None:
-        """The server stops: end every pause."""
+        """End every pause, and begin no more, because the server is stopping."""
         self._stopped = True
         self.end_all()

@@ -1,4 +1,4 @@
-"""The data that the connections of one server share: limits, memory, the write after each read event, and the
+"""The data that all connections of one server share: limits, memory, the flush after read events, and the
 dispatcher."""
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Encode = Callable[[Reply], Sequence[Any]]
 
 
 class Port:
-    """The server as its connections see it. `admit` and `forget` are called when a connection opens and closes."""
+    """The part of the server that its connections use. They call `admit` when they open and `forget` when they
+    close."""
 
     dispatch: Dispatch
     encode: Encode
@@ -51,30 +52,30 @@ class Port:
 
     @property
     def now(self) -> float:
-        """Monotonic seconds."""
+        """The time of the event loop's clock, in seconds."""
         return self._loop.time()
 
     def serve(self, dispatch: Dispatch, encode: Encode) -> None:
-        """From now on, pass frames to `dispatch` and complete replies to `encode`."""
+        """Pass frames to `dispatch` and complete replies to `encode` from now on."""
         self.dispatch, self.encode = dispatch, encode
 
     def has_unflushed(self) -> bool:
-        """Whether anything was appended or has to be settled since the last flush."""
+        """Whether batches were appended since the last flush, or replies have to be completed."""
         queue = self._flush_queue
         return bool(queue.dirty or queue.woken)
 
     def flush_soon(self, connection: Accepted) -> None:
-        """Flush when every connection that is ready has been read: one write serves them all."""
+        """Flush after the event loop has read every ready connection, so that one flush writes the data of all."""
         self._unflushed.append(connection)
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self.flush_all)
 
     def flush_all(self) -> None:
-        """Write all appended batches, settle replies, and let the waiting connections continue.
+        """Write all appended batches, complete replies, and let the waiting connections continue.
 
-        Connections that are added during a flush (a reply lets a connection continue) wait for the next one: their
-        batches are not written yet, and are still in their receive buffers.
+        Connections that are added during a flush, because one of their replies was completed, wait for the next flush.
+        Their batches have not been written yet, and are still in their receive buffers.
         """
         if self._flush_queue.flushing:
             return
@@ -86,5 +87,5 @@ class Port:
             for connection in rest:
                 connection.finish_event()
         finally:
-            for connection in rest:  # a bug in one of them must not affect the others
+            for connection in rest:  # a bug in the handling of one connection must not affect the others
                 self.flush_soon(connection)

@@ -1,4 +1,4 @@
-"""Logs refused connections and frames: a limited number of lines per minute, and then one that counts the others."""
+"""Logs refused connections and frames: a limited number of lines per minute, and one line with the number of others."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ log = logging.getLogger(__name__)
 
 MINUTE_S = 60.0
 LINES_PER_HOST = 5
-"""Lines per minute about one address."""
+"""The maximum number of lines per minute about one address."""
 LINE_MAX = 1000
-"""The most characters of a line: a client's name may be in it."""
+"""The maximum length of a line in characters. A line may contain names that a client has chosen."""
 LINES = 60
-"""Lines per minute about all addresses together."""
+"""The maximum number of lines per minute about all addresses."""
 HOSTS_MAX = 1000
-"""The most addresses that are counted separately; further ones get no lines until the minute ends."""
+"""The maximum number of addresses that are counted separately. Others have no lines until the minute ends."""
 
 
 class RefusalLog:
-    """`tell` writes a line or counts it; `look` must be called at least once a second."""
+    """Writes or counts lines. `look` must be called at least once a second."""
 
     def __init__(self, now: float) -> None:
         self._since = now
@@ -31,7 +31,7 @@ class RefusalLog:
         self.untold_hosts: set[str] = set()
 
     def tell(self, host: str, line: str, *about: object) -> None:
-        """Log a warning with logging's formatting, or count it."""
+        """Log a warning, formatted like those of `logging`, or count it if there have been too many."""
         is_known = host in self.by_host
         if (is_known or len(self.by_host) < HOSTS_MAX) and self.by_host[host] < LINES_PER_HOST and self._told < LINES:
             self.by_host[host] += 1
@@ -43,7 +43,7 @@ class RefusalLog:
             self.untold_hosts.add(host)
 
     def look(self, now: float) -> None:
-        """Begin a new minute when the current one is over, with a line that counts what was not logged."""
+        """When the current minute is over, log how many lines were left out, and begin a new minute."""
         if now - self._since < MINUTE_S:
             return
         self.sum_up()

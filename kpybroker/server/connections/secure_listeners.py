@@ -1,4 +1,4 @@
-"""The TLS listeners of a node: their contexts, and the principals of their clients."""
+"""The TLS contexts of a node's listeners, and the principals of their clients."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ from kpybroker.world.secure import TlsContext
 
 @dataclass(frozen=True)
 class SecureListening:
-    """A context for handshakes, and the principal of a connection; None if no mapping rule matches its certificate."""
+    """Functions that return the context for handshakes, and the principal of a connection.
+
+    The principal is None if no mapping rule matches the certificate.
+    """
 
     context: Callable[[], TlsContext]
     principal_of: Callable[[BaseTransport], Principal | None]
 
 
 def secure_listening(config: Callable[[], BrokerConfig], world: World) -> dict[str, SecureListening]:
-    """The TLS listeners by name; their stores follow `config`. Raises ConfigError with the listener, the setting and
-    the remedy."""
+    """The TLS listeners by name. When the stores in `config` change, the contexts change as well.
+    Raises ConfigError with the listener, the setting and the remedy."""
     now = config()
     found = {}
     for endpoint in (*now.listeners, *now.controller_listeners):

@@ -1,4 +1,5 @@
-"""The token checks of a node's OAUTHBEARER listeners, created with their keys before the node serves."""
+"""The token checks of a node's OAUTHBEARER listeners. They are created, and their keys loaded, before the node
+serves."""
 
 from __future__ import annotations
 
@@ -24,18 +25,19 @@ log = logging.getLogger(__name__)
 
 
 class ListenerTokens(NamedTuple):
-    """The check of a listener. `follow` runs to keep its keys up to date; None if it has no keys."""
+    """The token check of a listener. `follow` is a coroutine function that keeps its keys up to date, or None if it has
+    no keys."""
 
     check: TokenCheck
     follow: Callable[[], Coroutine[Any, Any, None]] | None = None
 
 
 async def listener_tokens(world: World, config: BrokerConfig) -> dict[str, ListenerTokens]:
-    """The checks by listener name. Raises ConfigError: no library, or no keys."""
+    """The token checks by listener name. Raises ConfigError if the library is missing or no keys can be loaded."""
     found = {}
     for name, listener in config.sasl_listeners.items():
         if isinstance(listener.tokens, UnsecuredTokens):
-            log.warning("listener %s accepts unsecured tokens: any client can log in there under any name", name)
+            log.warning("listener %s accepts unsecured tokens: any client can log in under any name", name)
             found[name] = ListenerTokens(UnsecuredCheck(listener.tokens, world.wall_ms))
         elif listener.tokens is not None:
             found[name] = await _signed(world, name, listener.tokens)

@@ -1,4 +1,4 @@
-"""Sends replies: small ones joined into one send, large ones as they are."""
+"""Writes replies to a transport. Small replies are joined into one write, and large replies are not copied."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 SMALL_WRITE_BYTES = 16 * 1024
 HELD_BACK_BYTES = 32 * 1024
-"""Replies up to this size are sent when every connection that is ready has been read; larger ones at once."""
+"""Replies up to this size are sent after every ready connection has been read; larger replies are sent at once."""
 OWED_LIMIT_BYTES = 1024 * 1024
-"""Replies are passed to the transport when they reach this size, so that a peer that does not read is noticed."""
+"""When the queued replies reach this size they are passed to the transport, which detects that a peer does not read."""
 
 
 def write_all(transport: asyncio.Transport, out: list[Any]) -> list[Any]:
-    """Write buffers in order, with as few sends and copies as possible.
+    """Write buffers in order, with as few writes and copies as possible.
 
-    Returns those that may be views of a disk's read buffer: the transport may hold them until it has sent them.
+    Return the buffers that may be views of a disk's read buffer. The transport may use them until it has sent them.
     """
     large = [piece for piece in out if len(piece) >= SMALL_WRITE_BYTES]
     if large:

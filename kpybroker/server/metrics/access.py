@@ -1,4 +1,4 @@
-"""Who may read the pages of `kpybroker.http.port`: TLS with the stores of a listener, and a bearer token (RFC 6750)."""
+"""Access control for the pages of `kpybroker.http.port`: TLS with a listener's stores, and bearer tokens (RFC 6750)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ log = logging.getLogger(__name__)
 TOKEN_FILE, TOKEN_PATHS = "kpybroker.http.token.file", "kpybroker.http.token.paths"
 TLS_LISTENER = "kpybroker.http.tls.listener"
 TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,4096}=*")
-"""A token as in RFC 6750, long enough that nobody can guess it."""
+"""A token as in RFC 6750 that is too long to be guessed."""
 LOOKED_EVERY_MS = 1000
-"""How often the file of the token is checked for a change."""
+"""How often the token file is checked for changes."""
 HTTPS = "use https:// for kpybroker.http.port"
 
 
 class BearerToken:
-    """The token in a file, which is read again when it changes. If the changed file cannot be used, the former token
-    stays. The token is never logged."""
+    """The token in a file. The file is read again when it changes. If the changed file is invalid, the former token
+    stays valid. The token is never logged."""
 
     def __init__(self, path: str, steady_ms: Callable[[], int]) -> None:
-        """Raises ConfigError for a file that cannot be used."""
+        """Read the token. Raises ConfigError if the file has no valid token."""
         self._path = path
         self._steady_ms = steady_ms
         self._looked_ms = steady_ms()
@@ -44,7 +44,7 @@ class BearerToken:
         self._token = self._read()
 
     def is_in(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request carries the token."""
+        """Whether the headers of a request contain the token."""
         self._follow()
         scheme, _, given = headers.get("authorization", "").partition(" ")
         is_equal = hmac.compare_digest(given.strip().encode("latin-1"), self._token)
@@ -62,9 +62,9 @@ class BearerToken:
         try:
             self._token = self._read()
         except ConfigError as error:
-            log.error("the changed token is not used, and the former one stays: %s", error)
+            log.error("the changed token is invalid, and the former token stays in use: %s", error)
         else:
-            log.info("%s=%s: uses the changed token", TOKEN_FILE, self._path)
+            log.info("%s=%s: the changed token is now in use", TOKEN_FILE, self._path)
 
     def _read(self) -> bytes:
         said = f"{TOKEN_FILE}={self._path}"
@@ -81,10 +81,10 @@ class BearerToken:
 
 
 class Access:
-    """The TLS context and token of the pages. `config` returns the settings in force."""
+    """The TLS context and the token of the pages. `config` returns the current settings."""
 
     def __init__(self, world: World, config: Callable[[], BrokerConfig]) -> None:
-        """Raises ConfigError for stores or a token that cannot be used."""
+        """Load the stores and the token. Raises ConfigError if they are invalid."""
         now = config()
         self._now = asyncio.get_running_loop().time
         self._log = RefusalLog(self._now())
@@ -110,11 +110,11 @@ class Access:
             )
 
     def refuse(self, path: str, host: str, headers: Mapping[str, str]) -> Page | None:
-        """The response to a request that may not read the page; None if it may."""
+        """The response that refuses a request; None if the request may read the page."""
         if self._token is None or path not in self._paths or self._token.is_in(headers):
             return None
         has_one = "authorization" in headers
-        self.tell(host, "%s of %s had %s", path, host, "another token" if has_one else "no token")
+        self.tell(host, "the request for %s from %s had %s", path, host, "another token" if has_one else "no token")
         challenge = 'Bearer realm="kpybroker"' + (', error="invalid_token"' if has_one else "")
         return Page(
             401, b"this page needs the token: Authorization: Bearer TOKEN\n", headers=(("WWW-Authenticate", challenge),)
@@ -126,15 +126,15 @@ class Access:
         self._log.tell(host, f"kpybroker.http.port: {line}", *about)
 
     def spoke_tls(self, host: str) -> None:
-        """A client of this address spoke TLS, and the pages have none."""
-        self.tell(host, "%s spoke TLS, and this port does not; use http://, or set %s", host, TLS_LISTENER)
+        """Log that a client of this address used TLS although the pages are served without TLS."""
+        self.tell(host, "%s used TLS, and this port does not; use http://, or set %s", host, TLS_LISTENER)
 
     def close(self) -> None:
         """Log how many refusals were not logged."""
         self._log.sum_up()
 
     def _tls_broke(self, host: str, why: str) -> None:
-        self.tell(host, "closed a connection from %s, whose TLS failed: %s", host, why)
+        self.tell(host, "closed connection from %s: TLS failed: %s", host, why)
 
     def _refuse_handshake(self, host: str, why: str) -> None:
         self.tell(host, "refused connection from %s in the TLS handshake: %s", host, why)

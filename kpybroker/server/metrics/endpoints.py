@@ -1,8 +1,8 @@
-"""What `kpybroker.http.port` serves: /metrics for Prometheus, /healthz and /readyz for probes.
+"""The pages of `kpybroker.http.port`: /metrics for Prometheus, /healthz and /readyz for probes.
 
-The pages are available from before the directories are opened until the node ends. /healthz shows that the loop runs;
-/readyz shows that clients and other brokers can rely on this node: it is registered, not fenced, in contact with the
-controller and up to date with the metadata, and none of its logs has failed and none of its disks hangs.
+The pages are available before the directories are opened, and until the node has stopped. /healthz succeeds while the
+event loop runs. /readyz succeeds while clients and other brokers can rely on this node: it is registered and not
+fenced, in contact with the controller and up to date with the metadata, and it has no failed log and no hanging disk.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 PATHS = ("/metrics", "/healthz", "/readyz")
 STALL_CHECK_S = 0.05
-"""The resolution of a measured stall."""
+"""The interval of the timer, which is the resolution of the measurement."""
 
 
 class StallWatch:
-    """Measures how late the loop is for a timer that is due many times a second."""
+    """Measures how late the event loop runs a timer that is due many times a second."""
 
     def __init__(self) -> None:
         self._worst_s = 0.0
@@ -56,8 +56,8 @@ class StallWatch:
 
 
 class Observing:
-    """The HTTP side of one node. Call `start` before the broker opens, `show` once it is open, `serving` once it
-    serves."""
+    """The HTTP pages of one node. Call `start` before the broker opens, `show` when it is open, and `serving` when it
+    serves clients."""
 
     def __init__(self, world: World) -> None:
         answers = (self._metrics, self._health, self._readiness)
@@ -73,8 +73,8 @@ class Observing:
         """host:port, after `start`."""
 
     async def start(self, config: BrokerConfig) -> None:
-        """Start to listen. Raises ConfigError."""
-        assert config.http_port is not None, "nobody asked for it"
+        """Listen on the port. Raises ConfigError."""
+        assert config.http_port is not None, "started only if kpybroker.http.port is set"
         host = config.http_host
         self._access = Access(self._world, lambda: config if self._broker is None else self._broker.config)
         try:
@@ -94,7 +94,7 @@ class Observing:
         self._gauges = Gauges(broker, server)
 
     def serving(self) -> None:
-        """The node has started."""
+        """Report the node as ready from now on, unless something is wrong."""
         self._serves = True
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Observing:
         return Page(200, b"ok\n")
 
     async def _readiness(self, headers: Mapping[str, str]) -> Page:
-        why = "the node starts" if not self._serves or self._broker is None else why_not_ready(self._broker)
+        why = "the node is starting" if not self._serves or self._broker is None else why_not_ready(self._broker)
         if why is None and self._broker is not None and not self._has_caught_up:
             why = what_lags(self._broker)
             self._has_caught_up = why is None
@@ -119,7 +119,7 @@ class Observing:
 
     async def _metrics(self, headers: Mapping[str, str]) -> Page:
         if self._gauges is None:
-            return Page(503, b"the node starts\n")
+            return Page(503, b"the node is starting\n")
         from prometheus_client.exposition import choose_encoder
 
         encode, content_type = choose_encoder(headers.get("accept", ""))
@@ -128,12 +128,12 @@ class Observing:
 
 
 def why_not_ready(broker: Broker) -> str | None:
-    """Why clients and other brokers cannot rely on this node; None if they can."""
+    """The reason why clients and other brokers cannot rely on this node; None if they can."""
     for path in broker.storage.disk_watch.hung:
-        return f"the disk of {path} does not answer"
+        return f"the disk of {path} does not respond"
     quorum = broker.quorum
     if not quorum.is_current:
-        return "the metadata is not current: no leader of the quorum is known, or its log is not read so far"
+        return "the metadata is not current: the quorum has no known leader, or this node has not caught up with it"
     if quorum.committed < quorum.state.high_watermark:
         return f"the metadata is applied up to {quorum.committed} of {quorum.state.high_watermark}"
     for why in broker.replication.hosting.lost():
@@ -146,14 +146,16 @@ def why_not_ready(broker: Broker) -> str | None:
     if life.fenced:
         return "the controller has fenced this broker"
     if life.quiet_ms > broker.config.broker_session_timeout_ms:
-        return f"no controller has answered this broker's heartbeats for {life.quiet_ms} ms"
+        return f"no controller has responded to this broker's heartbeats for {life.quiet_ms} ms"
     return None
 
 
 def what_lags(broker: Broker) -> str | None:
-    """Replicas that existed before this start and have not caught up with their leader; None if there are none. A
-    rolling restart must wait for them: stopping the next node earlier may leave too few in-sync replicas. Replicas that
-    a reassignment adds may take hours and do not count, nor do those of partitions without a leader.
+    """A text about replicas on this broker that are not in sync; None if all are.
+
+    A rolling restart must wait until they are in sync, because stopping the next node earlier could leave too few
+    in-sync replicas. Replicas that a reassignment adds may take hours and do not count. Neither do replicas of
+    partitions without a leader.
     """
     lagging = []
     for partition in broker.replication.hosting:

@@ -1,4 +1,5 @@
-"""The metrics of one node, computed at each scrape, with the names that Kafka's have behind the JMX exporter."""
+"""The metrics of one node, computed at each scrape. The names are those that the JMX exporter gives to Kafka's
+metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from kpybroker.server.server import Server
 
 AT_ONCE = 500
-"""How many partitions are examined at once; the loop serves other requests in between."""
+"""How many partitions are examined before the event loop serves other requests."""
 SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 LOGS = "kafka_server_replicamanager_"
@@ -28,43 +29,43 @@ RAFT = "kafka_server_raft_metrics_"
 NETWORK = "kafka_server_socket_server_metrics_"
 
 GAUGES = {
-    f"{LOGS}partitioncount": "Partitions that this broker has",
+    f"{LOGS}partitioncount": "Partitions with a replica on this broker",
     f"{LOGS}leadercount": "Partitions that this broker leads",
     f"{LOGS}underreplicatedpartitions": "Partitions led here with a replica that is not in sync",
-    f"{LOGS}underminisrpartitioncount": "Partitions led here that refuse acks=all, as too few replicas are in sync",
+    f"{LOGS}underminisrpartitioncount": "Partitions led here that refuse acks=all because of too few in-sync replicas",
     f"{LOGS}atminisrpartitioncount": "Partitions led here that would refuse acks=all with one replica fewer in sync",
     f"{LOGS}offlinereplicacount": "Replicas on this broker that are offline because of their disk or log",
-    "kafka_log_size_bytes": "The size of all logs of this broker together",
-    "kafka_log_free_bytes": "Free bytes on the file systems of log.dirs; the smallest figure if there are several",
-    f"{CONTROLLER}activecontrollercount": "1 on the node that is the active controller; all nodes together have one",
-    f"{CONTROLLER}offlinepartitionscount": "Partitions that nobody serves; on the active controller, else 0",
-    f"{CONTROLLER}globalpartitioncount": "Partitions of the cluster; on the active controller, else 0",
-    f"{CONTROLLER}globaltopiccount": "Topics of the cluster; on the active controller, else 0",
-    f"{CONTROLLER}activebrokercount": "Brokers that are not fenced; on the active controller, else 0",
-    f"{CONTROLLER}fencedbrokercount": "Brokers that are registered and fenced; on the active controller, else 0",
-    f"{CONTROLLER}preferredreplicaimbalancecount": "Partitions not led by their first replica; active controller only",
-    f"{RAFT}current_leader": "Node id of the metadata quorum's leader, -1 for none",
+    "kafka_log_size_bytes": "The total size of all logs of this broker",
+    "kafka_log_free_bytes": "Free bytes on the file system of log.dirs; the smallest number if there are several",
+    f"{CONTROLLER}activecontrollercount": "1 on the active controller, 0 on other nodes",
+    f"{CONTROLLER}offlinepartitionscount": "Partitions without a live leader; 0 except on the active controller",
+    f"{CONTROLLER}globalpartitioncount": "Partitions of the cluster; 0 except on the active controller",
+    f"{CONTROLLER}globaltopiccount": "Topics of the cluster; 0 except on the active controller",
+    f"{CONTROLLER}activebrokercount": "Brokers that are not fenced; 0 except on the active controller",
+    f"{CONTROLLER}fencedbrokercount": "Registered brokers that are fenced; 0 except on the active controller",
+    f"{CONTROLLER}preferredreplicaimbalancecount": "Partitions without their preferred leader; active controller only",
+    f"{RAFT}current_leader": "Node id of the metadata quorum's leader; -1 if there is none",
     f"{RAFT}current_epoch": "Epoch of the metadata quorum",
-    f"{RAFT}log_end_offset": "End of the metadata log of this node",
-    f"{RAFT}high_watermark": "The offset up to which the metadata has committed, as far as this node knows",
-    "kafka_server_broker_metadata_metrics_last_applied_record_offset": "The last metadata record applied here",
+    f"{RAFT}log_end_offset": "End offset of the metadata log of this node",
+    f"{RAFT}high_watermark": "The offset up to which the metadata is committed, as known to this node",
+    "kafka_server_broker_metadata_metrics_last_applied_record_offset": "Offset of the last applied metadata record",
     f"{NETWORK}connection_count": "Open connections of clients and other nodes",
-    "kpybroker_unusable_settings": "Settings and quotas in the metadata that cannot be applied; the log names them",
-    "kpybroker_hung_log_dirs": "Log directories whose disk has not answered for broker.session.timeout.ms",
-    "kpybroker_loop_worst_stall_seconds": "The longest time since the last scrape in which the loop served nobody",
+    "kpybroker_unusable_settings": "Settings and quotas in the metadata that cannot be applied; the log contains them",
+    "kpybroker_hung_log_dirs": "Log directories whose disk has not responded for broker.session.timeout.ms",
+    "kpybroker_loop_worst_stall_seconds": "The longest stall of the event loop since the last scrape",
 }
 COUNTERS = {
-    f"{LOGS}isrshrinks": "In-sync sets of partitions led here that became smaller",
-    f"{LOGS}isrexpands": "In-sync sets of partitions led here that became larger",
+    f"{LOGS}isrshrinks": "How often the ISR of a partition led here became smaller",
+    f"{LOGS}isrexpands": "How often the ISR of a partition led here became larger",
     f"{NETWORK}incoming_byte": "Bytes received",
     f"{NETWORK}outgoing_byte": "Bytes sent",
     f"{NETWORK}connection_creation": "Connections accepted",
-    "kpybroker_connections_refused": "Connections refused: max.connections, max.connections.per.ip",
-    "kpybroker_connections_dropped": "Connections closed at once: over a limit, or their replies are not read",
-    "kpybroker_connections_throttled": "Connections held and then closed: connection_creation_rate of their address",
-    "kpybroker_requests_throttled": "Requests after which a client had to wait: a quota was exceeded",
-    "kpybroker_authorizer_refusals": "Operations that the authorizer refused to clients and nodes; the log names some",
-    "kpybroker_frames_refused": "Frames that could not be read; their connections were closed",
+    "kpybroker_connections_refused": "Connections refused by a limit such as max.connections or max.connections.per.ip",
+    "kpybroker_connections_dropped": "Connections closed at once because of a limit or unread replies",
+    "kpybroker_connections_throttled": "Connections delayed and closed because of connection_creation_rate",
+    "kpybroker_requests_throttled": "Requests after which the client was throttled by a quota",
+    "kpybroker_authorizer_refusals": "Operations that the authorizer refused; the log contains some of them",
+    "kpybroker_frames_refused": "Invalid frames, after which the connection was closed",
     "kpybroker_logins_failed": "SASL logins that were refused",
 }
 REQUESTS = "kafka_network_requestmetrics_requests"
@@ -73,7 +74,7 @@ ALL_NAMES = (*GAUGES, *(f"{name}_total" for name in (*COUNTERS, REQUESTS)), TOTA
 
 
 class Gauges:
-    """`count` computes the metrics, `registry` exports them. Request times are measured from the start of the node."""
+    """`count` computes the metrics and `registry` exports them. Request times are measured from node startup on."""
 
     def __init__(self, broker: Broker, server: Server) -> None:
         self._broker = broker
@@ -93,7 +94,7 @@ class Gauges:
         server.watch(Timing(lambda api, seconds: times.labels(api).observe(seconds)))
 
     async def count(self, stall_s: float) -> None:
-        """Compute everything. Concurrent scrapes take turns."""
+        """Compute all metrics. Concurrent scrapes run one after the other."""
         async with self._counting:
             counted = dict.fromkeys((*GAUGES, *COUNTERS), 0.0)
             counted["kpybroker_loop_worst_stall_seconds"] = stall_s
@@ -153,7 +154,7 @@ class Gauges:
             yield GaugeMetricFamily(name, text, value=self._counted.get(name, 0))
         for name, text in COUNTERS.items():
             yield CounterMetricFamily(name, text, value=self._counted.get(name, 0))
-        requests = CounterMetricFamily(REQUESTS, "Requests that came", labels=["request"])
+        requests = CounterMetricFamily(REQUESTS, "Requests received", labels=["request"])
         for api, count in self._server.requests_by_api():
             requests.add_metric([api], count)
         yield requests
@@ -174,7 +175,7 @@ def _count_partition(partition: Partition, counted: dict[str, float]) -> None:
 
 
 async def _count_cluster(image: Image, counted: dict[str, float]) -> None:
-    """The active controller's metrics of the whole cluster."""
+    """Compute the metrics of the whole cluster, which only the active controller has."""
     live = image.live_brokers()
     counted[f"{CONTROLLER}activebrokercount"] = len(live)
     counted[f"{CONTROLLER}fencedbrokercount"] = len(image.brokers) - len(live)
@@ -183,7 +184,7 @@ async def _count_cluster(image: Image, counted: dict[str, float]) -> None:
     for topic in image.topics.values():
         for partition in topic.partitions:
             counted[f"{CONTROLLER}globalpartitioncount"] += 1
-            # the only replica stays its leader on paper while its broker is gone
+            # a leader that is not live counts: the metadata keeps the broker of the only in-sync replica as the leader
             counted[f"{CONTROLLER}offlinepartitionscount"] += partition.leader not in live
             counted[f"{CONTROLLER}preferredreplicaimbalancecount"] += partition.leader != partition.replicas[0]
         looked_at += len(topic.partitions)

@@ -1,6 +1,7 @@
 """A small HTTP server for probes and scrapes: GET and HEAD of a few paths, one request per connection.
 
-h11 parses the requests and limits their memory. Everything runs on the broker's loop, whose health a probe checks.
+h11 parses the requests and limits their memory. The server runs on the broker's event loop, so a response shows that
+the loop is running.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 64
-"""The most connections; a further connection replaces the one that has been idle longest."""
+"""The maximum number of connections. A further connection replaces the oldest idle one."""
 PER_HOST_MAX = 48
-"""The most connections from one address; a further connection replaces another one from the same address."""
+"""The maximum number of connections from one address. A further one replaces the oldest idle one from that address."""
 REQUEST_LIMIT_BYTES = 8192
-"""The most bytes of a request's line and headers."""
+"""The maximum size of a request line and its headers."""
 RECEIVED_BYTES_MAX = 256 << 10
-"""The most bytes that are received at once."""
+"""The maximum number of bytes in one read."""
 REQUEST_PATIENCE_S = 2.0
 """The time within which the whole request must arrive."""
 PATIENCE_S = 10.0
-"""The time limit for a whole exchange."""
+"""The time limit for a connection."""
 TEXT = "text/plain; charset=utf-8"
 METHODS = ("GET", "HEAD")
 
@@ -44,9 +45,9 @@ class Page(NamedTuple):
 
 
 Answer = Callable[[Mapping[str, str]], Awaitable[Page]]
-"""Answers a GET; its argument is the headers, with names in lower case."""
+"""Returns the page for a GET request. The argument contains the headers, with names in lower case."""
 TLS_HANDSHAKE = b"\x16\x03"
-"""The first bytes of a client that speaks TLS."""
+"""The first bytes that a client sends if it uses TLS."""
 
 
 class Guard(Protocol):
@@ -55,14 +56,14 @@ class Guard(Protocol):
     tls: TlsAcceptor | None
 
     def refuse(self, path: str, host: str, headers: Mapping[str, str]) -> Page | None:
-        """The response to a request from this address that may not read the page; None if it may."""
+        """The response that refuses a request from this address; None if the request may read the page."""
 
     def spoke_tls(self, host: str) -> None:
-        """A client of this address spoke TLS, but the pages are served without it."""
+        """Called if a client of this address used TLS although the pages are served without TLS."""
 
 
 class HttpServer:
-    """Serves `paths`, by path. Call `start`, then `close`."""
+    """Serves pages. `paths` maps each path to the function that returns its page. Call `start`, then `close`."""
 
     def __init__(self, network: Network, paths: Mapping[str, Answer]) -> None:
         self._network = network
@@ -70,18 +71,18 @@ class HttpServer:
         self.guard: Guard | None = None
         self.open: dict[HttpConnection, None] = {}
         self.buffer = bytearray(RECEIVED_BYTES_MAX)
-        """Receives for all connections, one after the other."""
+        """The receive buffer. All connections use it, one at a time."""
         self._listener: Listener | None = None
 
     async def start(self, host: str, port: int, guard: Guard | None = None) -> int:
-        """Listen; returns the port. Without a guard, everybody may read everything. Raises OSError."""
+        """Listen, and return the port. Without a guard, every client may read every page. Raises OSError."""
         self.guard = guard
         tls = None if guard is None else guard.tls
         self._listener = await self._network.listen(lambda: HttpConnection(self), host, port, tls)
         return self._listener.port
 
     def admit(self, connection: HttpConnection) -> bool:
-        """Whether the connection may stay; if there are too many, an idle connection is closed."""
+        """Whether a new connection may stay. If there are too many connections, an idle one is closed."""
         for most, of_one_host in ((PER_HOST_MAX, True), (CONNECTIONS_MAX, False)):
             others = [other for other in self.open if not of_one_host or other.host == connection.host]
             if len(others) < most:
@@ -95,7 +96,7 @@ class HttpServer:
         return True
 
     def close(self) -> None:
-        """Stop listening, and drop all connections."""
+        """Stop listening, and close all connections."""
         if self._listener is not None:
             self._listener.close()
         for connection in list(self.open):
@@ -103,7 +104,7 @@ class HttpServer:
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """One connection, from its first byte to its only response."""
+    """One connection, which serves a single request."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
@@ -116,11 +117,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_under_way(self) -> bool:
-        """A request is being processed."""
+        """Whether the request is being processed."""
         return self._task is not None and not self._is_answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass of Transport
         self.host = str((transport.get_extra_info("peername") or ("?",))[0])
         if not self._server.admit(self):
             self._transport.abort()
@@ -141,7 +142,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         data = bytes(self._server.buffer[:nbytes])
         if self._is_answered or self._task is not None:
-            return  # one request is all that a connection is for
+            return  # each connection serves a single request
         try:
             self._http.receive_data(data)
             event = self._http.next_event()
@@ -162,7 +163,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._timer = asyncio.get_running_loop().call_later(PATIENCE_S - REQUEST_PATIENCE_S, self.abort)
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -173,12 +174,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         answer = self._server.paths.get(path)
         if answer is None:
             known = " ".join(self._server.paths)
-            self._send(Page(404, f"there is nothing here; try {known}\n".encode()), with_body=method != "HEAD")
+            self._send(Page(404, f"no such page; try {known}\n".encode()), with_body=method != "HEAD")
         elif method not in METHODS:
             allowed = (("Allow", ", ".join(METHODS)),)
-            self._send(Page(405, b"this can only be read\n", headers=allowed), with_body=True)
+            self._send(Page(405, b"this page supports only GET and HEAD\n", headers=allowed), with_body=True)
         elif headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            self._send(Page(400, b"a request to read has no body\n"), with_body=method != "HEAD")
+            self._send(Page(400, b"a GET or HEAD request must not have a body\n"), with_body=method != "HEAD")
         elif (guard := self._server.guard) and (refusal := guard.refuse(path, self.host, headers)) is not None:
             self._send(refusal, with_body=method != "HEAD")
         else:
@@ -190,11 +191,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (bug := task.exception()) is not None:
-            log.error("bug in an HTTP answer", exc_info=bug)
+            log.error("bug in the handler of an HTTP request", exc_info=bug)
             self.abort()
 
     def _send(self, page: Page, with_body: bool) -> None:
-        """Send the whole response and close; further requests are not read."""
+        """Send the whole response and close the connection. Further requests are not read."""
         transport, self._is_answered = self._transport, True
         if transport is None:
             return

@@ -1,4 +1,4 @@
-"""From a frame to a handler and back: the Api table, the header, and the one guard around handlers."""
+"""Dispatches request frames to handlers, encodes their responses, and catches the errors that handlers raise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ _HEAD = Struct(">Ii").unpack_from
 REMEMBERED_HEADER_BYTES = 512
 _SIZE_AND_ID = Struct(">ii")
 SASL_HANDSHAKE = api_table.by_name["SaslHandshake"]
-NO_LOGINS = "it wants to log in, and there are no logins here; set security.protocol=PLAINTEXT (or SSL) in the client"
+NO_LOGINS = (
+    "it requested a SASL login, and this listener has none; set security.protocol=PLAINTEXT (or SSL) in the client"
+)
 
 
 Handle = Callable[[Broker, Call, Any], Any]
@@ -48,7 +50,7 @@ HandleLong = Callable[[Connection, int, Reply, Callable[[], Any]], Any]
 
 
 class Route:
-    """One row of the table, bound to its handler on first use. `count`: how many requests have used it."""
+    """An API and its handler, which is loaded with the first request. `count` is the number of requests."""
 
     __slots__ = ("_own", "api", "count", "handle")
 
@@ -57,7 +59,7 @@ class Route:
         handle, here = handler.handle, getattr(handler, "here", None)
         self.api = api
         self.count = 0
-        if here is not None:  # this broker answers some rows by itself, so it does that before it forwards the others
+        if here is not None:  # authorization must also cover the rows of the response that this broker creates itself
             self._own: Handle = authorized(api, forwarding(api, handle, here))
         else:
             mine = authorized(api, handle)
@@ -71,7 +73,8 @@ class Route:
 
 
 class Known(NamedTuple):
-    """The parsed header of an earlier request of this connection: only the correlation id differs."""
+    """The parsed header of an earlier request of the same connection. Equal headers differ only in the correlation
+    id."""
 
     route: Route
     call: Call
@@ -99,8 +102,7 @@ class Dispatcher:
             route.go_through(between)
 
     async def answer_here(self, name: str, request: Any) -> Any:
-        """Handle a request that a part of this node sends to the active controller: it has no connection, and is not
-        forwarded."""
+        """Handle a request that this node sends to itself as the active controller, without a connection."""
         api = api_table.by_name[name]
         call = Call(api.key, api.max, None, "127.0.0.1", 0, side=CONTROLLER)
         return await answer(self._broker, api, call, request, is_own=True)
@@ -146,7 +148,7 @@ class Dispatcher:
             connection.answer(_buffers(route.api, known.call.version, correlation_id, result))
 
     def _is_welcome(self, connection: Connection, api: api_table.Api, call: Call, request: Any) -> bool:
-        """Note whether a node or a client sent the request; returns whether the connection is still open."""
+        """Register whether a node or a client sent the request. Return whether the connection is still open."""
         if api is SASL_HANDSHAKE and call.listener not in self._broker.config.sasl_listeners:
             connection.tell_refusal(NO_LOGINS)
         if is_of_a_node(api, call.version, request) and may_act_as_a_node(self._broker, call):
@@ -158,7 +160,7 @@ class Dispatcher:
     def _run_long(
         self, connection: Connection, known: Known, frame: memoryview, correlation_id: int, *, is_new: bool
     ) -> None:
-        """Process a request with many elements over several turns of the loop."""
+        """Process a request with many elements over several turns of the event loop."""
         route, call = known.route, replace(known.call, is_long=True)
         api = route.api
         if api.elements <= ELEMENTS_AT_ONCE:
@@ -178,7 +180,7 @@ class Dispatcher:
         connection.await_reply(reply)
 
     def _recognise(self, connection: Connection, frame: memoryview) -> Known | None:
-        """Parse a whole header and cache it: a connection sends the same ones again and again."""
+        """Parse a whole header and cache it, because a connection sends the same few headers repeatedly."""
         header, body_at = parse_request_header(frame)
         api = api_table.by_key.get(header.api_key)
         at = connection.listener
@@ -213,7 +215,7 @@ class Dispatcher:
         return known
 
     def _drive(self, connection: Connection, known: Known, request: Any, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine's first step in place; it becomes a task only if it really waits."""
+        """Run a coroutine up to its first wait. It becomes a task only if it does wait."""
         try:
             waits_for = work.send(None)
         except StopIteration as finished:
@@ -222,7 +224,8 @@ class Dispatcher:
             rest = encoded(self._broker.long_work, known.call.version, finished.value)
         else:
             rest = self._encoded(known.call.version, _rest(work, waits_for))
-        reply = TaskReply(holds_frame=known.route.api is PRODUCE)  # its records are views of the receive buffer
+        # the records of a Produce are views of the receive buffer
+        reply = TaskReply(holds_frame=known.route.api is PRODUCE)
         task = self._begin(connection, known.route, request, rest, reply)
         if reply.holds_frame and request.acks:
             reply.cancel_if_abandoned(
@@ -231,7 +234,7 @@ class Dispatcher:
         return reply
 
     async def _encoded(self, version: int, work: Coroutine[Any, Any, Any]) -> Any:
-        """The response of a coroutine; if it is large, it is encoded over several turns of the loop."""
+        """The response of a coroutine. A large response is encoded over several turns of the event loop."""
         return await encoded(self._broker.long_work, version, await work)
 
     def _begin(
@@ -269,7 +272,7 @@ class Dispatcher:
         return task
 
     async def stop(self) -> None:
-        """Cancel the tasks that still run; their connections are closing."""
+        """Cancel the tasks that are still running, because their connections are being closed."""
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -313,7 +316,7 @@ def _buffers(api: api_table.Api, version: int, correlation_id: int, response: An
 
 
 async def _rest(work: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
-    """The rest of the work as a coroutine, which a task needs from Python 3.12 on."""
+    """The rest of the work as a native coroutine, which tasks require from Python 3.12 on."""
     return await _resumed(work, waits_for)
 
 

@@ -1,4 +1,4 @@
-"""Any broker accepts any admin request: requests for the active controller are forwarded in an Envelope (KIP-590)."""
+"""Forwards admin requests of clients to the active controller in an Envelope (KIP-590)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 Handle = Callable[["Broker", Call, Any], Any]
 
 Here = Callable[["Broker", Any], dict[int, Any]]
-"""For requests with `resources`: the rows that this broker answers by itself, by the index of the resource."""
+"""For requests with `resources`: returns the rows of the response that this broker creates itself, by resource
+index."""
 Before = Callable[["Broker", Call, Any], Any]
-"""The response that refuses a request instead of forwarding it; None to forward it."""
+"""Returns a response that refuses the request; None to forward the request."""
 
 
 def forwarding(api: Api, handle: Handle, here: Here | None = None, before: Before | None = None) -> Handle:
-    """A handler that executes the request if this node is the active controller, and forwards it otherwise.
+    """A handler that executes a request if this node is the active controller, and forwards it otherwise.
 
-    A request to the controller's own listener gets NOT_CONTROLLER instead: such clients find the controller by
-    themselves.
+    Requests on a controller listener are never forwarded. If this node is not the active controller, their response is
+    NOT_CONTROLLER, because such clients find the active controller by themselves.
     """
 
     def here_or_there(broker: Broker, call: Call, request: Any) -> Any:
@@ -64,7 +65,7 @@ async def _unless_moved(broker: Broker, api: Api, call: Call, request: Any, told
 
 
 async def _forward(broker: Broker, api: Api, call: Call, request: Any) -> Encoded:
-    """The active controller's response, unchanged. Raises REQUEST_TIMED_OUT, or the error of the envelope."""
+    """The active controller's response, unchanged. Raises REQUEST_TIMED_OUT, or the error in the Envelope response."""
     body = await broker.long_work.through(build_in_turns(request, call.version))
     frame = request_head(0, api, call.version, call.client_id) + body
     sent = envelope.Request(
@@ -81,7 +82,7 @@ async def _forward(broker: Broker, api: Api, call: Call, request: Any) -> Encode
 
 
 async def _forward_rest(broker: Broker, api: Api, call: Call, request: Any, settled: dict[int, Any]) -> Any:
-    """The rows of this broker, and the controller's rows for all other resources."""
+    """The response with the rows of this broker, and the controller's rows for all other resources."""
     count = len(request.resources)
     rest = [resource for at, resource in enumerate(request.resources) if at not in settled]
     told: Iterator[Any] = iter(())
@@ -94,5 +95,5 @@ async def _forward_rest(broker: Broker, api: Api, call: Call, request: Any, sett
 def _packed(host: str) -> bytes:
     try:
         return ip_address(host).packed
-    except ValueError:  # a transport that does not know its peer
+    except ValueError:  # the transport does not know the address of its peer
         return bytes(4)

@@ -1,4 +1,4 @@
-"""Interceptors around dispatch and encoding: an ordered list, the first one outermost. Inactive ones cost nothing."""
+"""Interceptors that wrap dispatch and encoding, in order, with the first one outermost. Inactive ones have no cost."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ class Interceptor(Protocol):
         """Whether this interceptor wraps requests at present."""
 
     def around(self, dispatch: Dispatch, encode: Encode) -> tuple[Dispatch, Encode]:
-        """The wrapped functions."""
+        """The two functions, wrapped by this interceptor."""
 
 
 class Interceptors:
-    """Puts the active interceptors between connections and dispatcher. `serve` gets the wrapped functions."""
+    """Puts the active interceptors between the connections and the dispatcher, by passing wrapped functions to
+    `serve`."""
 
     def __init__(self, dispatch: Dispatch, encode: Encode, serve: Callable[[Dispatch, Encode], None]) -> None:
         self._inner = dispatch, encode
@@ -39,7 +40,7 @@ class Interceptors:
         self.follow()
 
     def follow(self) -> None:
-        """An interceptor has become active or inactive."""
+        """Wrap the functions again. Called when an interceptor has become active or inactive."""
         dispatch, encode = self._inner
         for interceptor in reversed(self._interceptors):
             if interceptor.is_active:

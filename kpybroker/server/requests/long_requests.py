@@ -1,9 +1,8 @@
-"""Requests and responses with many elements: parsed, processed and encoded over several turns of the loop, so that
-other requests need not wait.
+"""Parses, processes and encodes long requests over several turns of the event loop, so that other requests do not wait.
 
 A request of more than `parsing.ELEMENTS_AT_ONCE` elements is processed in its own task. Until it is parsed, it stays in
-the receive buffer, whose memory is counted, and its connection waits. If the connection is lost, the task ends at its
-next turn.
+the receive buffer, which counts as used memory, and its connection waits. If the connection is lost, the task ends at
+its next turn.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from kpybroker.wire.response_templates import FORMS
 from kpybroker.wire.rpc import fetch
 
 Handle = Callable[[Any], Any]
-"""From a request to its response, a coroutine, or a Reply. Raises KafkaError and Damage."""
+"""Handles a request. Returns its response, a coroutine or a Reply. Raises KafkaError and Damage."""
 
 
 class LongReply(Reply):
-    """The reply to a long request: completed by a task, or by another reply that the task ends with."""
+    """The reply to a long request. It is completed by a task, or by another reply that the task returns."""
 
     __slots__ = ("task", "waits_for")
 
@@ -39,7 +38,7 @@ class LongReply(Reply):
         self.waits_for: Reply | None = None
 
     def cancel_if_abandoned(self, task: asyncio.Task[Any]) -> None:
-        """The work need not be finished once the connection is closed."""
+        """Cancel the task if the connection is closed."""
         self.task = task
 
     def give_way(self) -> None:
@@ -55,13 +54,13 @@ class LongReply(Reply):
 async def run_long(
     work: LongWork, api: Api, version: int, frame: memoryview, body_at: int, handle: Handle, reply: LongReply
 ) -> Any:
-    """The response to a request of many elements, encoded if that takes long. Raises MalformedFrame.
+    """The response to a request of many elements. It is already encoded if encoding takes long. Raises MalformedFrame.
 
-    The request holds its place until it is answered, or until it waits for a Reply.
+    The request occupies its place in `work` until its response is complete, or until it waits for a Reply.
     """
     small_bytes = (
         len(frame) if len(frame) <= SMALL_FRAME_BYTES else 0
-    )  # larger responses have their share of the memory anyway
+    )  # larger frames count only towards the receive memory
     async with work.place(min(api.elements, len(frame)), small_bytes):
         request = await work.through(parse_in_turns(api.request, version, frame, body_at, api.elements))
         if not api.carries_bytes:
@@ -78,18 +77,18 @@ async def run_long(
             return await encoded(work, version, result)
     del request
     if api is PRODUCE:
-        reply.release_frame()  # its records are written
+        reply.release_frame()  # the records have been written
     reply.waits_for = result
     return await encoded(work, version, await response_of(result))
 
 
 ROWS_AT_ONCE = 500
-"""A response with a longer list than this is encoded over several turns of the loop."""
+"""A response with a longer list than this is encoded over several turns of the event loop."""
 
 
 @cache
 def _lists_of(kind: Hashable) -> tuple[str, ...]:
-    """The names of the arrays of a message class."""
+    """The names of the array fields of a message class."""
     return tuple(
         name
         for name, hint, _ in getattr(kind, "_declared", ())
@@ -98,12 +97,12 @@ def _lists_of(kind: Hashable) -> tuple[str, ...]:
 
 
 def has_many_rows(response: Any) -> bool:
-    """Whether encoding a response would delay others."""
+    """Whether encoding a response at once would delay other requests."""
     return any(len(getattr(response, name) or ()) > ROWS_AT_ONCE for name in _lists_of(cast(Hashable, type(response))))
 
 
 async def encoded(work: LongWork, version: int, response: Any) -> Any:
-    """A response that can be sent at once; one that is already encoded, or a template, is returned as it is."""
+    """Encode a response over several turns. Encoded responses and templates are returned unchanged."""
     if response is None or isinstance(response, Encoded | Reply | fetch.Response) or type(response) in FORMS:
-        return response  # a Fetch response with many rows has a template
+        return response  # Fetch responses with many rows are templates, which are encoded over several turns
     return Encoded(await work.through(build_in_turns(response, version)))

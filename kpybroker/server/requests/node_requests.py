@@ -1,4 +1,4 @@
-"""Recognises requests of the cluster's nodes by their content, since there is no authentication."""
+"""Recognises requests of the cluster's nodes by their content, because nodes may connect without authentication."""
 
 from __future__ import annotations
 

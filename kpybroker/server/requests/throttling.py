@@ -1,9 +1,9 @@
-"""Enforces client quotas: a response to a client above its quota tells the client how long to wait (KIP-219).
+"""Enforces client quotas: a response to a client above its quota contains the throttle time (KIP-219).
 
-While no quota is set, none of this runs; `follow` activates and deactivates it. A client's request is charged when it
-has been handled. A Fetch is charged when its response is encoded, since its size is known only then; if it exceeds the
-quota, an empty response is sent instead, and nothing is charged. Responses are sent at once; the connection then
-pauses. Requests between brokers are not charged.
+This interceptor is active only while a quota is set; `follow` activates and deactivates it. A client's request is
+charged when it has been handled. A Fetch is charged when its response is encoded, because its size is unknown before
+that. If a Fetch exceeds the quota, an empty response is sent instead and nothing is charged. Responses are sent without
+delay, and then the connection is muted for the throttle time. Requests between brokers are not charged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kpybroker.wire.response_templates import FORMS
 from kpybroker.world.stopwatch import perf_counter
 
 PERCENT = 100.0
-"""The whole time of one thread."""
+"""The request percentage that stands for the whole time of one thread."""
 _TIME = Struct(">i")
 _BODY_AT = 8
 """The offset of the message in a response frame, without the tagged fields of flexible headers."""
@@ -64,16 +64,17 @@ class Charge:
         self.wait_ms = 0
         self.pause: Pause | None = None
         self.session_epoch = 0
-        """The session epoch of a Fetch, as the request object may be reused before it is answered."""
+        """The session epoch of a Fetch. It is stored here because the request object may be reused before the response
+        is sent."""
         self.unanswered = False
-        """Whether it is a Produce with acks=0."""
+        """Whether the request is a Produce with acks=0, which has no response."""
 
 
 class Throttling:
-    """The interceptor that charges requests to their clients; active while there is a quota for requests.
+    """The interceptor that charges requests to their clients. It is active while there is a quota for requests.
 
-    `stand_between` wraps the handlers with `_charging`, or unwraps them; `on_change` is called when this becomes active
-    or inactive; `stopwatch` returns seconds.
+    `stand_between` wraps the handlers with `_charging`, or unwraps them. `on_change` is called when the interceptor
+    becomes active or inactive. `stopwatch` returns seconds.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Throttling:
         return self._dispatch, self._encode
 
     def follow(self) -> None:
-        """Become active or inactive, according to the quotas."""
+        """Become active if there is a quota for requests, otherwise inactive."""
         wanted = bool(self._quotas.of_requests)
         if wanted == self.is_active:
             return
@@ -121,7 +122,7 @@ class Throttling:
 
     def _dispatch(self, connection: Connection, frame: memoryview) -> None:
         dispatch, _ = self._inner
-        if not self.is_active:  # the last quota was removed while the connection was in the middle of several frames
+        if not self.is_active:  # the last quota was removed while the connection was processing several frames
             dispatch(connection, frame)
             return
         outer = self._dispatched, self._charge  # a handler may let another connection continue: dispatches nest
@@ -142,7 +143,7 @@ class Throttling:
             self._pause(charge)
 
     def _handle_long(self, connection: Connection, size_bytes: int, reply: Reply, handle: Callable[[], Any]) -> Any:
-        """Like `_dispatch`, for a request that is parsed over several turns: the charge is attached to its reply."""
+        """Like `_dispatch`, for a request that is parsed over several turns. The charge is attached to `reply`."""
         outer = self._dispatched, self._charge
         self._dispatched, self._charge = (connection, size_bytes), None
         try:
@@ -156,7 +157,7 @@ class Throttling:
         return result
 
     def _charging(self, api: Api, handle: Callable[..., Any]) -> Callable[..., Any]:
-        """The handler, wrapped to charge its work to the client."""
+        """The handler, wrapped so that its work is charged to the client."""
         if api.audience is Audience.BROKER:
             return handle
 
@@ -194,19 +195,19 @@ class Throttling:
             if isinstance(result, Reply):
                 if charge.api.strict_from is None:
                     self._decide(charge)
-                    return result  # its encoding tells the client how long to wait
+                    return result  # the throttle time is put into the response when it is encoded
                 result = await response_of(result)
         except KafkaError as refusal:
             result = refused(charge.api, request, refusal)
         self._decide(charge)
-        if charge.api.strict_from is not None:  # the active controller has decided the throttle time
+        if charge.api.strict_from is not None:  # the active controller has already set a throttle time
             result = _spelled_out(charge, result)
             charge.wait_ms = max(charge.wait_ms, result.throttle_time_ms)
         return self._told(charge, result)
 
     def _limited(self, call: Call, request: Any) -> Any:
-        """A Fetch whose size is limited to what its client may get without throttling; otherwise it would never be
-        answered."""
+        """A Fetch whose size is limited to the bytes that its client may receive at once without being throttled.
+        Otherwise its response could exceed the quota every time."""
         most = self._quotas.most_at_once(CONSUMER_BYTE_RATE, call.client_id, call.principal.name)
         if most is None or request.max_bytes <= most:
             return request
@@ -216,7 +217,7 @@ class Throttling:
         return limited
 
     def _decide(self, charge: Charge) -> None:
-        """Compute the throttle time, without the bytes of a Fetch response."""
+        """Compute the throttle time, except for the bytes of a Fetch response."""
         quotas, client_id, user = self._quotas, charge.call.client_id, charge.call.principal.name
         if quotas.has(REQUEST_PERCENTAGE) and not charge.unanswered:
             charge.wait_ms = quotas.charge(REQUEST_PERCENTAGE, client_id, charge.spent_s * PERCENT, user)
@@ -224,7 +225,7 @@ class Throttling:
             bytes_wait_ms = quotas.charge(PRODUCER_BYTE_RATE, client_id, charge.request_bytes, user)
             charge.wait_ms = max(charge.wait_ms, bytes_wait_ms)
 
-    # ---- its answer
+    # ---- the response
 
     def _encode(self, reply: Reply) -> Sequence[Any]:
         _, encode = self._inner
@@ -250,7 +251,7 @@ class Throttling:
             self._quotas.take_back(CONSUMER_BYTE_RATE, client_id, response_bytes, user)
 
     def _told(self, charge: Charge, response: Any) -> Any:
-        """The response with its throttle time."""
+        """The response, with the throttle time in it."""
         if not charge.wait_ms or response is None:
             return response
         if isinstance(response, Encoded) and _begins_with_the_time(charge):
@@ -268,13 +269,13 @@ class Throttling:
 
 
 def _begins_with_the_time(charge: Charge) -> bool:
-    """Whether the throttle time comes first in this response, as it does in nearly all."""
+    """Whether the throttle time is the first field of this response, as in nearly all responses."""
     members = layout(charge.api.response, charge.call.version).members
     return bool(members) and members[0][0] == "throttle_time_ms"
 
 
 def _spelled_out(charge: Charge, response: Any) -> Any:
-    """The response as an object that can be changed, even if it is already encoded, or a template."""
+    """The response as an object that can be changed. Encoded responses and templates are parsed."""
     api, version = charge.api, charge.call.version
     if isinstance(response, Encoded):
         return parse(api.response, version, memoryview(response))
@@ -285,7 +286,7 @@ def _spelled_out(charge: Charge, response: Any) -> Any:
 
 
 class _Measured:
-    """A coroutine whose steps are timed: awaiting it gives the coroutine's result."""
+    """An awaitable that runs a coroutine, measures the time of its steps, and returns its result."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], charge: Charge, stopwatch: Callable[[], float]) -> None:
         self._work = work

@@ -1,6 +1,6 @@
-"""Measures how long requests take, by API: from the frame to the encoding of the response, including waits.
+"""Measures how long requests of each API take, from the frame to the encoding of the response, including waits.
 
-Runs only if metrics are served, and measures only one request in `EVERY`: the others cost a decrement.
+This runs only if metrics are served. Only one request in `EVERY` is measured; the cost of the others is one decrement.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kpybroker.wire import api as api_table
 from kpybroker.world.stopwatch import perf_counter
 
 EVERY = 17
-"""A prime, so that alternating requests are all measured."""
+"""A prime number, so that each kind of request is measured even if a client alternates between several kinds."""
 OPEN_MAX = 256
-"""The most replies that are tracked; beyond this number, all are dropped, since their clients may be gone."""
+"""The maximum number of tracked replies. At the limit all are dropped, because their clients may have disconnected."""
 _KEY = Struct(">h").unpack_from
 
 Observe = Callable[[str, float], None]
@@ -26,7 +26,7 @@ Observe = Callable[[str, float], None]
 
 
 class Timing:
-    """The interceptor that measures; it is installed only if metrics are served."""
+    """The interceptor that measures requests. It is installed only if metrics are served."""
 
     is_active = True
 

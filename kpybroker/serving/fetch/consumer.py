@@ -1,7 +1,7 @@
-"""The Fetch of a consumer: committed records only.
+"""The Fetch of a consumer, which reads only committed records.
 
-Whole batches are returned, from the one that contains the offset on; up to the high watermark, or for read_committed up
-to the last stable offset.
+A response contains whole batches, beginning with the batch that contains the fetch offset, up to the high watermark, or
+for read_committed up to the last stable offset.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 FOLLOWERS_SERVE = 11
-"""The first version whose clients know that any replica may answer (KIP-392)."""
+"""The first version in which followers serve consumers, too (KIP-392)."""
 _EMPTY = b""
 
 
 class ConsumerView(View):
-    """The view of a consumer."""
+    """The view for a Fetch of a consumer."""
 
     __slots__ = ()
 
     def require_read(self, want: Want) -> None:
-        """Raises TOPIC_AUTHORIZATION_FAILED. An id that no topic has is left to `find`."""
+        """Raise TOPIC_AUTHORIZATION_FAILED unless the caller may read the topic. `find` raises the error for an unknown
+        topic id."""
         if self.broker.metadata.authorizer is None:
             return
         topic = want.topic if want.topic is not None else self.broker.metadata.topic_name(want.topic_id)

@@ -1,9 +1,9 @@
-"""The Fetch of very many partitions: read, answered and encoded over several turns of the loop, so that other requests
-do not wait for it.
+"""The Fetch of very many partitions, which is processed over several turns of the event loop so that other requests do
+not wait for it.
 
-After an append, the fetch looks again after a pause that grows with the number of partitions: however busy they are,
-its looks take at most a fifth of the time. `max_wait_ms` applies as for any other fetch, unless too many rows wait
-already (`long_work.PARKED_MAX`): then the fetch is answered at once.
+After an append, the Fetch reads its partitions again after a pause. The pause grows with the number of partitions, so
+that the reads take at most a fifth of the time even if there are many appends. `max_wait_ms` applies as for any other
+Fetch. However, if too many rows are waiting already (`long_work.PARKED_MAX`), the response is sent at once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 AGAIN_S_A_PARTITION = 20e-6
-"""The pause before another look, for each partition: about four times the time of a look at one partition."""
+"""The pause before the partitions are read again, per partition. It is about four times the time of reading one."""
 
 
 class ManyFetchReply(FetchReply):
-    """Looks at its partitions in a task. It ignores the rack: the leader answers."""
+    """Reads its partitions in a task. It ignores the consumer's rack, so that the leader serves the consumer."""
 
     __slots__ = ("_must_answer", "_parked")
 
@@ -40,17 +40,18 @@ class ManyFetchReply(FetchReply):
         super().__init__(view)
         self._must_answer = False
         self._parked = 0
-        """Rows that are counted as parked in `LongWork`."""
+        """The number of rows of this reply that `LongWork` counts as waiting."""
 
     def begin(self) -> ManyFetchReply:
-        """Start to look, and to wait."""
+        """Start to read the partitions, and to wait."""
         self._look(final=self.view.request.max_wait_ms <= 0 or self.view.is_empty)
         self._start_timer()
         self.view.watch(self)
         return self
 
     async def first_look(self) -> None:
-        """Wait for the first look, after which the fetch is answered or parked. Raises what the look raises."""
+        """Wait until the partitions have been read once, after which the reply is complete or waits for records. Raises
+        the exceptions of that read."""
         if self._task is not None:
             await self._task
 
@@ -94,7 +95,7 @@ class ManyFetchReply(FetchReply):
         return True
 
     async def _look_at_all(self) -> tuple[list[tuple[Want, PartitionData]], bool]:
-        """All rows, and whether they contain enough for an answer."""
+        """The rows of all partitions, and whether they contain enough for a response."""
         view = self.view
         limit_bytes = min(view.request.max_bytes, view.broker.config.fetch_max_bytes)
         total_bytes, has_news = 0, False
@@ -131,7 +132,7 @@ class ManyFetchReply(FetchReply):
 
 
 async def fetch_in_turns(broker: Broker, call: Call, request: Request, by_id: bool) -> Reply:
-    """A Fetch that names very many partitions. Raises the same KafkaErrors as `session.resume`."""
+    """Process a Fetch of very many partitions. Raises the same KafkaErrors as `session.resume`."""
     wants: OrderedDict[SessionKey, Want] = OrderedDict()
     turns = Turns(broker.long_work)
     async for topic in turns.through(request.topics):
@@ -142,7 +143,7 @@ async def fetch_in_turns(broker: Broker, call: Call, request: Request, by_id: bo
                 await turns.turn()
     session, named = resume_with(broker, request, by_id, wants, is_replica=False)
     wanted = named if session is None else list(session.wants.values())
-    request.topics = []  # not needed any more, and a parked Fetch would keep them in memory
+    request.topics = []  # no longer needed, and a waiting Fetch would keep them in memory
     reply = ManyFetchReply(ConsumerView(broker, call, request, session, wanted)).begin()
     try:
         await reply.first_look()

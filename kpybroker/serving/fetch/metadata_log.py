@@ -1,6 +1,6 @@
 """The Fetch of `__cluster_metadata` by replicas of the quorum (KIP-595).
 
-A fetch waits for records, or for a high watermark above the one that the replica knows (KIP-1166).
+A Fetch waits for records, or for a high watermark above the one in the request (KIP-1166).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WAIT_MAX_MS = 10_000
 
 
 class MetadataFetchReply(Reply):
-    """Waits for news, for `max_wait_ms` to pass, or for a cold read."""
+    """Waits for records or a new high watermark, for `max_wait_ms` to pass, or for a read from the disk."""
 
     __slots__ = ("_fetches", "_request", "_task", "_timer")
 
@@ -33,12 +33,13 @@ class MetadataFetchReply(Reply):
         self._task: asyncio.Task[None] | None = None
 
     def park(self, wait_ms: int) -> None:
-        """Wait for news, for at most this long."""
+        """Wait for records or a new high watermark, for at most this time."""
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_out)
         self._fetches.park(self.look_again)
 
     def look_again(self) -> None:
-        """There may be news, or this node no longer leads."""
+        """Check again, because there may be records or a new high watermark, or this node may no longer be the
+        leader."""
         if self.done or self._task is not None:
             return
         row, has_records = self._fetches.row_for(self._request)
@@ -46,7 +47,8 @@ class MetadataFetchReply(Reply):
             self._answer(row, has_records)
 
     def give_way(self) -> None:
-        """The node stops: no other request waits behind a Fetch of a replica."""
+        """Complete the reply at once. Called only when the node stops, because replicas do not send a request behind a
+        Fetch."""
         self._time_out()
 
     def _time_out(self) -> None:
@@ -60,7 +62,7 @@ class MetadataFetchReply(Reply):
         self._finish(row)
 
     async def _bring(self, row: PartitionData) -> None:
-        """Read the bytes that are not in the page cache, off the loop."""
+        """Read bytes that are not in the page cache on another thread, and complete the reply."""
         await self._fetches.read_cold(self._request, row)
         self._finish(row)
 
@@ -81,12 +83,13 @@ class MetadataFetchReply(Reply):
 
 
 def fetch_metadata(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
-    """Answer at once if there is news, or nothing to wait for; else park. Raises INCONSISTENT_CLUSTER_ID."""
+    """Return a response if there are records, a new high watermark or nothing to wait for, otherwise a reply that
+    waits. Raises INCONSISTENT_CLUSTER_ID."""
     fetches = broker.quorum.fetches
     row, has_records = fetches.row_for(request)
     if has_records:
         fetches.count(request, replica_id)
-        row, has_records = fetches.row_for(request)  # this may have raised the high watermark
+        row, has_records = fetches.row_for(request)  # `count` may have raised the high watermark
     wait_ms = min(request.max_wait_ms, WAIT_MAX_MS)
     if not has_records or (fetches.has_news(request) and fetches.read(request, row)):
         return respond(fetches, request, row)
@@ -98,14 +101,14 @@ def fetch_metadata(broker: Broker, call: Call, request: Request, replica_id: int
 
 
 def respond(fetches: FetchRpcs, request: Request, row: PartitionData) -> Response:
-    """The response with one row; it has the leader's address if this node is not the leader."""
+    """The response with one row. It contains the leader's address if this node is not the leader."""
     topic = request.topics[0]
     told = FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[row])
     return Response(responses=[told], node_endpoints=fetches.node_endpoints())
 
 
 def is_of_the_quorum(request: Request) -> bool:
-    """Whether this is a Fetch of the metadata log alone, by id (v13) or by name."""
+    """Whether a Fetch reads only the metadata log. In v13 and later, it contains the topic's id instead of its name."""
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
         return False
     topic = request.topics[0]

@@ -1,6 +1,7 @@
-"""The Fetch of a consumer that names its rack: the leader sends it to a replica there (KIP-392).
+"""The Fetch of a consumer with a rack: the leader names a follower in that rack as the preferred read replica
+(KIP-392).
 
-A row that names a preferred replica has no records, and is answered at once. v11 carries the rack.
+Rows with a preferred read replica have no records, and the response is sent at once. v11 and later contain the rack.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class NearbyView(ConsumerView):
-    """The view of a consumer, unless another replica is nearer to it than this one."""
+    """The view for a Fetch of a consumer with a rack. It names preferred read replicas."""
 
     __slots__ = ()
 
@@ -46,7 +47,7 @@ class NearbyView(ConsumerView):
         return row, None, True
 
     def _nearest(self, want: Want) -> int | None:
-        """The replica to read from; None for this one. Errors are left to the row."""
+        """The preferred read replica; None for this one, or if there is an error, which `look` will find as well."""
         try:
             self.require_read(want)
             partition = want.partition or want.locate(self.find(want))
@@ -57,10 +58,11 @@ class NearbyView(ConsumerView):
 
 
 def nearest(broker: Broker, partition: Partition, offset: int, rack: str, listener: str) -> int | None:
-    """An in-sync follower in the rack that has the offset: the one with the longest log; if there are several, the one
-    that caught up last.
+    """The preferred read replica: an in-sync follower in the rack whose log contains the offset.
 
-    None if this broker does not lead, if it is in the rack itself, or if there is no such follower.
+    If there are several, it is the one with the longest log or, if several logs end at the same offset, the one that
+    caught up last. The result is None if there is no such follower, or if this broker is not the leader or is in the
+    rack itself.
     """
     followers = partition.followers
     if not partition.leads or followers is None or partition.offline is not None:
@@ -79,6 +81,6 @@ def nearest(broker: Broker, partition: Partition, offset: int, rack: str, listen
 
 
 def fetch_nearby(broker: Broker, call: Call, request: Request, by_id: bool) -> Response | Reply:
-    """Answer at once, or park. Raises the same KafkaErrors as `session.resume`."""
+    """Return the response, or a reply that waits for records. Raises the same KafkaErrors as `session.resume`."""
     session, wants = resolve(broker, request, by_id)
     return begin(NearbyView(broker, call, request, session, wants))

@@ -1,10 +1,10 @@
 """The Fetch of a follower.
 
-A follower reads up to the end of the log. Its fetch offset says that it has everything below, which moves the high
-watermark and brings the follower into the in-sync set. In a session, a Fetch reads only the partitions that it names or
-that have news; every COUNT_ALL_MS all of them are counted, so that an idle follower counts as caught up. v12 carries
-the epoch of the follower's last record: if the histories differ, the response says where they diverge (KIP-595). v15
-carries its broker epoch (KIP-903).
+A follower reads up to the end of the log. Its fetch offset means that it has all earlier records. With that, the leader
+advances the high watermark and adds the follower to the ISR. In a session, a Fetch reads only the partitions that it
+names and those with new data. Every COUNT_ALL_MS the fetch offsets of all partitions are counted, so that an idle
+follower counts as caught up. v12 and later contain the epoch of the follower's last record: if the logs differ, the
+response contains the diverging epoch (KIP-595). v15 and later contain the follower's broker epoch (KIP-903).
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 NO_EPOCH = -1
 NAMED_LIMIT = 2 * NAMED_MAX
-"""The most partitions that one Fetch may name: it looks at them in one go."""
+"""The maximum number of partitions in one Fetch, which are all read in one turn of the event loop."""
 COUNT_ALL_MS = 250
-"""How often all partitions of a session are counted: much more often than any replica.lag.time.max.ms."""
+"""How often the fetch offsets of all partitions of a session are counted: much more often than any
+replica.lag.time.max.ms."""
 
 
 class ReplicaView(View):
-    """What a follower sees of the partitions that have news for it."""
+    """The view for a Fetch of a follower. It reads the partitions that have new data for the follower."""
 
     __slots__ = (
         "_broker_epoch",
@@ -66,18 +67,18 @@ class ReplicaView(View):
         self._is_stale = UNKNOWN < self._broker_epoch < broker.replication.hosting.rules.epoch_of(replica_id)
         """Whether an earlier incarnation of the follower sent this Fetch (KIP-903)."""
         self._even: list[ReplicaWant] = []
-        """Partitions of which the follower had everything at the last look."""
+        """The partitions in which the last read found no new records."""
         self._served: list[ReplicaWant] = []
-        """Partitions of which the last look found records."""
+        """The partitions in which the last read found records."""
         self._is_rack_aware = broker.replication.hosting.rules.is_rack_aware
         self._throttle = broker.replication.hosting.leading_throttle
         self._is_slowed = False
-        """Whether the last look left out records because of the throttle."""
+        """Whether the last read omitted records because of the replication throttle."""
         self._slowed_bytes = 0
-        """Bytes of the last look that count for the throttle."""
+        """Bytes of the last read that count for the replication throttle."""
 
     def count(self, named: list[Want]) -> None:
-        """Note how far the follower has come in each partition where its history is the leader's."""
+        """Store the fetch offset of the follower in each partition where the follower's log is a prefix of this one."""
         news, session, now_ms = self._news, self.session, self.broker.replication.hosting.rules.now_ms()
         if session is not None and news.is_due(self._broker_epoch, now_ms, COUNT_ALL_MS):
             named = list(session.wants.values())
@@ -89,10 +90,11 @@ class ReplicaView(View):
                 if parted(partition, want) is None:
                     partition.fetched_by(follower, want.fetch_offset, want.log_start, self._broker_epoch)
             except (KafkaError, Damage):
-                continue  # the row will have the error
+                continue  # `look` will return a row with the error
 
     def _led(self, want: ReplicaWant) -> tuple[Partition, Follower]:
-        """Raises KafkaError: UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER for a node that is not a replica."""
+        """The partition that this broker leads, and its follower that sent the Fetch. Raises KafkaError, for example
+        UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER if the sender is not a replica."""
         if self._is_stale:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition = want.partition
@@ -203,8 +205,11 @@ class ReplicaView(View):
 
 
 def parted(partition: Partition, want: ReplicaWant) -> EpochEndOffset | None:
-    """The last epoch on which both logs may agree, and its end in this log; None if the follower's log is a prefix of
-    this one. Raises OFFSET_OUT_OF_RANGE if the epoch is not known."""
+    """The diverging epoch: the last epoch that both logs may have in common, with its end offset in this log.
+
+    The result is None if the follower's log is a prefix of this log. Raises OFFSET_OUT_OF_RANGE if the epoch is
+    unknown.
+    """
     if want.last_fetched_epoch == NO_EPOCH:
         return None
     epoch, end = partition.log.end_of_epoch(want.last_fetched_epoch)
@@ -216,13 +221,16 @@ def parted(partition: Partition, want: ReplicaWant) -> EpochEndOffset | None:
 
 
 def check_size(call: Call, request: Request) -> None:
-    """Raises MalformedFrame for more partitions than a follower names."""
+    """Raise MalformedFrame if there are more partitions than followers put into one Fetch."""
     if call.is_long and sum(max(len(topic.partitions), 1) for topic in request.topics) > NAMED_LIMIT:
         raise MalformedFrame(f"the Fetch of a replica names more than {NAMED_LIMIT} partitions")
 
 
 def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
-    """Count what the follower has, then answer at once, or park. Raises the same KafkaErrors as `session.resume`."""
+    """Count the fetch offsets of the follower. Return the response, or a reply that waits for records.
+
+    Raises the same KafkaErrors as `session.resume`.
+    """
     session, named = resume(broker, request, call.version >= 13, ReplicaWant)
     news = News() if session is None else session.news
     assert news is not None, "the session is a replica's"

@@ -1,4 +1,4 @@
-"""The reply to a Fetch that cannot be answered at once."""
+"""The reply to a Fetch that has to wait for records or for a read from the disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class FetchReply(Reply):
-    """Waits for records, for `max_wait_ms` to pass, or for a cold read; then reads its partitions again."""
+    """Waits for records, for `max_wait_ms` to pass, or for a read from the disk, and then reads its partitions
+    again."""
 
     __slots__ = ("_again", "_task", "_timer", "view")
 
@@ -25,13 +26,13 @@ class FetchReply(Reply):
         super().__init__()
         self.view = view
         self._timer: asyncio.TimerHandle | None = None
-        """Ends the wait."""
+        """The timer for `max_wait_ms`."""
         self._again: asyncio.TimerHandle | None = None
-        """Causes another look before that, even though nothing was appended."""
+        """A timer for another read of the partitions before that, even without an append."""
         self._task: asyncio.Task[None] | None = None
 
     def park(self, found: Cold | None) -> None:
-        """Wait for more after a look that found too little, or bytes to read from the disk."""
+        """Wait for records, or for bytes that must be read from the disk (`found`)."""
         self._go_on(found)
         self._start_timer()
         self.view.watch(self)
@@ -41,7 +42,7 @@ class FetchReply(Reply):
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_out)
 
     def settle(self) -> None:
-        """Something was appended to a watched partition."""
+        """Read the partitions again after an append to one of them."""
         if not self.done and self._task is None:
             self._look(final=False)
 
@@ -83,8 +84,8 @@ class FetchReply(Reply):
             self._call_again(self.view.again_s)
 
     async def _bring(self, want: Want, partition: Partition) -> None:
-        """Read the bytes that are not in the page cache, off the loop, then look again; at least this partition is
-        answered."""
+        """Read bytes that are not in the page cache on another thread, and complete the reply, at least with this
+        partition."""
         request = self.view.request
         size_bytes = min(want.max_bytes, request.max_bytes, self.view.broker.quotas.fetch_max_bytes)
         await self._read_cold(want, partition, max(size_bytes, 0))
@@ -97,7 +98,7 @@ class FetchReply(Reply):
             records = await partition.log.read_cold(want.fetch_offset, size_bytes, upper=upper, min_one=True)
             self.view.cold[want] = records
         except (KafkaError, Damage):
-            want.locate(None)  # the next look reports the error
+            want.locate(None)  # the next read returns the error
 
     def _finish(self, response: Response) -> None:
         self._release()
@@ -117,7 +118,7 @@ class FetchReply(Reply):
 
 
 def begin(view: View) -> Response | Reply:
-    """Look once; returns the response, or a reply that waits for more."""
+    """Read the partitions once. Return the response, or a reply that waits for more records."""
     found = view.answer(final=view.request.max_wait_ms <= 0 or view.is_empty)
     if isinstance(found, Response):
         return found

@@ -1,4 +1,4 @@
-"""The wants of a Fetch, and the session that remembers them (KIP-227)."""
+"""Resolves the partitions of a Fetch and its fetch session (KIP-227). A `Want` is one partition in a Fetch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def resolve(broker: Broker, request: Request, by_id: bool) -> tuple[Session | None, list[Want]]:
-    """The session, if the fetch has one, and everything that it wants."""
+    """The session of a Fetch, if it has one, and all its wants, including those of the session."""
     session, named = resume(broker, request, by_id, Want)
     return session, named if session is None else list(session.wants.values())
 
@@ -22,7 +22,7 @@ def resolve(broker: Broker, request: Request, by_id: bool) -> tuple[Session | No
 def resume(
     broker: Broker, request: Request, by_id: bool, make: Callable[..., Want]
 ) -> tuple[Session | None, list[Want]]:
-    """The session, if the fetch has one, and the wants that this request names, built by `make`.
+    """The session of a Fetch, if it has one, and the wants that the request names, built by `make`.
 
     Raises the same KafkaErrors as `Sessions.resume` and `Sessions.update`.
     """
@@ -52,7 +52,7 @@ def name_wants(
 def resume_with(
     broker: Broker, request: Request, by_id: bool, wants: OrderedDict[SessionKey, Want], *, is_replica: bool
 ) -> tuple[Session | None, list[Want]]:
-    """Like `resume`, with the wants that the request names."""
+    """Like `resume`, for wants that have already been built."""
     sessions, session_id, epoch = broker.replication.sessions, request.session_id, request.session_epoch
     if epoch == FINAL_EPOCH:
         if session_id:

@@ -1,4 +1,4 @@
-"""The Fetch of one partition without a session: its response comes from the partition's template."""
+"""The Fetch of one partition without a session. Its response is built from a template of the partition."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 _fetched = partial(tuple.__new__, Fetched)
-"""A NamedTuple's own constructor costs three times as much."""
+"""Creates a tuple without the constructor of NamedTuple, which takes three times as long."""
 
 
 def fetch_one(broker: Broker, call: Call, request: Request) -> Fetched | None:
-    """The response if there are enough bytes in memory; None if the general code has to answer."""
+    """The response if enough bytes are in memory; None if the general code has to process the Fetch."""
     topic = request.topics[0]
     if len(topic.partitions) != 1:
         return None

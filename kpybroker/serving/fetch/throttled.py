@@ -1,4 +1,4 @@
-"""The empty response to a Fetch of a throttled client (KIP-219): without records, it costs no quota."""
+"""The empty response to a Fetch of a throttled client (KIP-219). Without records, it does not count for the quota."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def quiet_answer(broker: Broker, session_epoch: int, response: Response | Fetched, wait_ms: int) -> Response:
-    """An empty response in place of `response`; the next one of the session catches up.
+    """An empty response in place of `response`. The next response of the session contains all partitions with news.
 
-    A session that this fetch opened is closed again, since the client does not learn of it. An error stays an error.
+    If this Fetch opened a session, the session is closed, because the client does not receive its id. An error response
+    is returned unchanged.
     """
     if isinstance(response, Response) and response.error_code:
         return response

@@ -1,7 +1,7 @@
-"""The partitions that one Fetch reads, and the response that it builds from them.
+"""Views: the partitions that one Fetch reads, and the response that is built from them.
 
-There is a view for consumers (`consumer`), for consumers that may be sent to a nearer replica (`nearby`), and for
-followers (`replica`). `reply` looks through it once, and again whenever there may be more.
+There are views for consumers (`consumer`), for consumers that may be sent to a nearer replica (`nearby`), and for
+followers (`replica`). `reply` reads the partitions of a view once, and again when there may be more records.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 
 ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-"""Errors found before the log is read: Kafka then sends an empty list of aborted transactions, otherwise null."""
+"""Errors that are found before the log is read. Kafka's rows then have an empty list of aborted transactions, while the
+rows of other errors have null."""
 Looked = tuple[PartitionData, "Partition | None", bool]
-"""What a look at one partition finds: its row; the partition if its bytes must be read from the disk first; and whether
-the row is worth an answer even if there are fewer bytes than `min_bytes`."""
+"""The result of reading one partition: its row; the partition, if its bytes must be read from the disk first; and
+whether the response should be sent even if it has fewer than `min_bytes`."""
 
 
 class Cold(NamedTuple):
-    """A look that ended because these bytes are not in the page cache."""
+    """The result of a read that ended because the bytes of this partition are not in the page cache."""
 
     want: Want
     partition: Partition
 
 
 class View:
-    """One Fetch, and what it may read. `wants` are the partitions to look at, in this order."""
+    """The partitions of one Fetch. `wants` are the partitions to read, in this order."""
 
     __slots__ = ("_leaders", "_watched", "broker", "call", "cold", "request", "session", "wants")
 
@@ -51,29 +52,30 @@ class View:
         self.session = session
         self.wants = wants
         self.cold: dict[Want, Buffer] = {}
-        """Bytes that were read from the disk for the next look."""
+        """Bytes that were read from the disk for the next read of the partition."""
         self._leaders: dict[int, Leader] = {}
-        """Leaders that error rows name, by node id."""
+        """The leaders in error rows, by node id."""
         self._watched: list[Partition] = []
 
     def look_at(self, wants: list[Want]) -> None:
-        """Look at these wants from now on."""
+        """Read these wants from now on."""
         self.wants = wants
 
     def look(self, want: Want, room_bytes: int, *, is_first: bool) -> Looked:
-        """Look at one partition. `is_first`: no earlier row has records, and the first batch always fits (KIP-74)."""
+        """Read one partition. `is_first` means that no earlier row has records. In that case, the first batch is
+        returned whatever its size (KIP-74)."""
         raise NotImplementedError
 
     def upper(self, partition: Partition) -> int:
-        """The offset up to which the Fetch may read."""
+        """The exclusive offset up to which the Fetch may read."""
         raise NotImplementedError
 
     def hosted(self, topic: str, index: int) -> Partition:
-        """The partition, if this broker may answer for it. Raises KafkaError."""
+        """The partition, if this broker may serve this Fetch from it. Raises KafkaError."""
         raise NotImplementedError
 
     def answer(self, *, final: bool) -> Response | Cold | None:
-        """The response; None to wait for more, unless `final`."""
+        """The response; None to wait for more records. If `final`, the result is not None."""
         request = self.request
         limit_bytes = min(request.max_bytes, self.broker.quotas.fetch_max_bytes)
         total_bytes = 0
@@ -94,22 +96,23 @@ class View:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the Fetch wants nothing at all, so that there is nothing to wait for."""
+        """Whether the Fetch has no partitions, so that there is nothing to wait for."""
         return not self.wants
 
     @property
     def again_s(self) -> float | None:
-        """After `answer` returned None: the time until another look, even without an append; None if there is none."""
+        """The time after which to read again even without an append, when `answer` has returned None; None to wait for
+        an append."""
         return None
 
     # ---- one partition
 
     def forget_leaders(self) -> None:
-        """Call this before another look at all partitions: the new error rows name their leaders again."""
+        """Remove the leaders that were added to earlier rows. Call this before reading all partitions again."""
         self._leaders.clear()
 
     def find(self, want: Want) -> Partition:
-        """The partition. Raises KafkaError."""
+        """Find the partition of a want. Raises KafkaError."""
         topic = want.topic
         if topic is None:
             topic = self.broker.metadata.topic_name(want.topic_id)
@@ -118,7 +121,7 @@ class View:
         return self.hosted(topic, want.index)
 
     def refuse(self, want: Want, error: KafkaError | Damage) -> Looked:
-        """The row of an error. It names the current leader, if this broker knows it (KIP-951)."""
+        """The row for an error. It contains the current leader if this broker knows it (KIP-951)."""
         if isinstance(error, Damage):
             error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         want.locate(None)
@@ -142,7 +145,7 @@ class View:
     # ---- the response
 
     def respond(self, rows: list[tuple[Want, PartitionData]]) -> Response:
-        """The response with these rows; in a session, only with those that are new to the client."""
+        """The response with these rows. In a session, it contains only rows with new data for the client."""
         session = self.session
         is_incremental = session is not None and self.request.session_epoch > INITIAL_EPOCH
         topics: dict[str | bytes, FetchableTopicResponse] = {}
@@ -180,7 +183,7 @@ class View:
         return bool(self._watched)
 
     def watch(self, reply: Waiter) -> None:
-        """Have the reply settled whenever something is appended."""
+        """Have `reply.settle` called after each append to one of the partitions."""
         for want in self.wants:
             partition = want.partition
             if partition is not None:
@@ -188,7 +191,7 @@ class View:
                 self._watched.append(partition)
 
     def unwatch(self, reply: Waiter) -> None:
-        """The reply is complete, or no client waits for it."""
+        """Stop watching, because the reply is complete or its connection is closed."""
         for partition in self._watched:
             partition.fetches.pop(reply, None)
         self._watched = []

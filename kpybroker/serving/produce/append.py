@@ -1,6 +1,6 @@
-"""Appends the batches of a Produce to the logs of their partitions. Refusals are per partition.
+"""Appends the batches of a Produce to the logs of their partitions. Each partition may refuse its batch.
 
-The batches stay views of the receive buffer: they are queued here, and written when the read event ends.
+The batches remain views of the receive buffer: they are queued here, and written when the read event ends.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from kpybroker.wire.codec.message import Buffer
 
 Verdicts = dict[TopicPartition, "Verification | KafkaError"]
-"""By topic and partition: the coordinator's permission to begin a transaction there, or why not."""
+"""By topic and partition: the coordinator's permission to begin a transaction there, or the error."""
 Validated = dict[int, Batch | KafkaError]
-"""By the id() of a PartitionProduceData: the validated batch to append in its place, or why it is refused."""
+"""By the id() of a PartitionProduceData: the validated batch to append in its place, or the error."""
 ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
 BATCHES_MAX = 2
-"""How many batches of one partition to split off: one is allowed, and a second one proves that there are too many."""
+"""How many batches of one partition to parse. Only one is allowed, so a second one is enough to refuse the request."""
 ADMIN_CLIENT = "__admin_client"
 """The client id that may produce to internal topics."""
 
@@ -38,7 +38,7 @@ ADMIN_CLIENT = "__admin_client"
 def admit(
     broker: Broker, call: Call, acks: int, topic: str, index: int, records: Buffer | None
 ) -> tuple[Partition, list[Batch]]:
-    """The partition to append to, and its batches. Raises KafkaError."""
+    """The partition to append to, and the batches in `records`. Raises KafkaError."""
     if broker.metadata.authorizer is not None and not allows_topic(broker, call, Operation.WRITE, topic):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     partition = broker.replication.hosting.leads(topic, index)
@@ -52,7 +52,7 @@ def admit(
 
 
 def append_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts, validated: Validated) -> ProduceReply:
-    """Append to every partition that accepts its batch. Raises MalformedFrame if one refuses it with acks=0."""
+    """Append to every partition that accepts its batch. With acks=0, raise MalformedFrame if any partition refuses."""
     result = Response()
     rows: list[Row] = []
     refused = False

@@ -1,4 +1,4 @@
-"""Error responses of Produce: for the whole request, or for one partition."""
+"""Error responses to Produce, for the whole request or for one partition."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 ACKS_WITH_REPLY = (-1, 1)
 WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
-"""Errors that Kafka reports without the log start offset, because it has not looked at the log yet."""
+"""Errors that Kafka finds before it looks at the log, so that it does not return the log start offset."""
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Refuse every partition. Raises MalformedFrame with acks=0: no response is wanted, and the connection closes."""
+    """Refuse every partition. With acks=0 there is no response; raise MalformedFrame instead to close the
+    connection."""
     if request.acks not in ACKS_WITH_REPLY:
         raise MalformedFrame(f"a produce with acks={request.acks} was refused: {refusal.code.name}")
     response = Response()
@@ -40,7 +41,7 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 
 def refuse_partition(answer: PartitionProduceResponse, refusal: KafkaError) -> None:
-    """Turn a partition's part of the response into an error."""
+    """Set the error in a partition's part of the response."""
     answer.error_code = refusal.code
     answer.base_offset = -1
     answer.log_append_time_ms = -1
@@ -69,6 +70,6 @@ def name_leader(
 
 
 def first_error(result: Response) -> str:
-    """The name of the first error in a response that has one."""
+    """The name of the first error in a response that has at least one."""
     codes = [a.error_code for t in result.responses for a in t.partition_responses if a.error_code]
     return ErrorCode(codes[0]).name

@@ -1,4 +1,4 @@
-"""The reply to a Produce: complete once the appended records are as durable as `acks` requires."""
+"""The reply to a Produce, which is complete once the appended records are as durable as `acks` requires."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 Row = tuple["Partition", int, PartitionProduceResponse | None]
-"""A partition that was appended to, the end of its log after that, and its part of the response (None: a template)."""
+"""A partition, the end of its log after the append, and its part of the response, or None if a template is used."""
 _acknowledged = partial(tuple.__new__, Acknowledged)
-"""A NamedTuple's own constructor costs three times as much."""
+"""Creates a tuple without the constructor of NamedTuple, which takes three times as long."""
 
 
 class ProduceReply(Reply):
-    """Waits for the flush, and with acks=all for the high watermark, of every partition in `rows`.
+    """Waits for the flush of every partition in `rows` and, with acks=all, for their high watermarks.
 
-    result: the response if all goes well; None if none is wanted.
+    `result` is the response without later errors, or None if there is no response.
     """
 
     __slots__ = ("_result", "_rows", "_timer", "request")
@@ -48,7 +48,7 @@ class ProduceReply(Reply):
         self._timer: asyncio.TimerHandle | None = None
 
     def settle(self) -> None:
-        """After a flush: complete, or wait for the partitions whose records are not durable enough yet."""
+        """Called after a flush. Complete the reply, or wait for partitions whose records are not durable enough yet."""
         if self.done:
             return
         left = []
@@ -88,7 +88,7 @@ class ProduceReply(Reply):
                 partition.when_committed(end, self)
             else:
                 partition.when_written(end, self)
-        except KafkaError:  # too many waiters already: that must not fail the flush that settles this reply
+        except KafkaError:  # there are too many waiters, which must not fail the flush that called `settle`
             self._time_out()
 
     def _time_out(self) -> None:
@@ -110,12 +110,12 @@ class ProduceReply(Reply):
 
 
 class OneReply(ProduceReply):
-    """The reply to a Produce to one partition: from the partition's template, as long as it only says success."""
+    """The reply to a Produce to one partition. A response without errors is built from the partition's template."""
 
     __slots__ = ("_appended", "_partition", "_version")
 
     def __init__(self, request: Request, version: int, partition: Partition, appended: Appended) -> None:
-        Reply.__init__(self)  # not ProduceReply's constructor: every small Produce creates one of these
+        Reply.__init__(self)  # not ProduceReply's constructor, which is slower: every small Produce creates a OneReply
         self.request = request
         self._result = None
         self._rows = ()
@@ -161,7 +161,7 @@ def response_to_one(partition: Partition, base_offset: int, log_append_time_ms: 
 
 
 def acknowledged(partition: Partition, version: int, base_offset: int) -> Acknowledged:
-    """Like `response_to_one`, from the partition's template, which is valid as long as the log start does not move."""
+    """Like `response_to_one`, but built from the partition's template, which is renewed when the log start changes."""
     template = partition.produce_templates.get(version)
     if template is None or template[0] != partition.log.start:
         template = partition.log.start, produce_form(response_to_one(partition, MARK), version)

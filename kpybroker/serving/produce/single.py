@@ -1,4 +1,4 @@
-"""A Produce to a single partition, as most are: its response comes from the partition's template."""
+"""A Produce to a single partition, like most requests. Its response is built from a template of the partition."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def append_one(
     broker: Broker, call: Call, request: Request, topic: TopicProduceData, data: PartitionProduceData
 ) -> Reply | Response | Later:
     """Append to the only partition of a request with acks=1 or acks=all."""
-    records, data.records = data.records, None  # the connection caches the request, which must not keep the bytes
+    records, data.records = data.records, None  # the connection caches the request, which must not refer to the bytes
     partition = None
     try:
         name = topic.name if call.version < 13 else broker.metadata.topic_name(topic.topic_id)
@@ -105,7 +105,8 @@ def _validate(
     batch: Batch,
     now_ms: int,
 ) -> Batch | Later:
-    """The batch to append; a coroutine with the rest of the Produce if validation takes longer. Raises KafkaError."""
+    """The validated batch or, if validation takes longer, a coroutine that does the rest of the Produce. Raises
+    KafkaError."""
     from kpybroker.serving.produce.validation import append_later, first_slices, validating_one
 
     begin = partial(validating_one, data, batch, partition.topic, partition.log.settings, now_ms)

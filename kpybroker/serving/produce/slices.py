@@ -1,6 +1,6 @@
-"""A large Produce: appended, written and settled in slices, between which the loop serves other requests.
+"""A large Produce, which is appended, written and completed in slices. The event loop serves other requests in between.
 
-Each slice is like a request of its own. This makes nothing less atomic: refusals are per partition anyway.
+Each slice is like a separate request. This does not weaken atomicity, because partitions succeed or fail independently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class SlicesReply(Reply):
-    """Complete when each slice has its answer: it is written and replicated as `acks` requires, or has timed out."""
+    """The reply to a large Produce. It is complete when every slice is as durable as `acks` requires, or has timed
+    out."""
 
     __slots__ = ("_answers", "_is_wanted", "_left")
 
@@ -58,9 +59,10 @@ class SlicesReply(Reply):
 
 
 async def produce_in_slices(broker: Broker, call: Call, request: Request, slice_bytes: int) -> SlicesReply:
-    """Append all slices, each of at most about `slice_bytes`. The reply waits for replication; this coroutine does not.
+    """Append all slices, each of about `slice_bytes` at most. The returned reply waits for replication, but this
+    coroutine does not.
 
-    `timeout_ms` holds for the whole request. If the connection is lost, no reply waits for what was appended.
+    `timeout_ms` applies to the whole request. If the connection is lost, no reply waits for the appended slices.
     """
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + request.timeout_ms / 1000
@@ -84,7 +86,8 @@ async def produce_in_slices(broker: Broker, call: Call, request: Request, slice_
 
 
 def _in_slices(topics: list[TopicProduceData], slice_bytes: int) -> Iterator[list[TopicProduceData]]:
-    """Slices of SLICE partitions, or of as many as reach `slice_bytes`; a topic without partitions counts as one."""
+    """Split the request into slices of SLICE partitions, or of fewer partitions if they reach `slice_bytes`. A topic
+    without partitions counts as one partition."""
     piece: list[TopicProduceData] = []
     room, room_bytes = SLICE, slice_bytes
     for topic in topics:

@@ -1,8 +1,9 @@
 """A Produce that may begin a transaction in a partition.
 
-Before anything is appended, the transaction's coordinator is asked whether the partition belongs to the transaction,
-or, from v12 on, to add it. So no partition gets records of a transaction that no coordinator will end (KIP-890). The
-connection waits in the meantime: later records of the same producer must not be appended earlier.
+Before anything is appended, this broker verifies with the transaction coordinator that the partition belongs to the
+transaction or, from v12 on, has the coordinator add it. This prevents records of a transaction that no coordinator
+would end (KIP-890). The connection waits in the meantime, because later records of the same producer must not be
+appended first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 ATTRIBUTES_AT = 22
-"""The low byte of a batch's attributes."""
+"""The position of the low byte of a batch's attributes."""
 ABORTABLE_SINCE = 11
 ADDS_SINCE = 12
 
@@ -37,12 +38,12 @@ COORDINATOR_IS_AWAY = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""On the original errors, producers would give up, or look for another leader. As in Kafka, NOT_ENOUGH_REPLICAS makes
-them retry."""
+"""Errors of the coordinator that are replaced by NOT_ENOUGH_REPLICAS, as in Kafka. With the original errors, producers
+would fail or look for another leader instead of retrying."""
 
 
 def produce(broker: Broker, call: Call, request: Request) -> Reply | Coroutine[Any, Any, Reply | Response | None]:
-    """Append to all partitions. If there are records of transactions, ask their coordinator first."""
+    """Append to all partitions. If there are transactional records, call the transaction coordinator first."""
     if request.acks in ACKS and is_transactional(request):
         return append_in_transaction(broker, call, request)
     return validate_and_append(broker, call, request, {})
@@ -60,7 +61,7 @@ def is_transactional(request: Request) -> bool:
 def append_in_transaction(
     broker: Broker, call: Call, request: Request
 ) -> Reply | Coroutine[Any, Any, Reply | Response | None]:
-    """Append at once if the coordinator need not be asked, else later."""
+    """Append at once if the coordinator need not be called, otherwise later."""
     batches = _transactional_batches(broker, call, request)
     verdicts: Verdicts = {}
     transactional_id = request.transactional_id
@@ -80,12 +81,14 @@ def append_in_transaction(
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records is not None:
-                data.records = memoryview(bytearray(data.records))  # the receive buffer will be reused meanwhile
+                data.records = memoryview(
+                    bytearray(data.records)
+                )  # the receive buffer will be reused before the append
     return _ask_first(broker, call, request, asking, verdicts)
 
 
 def _transactional_batches(broker: Broker, call: Call, request: Request) -> dict[TopicPartition, Batch]:
-    """The batches that can be read, and that the caller may append; `append_all` refuses the others."""
+    """The readable batches that the caller may append. `append_all` refuses the others."""
     found = {}
     for topic in request.topic_data:
         name = topic.name if call.version < 13 else broker.metadata.topic_name(topic.topic_id)
@@ -109,7 +112,7 @@ def _refuse_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts
 
 
 def _begin(broker: Broker, batches: dict[TopicPartition, Batch], verdicts: Verdicts, *, adds: bool) -> None:
-    """Note which partitions need a verification, and refuse those where the producer is fenced."""
+    """Store which partitions need a verification, and refuse the partitions in which the producer is fenced."""
     for place, batch in batches.items():
         try:
             producers = broker.replication.hosting.leads(*place).log.producers
@@ -131,9 +134,10 @@ async def _ask_first(
 ) -> Reply:
     await _ask(broker, call, request, asking, verdicts)
     if call.version >= ADDS_SINCE:
-        # A producer that waited for the end of the previous transaction has seen its marker arrive meanwhile, which
-        # voids the verification. Here the epoch proves that these records belong to the next transaction. In the first
-        # protocol it does not: they could be late records of the previous one.
+        # If the coordinator was still ending the previous transaction, the marker of that transaction may have arrived
+        # in the meantime, which voids the verification. In this version, the epoch proves that these records belong to
+        # the next transaction, so the verification is repeated. In earlier versions, they could be late records of the
+        # previous transaction.
         again = {place: batch for place, batch in asking.items() if _is_void(broker, place, verdicts[place])}
         if again:
             _begin(broker, again, verdicts, adds=True)
@@ -170,7 +174,7 @@ def _is_void(broker: Broker, place: TopicPartition, verdict: Verification | Kafk
 
 
 def _error_for_producer(code: ErrorCode, version: int) -> KafkaError:
-    """The coordinator's error, translated for producers."""
+    """The error for the producer in place of the coordinator's error."""
     if code == ErrorCode.PRODUCER_FENCED:
         return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
     if code == ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE:

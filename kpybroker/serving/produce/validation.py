@@ -1,7 +1,7 @@
-"""Validation of the batches of a Produce: all of them before any is appended.
+"""Validation of the batches of a Produce. All batches are validated before the first is appended.
 
-Batches that need little work are validated at once, the others in slices. Meanwhile the connection waits and keeps the
-bytes: later records of the same producer must not be appended earlier.
+Batches that need little work are validated at once, and the others in slices. In the meantime the connection waits and
+keeps the bytes, because later records of the same producer must not be appended first.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
 SLICES_AT_ONCE = 4
-"""How many slices run in one go, a few milliseconds at most, before other connections are served."""
+"""How many slices run before other connections are served. They take a few milliseconds at most."""
 REPLAYED_LIMIT_BYTES = 8 << 20
-"""Limit on the decompressed size of a batch that a coordinator will replay: coordinators read a record in one go."""
+"""The limit on the decompressed size of a batch that a coordinator will replay, because it reads a record at once."""
 REPLAYED_ON_LOOP_BYTES = 16 << 10
-"""Size up to which such a batch is read on the loop; a larger or compressed one is read on a thread."""
+"""The size up to which such a batch is read on the event loop. Larger or compressed batches are read on a thread."""
 CHECKS: dict[str, Callable[[Stored], None]] = {
     OFFSETS_TOPIC: groups_checking.check_record,
     TRANSACTION_TOPIC: transactions_records.check_record,
 }
-"""By topic: raises Damage if the topic's coordinator could not replay a record."""
+"""By topic, a function that raises Damage if the topic's coordinator could not replay a record."""
 
 BYTES_A_RECORD = 1000
-"""The checksum of this many bytes takes as long as the scan of one record."""
+"""Computing the checksum of this many bytes takes as long as scanning one record."""
 
 
 def validating_one(
     data: PartitionProduceData, batch: Batch, topic: str, settings: LogSettings, now_ms: int
 ) -> Work[Validated]:
-    """Validate one batch, and convert it if the topic's settings demand that."""
+    """Validate one batch, and convert it if the topic's settings require that."""
     try:
         found = yield from opening(batch, settings, now_ms)
         check = CHECKS.get(topic)
@@ -81,10 +81,10 @@ def _with_sound_header(batch: Batch, settings: LogSettings, now_ms: int) -> Batc
 
 
 def validating_all(broker: Broker, call: Call, request: Request, found: Validated) -> Work[Validated]:
-    """Validate the batches of all partitions that are led here; the append refuses the others.
+    """Validate the batches of all partitions that this broker leads. `append_all` refuses the others.
 
-    The results are put into `found`. Batches that have a result there are not validated again: a second run with the
-    same `found` continues after the last batch of the first run.
+    The results are added to `found`. Batches that already have a result there are not validated again, so a second run
+    with the same `found` continues after the last validated batch.
     """
     done = 0
     for topic in request.topic_data:
@@ -105,15 +105,15 @@ def validating_all(broker: Broker, call: Call, request: Request, found: Validate
             else:
                 found[id(data)] = _with_sound_header(batch, log.settings, broker.world.wall_ms())
             done += batch.record_count + batch.size_bytes // BYTES_A_RECORD
-            if done >= SLICE_RECORDS or found[id(data)] is not batch:  # a refusal does not show how long it took
+            if done >= SLICE_RECORDS or found[id(data)] is not batch:  # otherwise the batch took an unknown time
                 done = 0
                 yield nothing_open
     return found
 
 
 def first_slices(work: Work[Validated]) -> tuple[Validated | None, OffLoop | None]:
-    """Run a few slices. Returns the result if that was enough; else the arguments with which `SlicedWork.run`
-    continues."""
+    """Run a few slices. Return the result if the work is complete, and the step with which `SlicedWork.run` continues
+    otherwise."""
     try:
         for _ in range(SLICES_AT_ONCE):
             step = next(work)
@@ -128,7 +128,7 @@ def first_slices(work: Work[Validated]) -> tuple[Validated | None, OffLoop | Non
 def validate_and_append(
     broker: Broker, call: Call, request: Request, verdicts: Verdicts
 ) -> Reply | Coroutine[Any, Any, Reply]:
-    """Append all batches once they have been validated; `verdicts` is as in `append_all`."""
+    """Append all batches once they have been validated. `verdicts` has the same meaning as in `append_all`."""
     begin = partial(validating_all, broker, call, request, {})
     begun = begin()
     validated, step = first_slices(begun)
@@ -146,11 +146,11 @@ async def append_later(
     begun: Work[Validated] | None = None,
     step: OffLoop | None = None,
 ) -> Reply:
-    """Validate in slices, append, and write, so that the next request of the connection may begin.
+    """Validate in slices, append, and flush, so that the next request of the connection may begin.
 
-    If the validation does not get its turn before the request's timeout, nothing is appended: REQUEST_TIMED_OUT.
+    If the validation cannot begin before the request's timeout, nothing is appended and the error is REQUEST_TIMED_OUT.
     """
-    timeout_ms = request.timeout_ms if request.acks else None  # with acks=0 no client would learn of the timeout
+    timeout_ms = request.timeout_ms if request.acks else None  # with acks=0 the client would not receive the error
     validated: Validated
     try:
         validated = await broker.storage.log_dirs.sliced_work.run(begin, begun, step, timeout_ms)

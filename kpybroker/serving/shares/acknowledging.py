@@ -1,4 +1,5 @@
-"""The acknowledgements of a ShareFetch or a ShareAcknowledge. They are marked at once, and answered once written."""
+"""Acknowledgements in a ShareFetch or ShareAcknowledge. They are applied at once; the response is sent when they are
+written."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from kpybroker.topics import TopicIdPartition
 
 Answers = dict["TopicIdPartition", KafkaError | None]
-"""By partition: None if its records are acknowledged, otherwise the reason why they are not."""
+"""By partition: None if its records are acknowledged, otherwise the error."""
 
 
 class Acknowledging:
-    """The acknowledgements of one request. They are marked when this object is created."""
+    """The acknowledgements of one request. They are applied when this object is created."""
 
     def __init__(self, broker: Broker, call: Call, member: SessionKey, rows: list[Named], *, may_renew: bool) -> None:
         self._answers: Answers = {}
@@ -39,7 +40,7 @@ class Acknowledging:
                 self._writing[place] = writing
 
     async def written(self) -> Answers:
-        """The answers, when everything is written."""
+        """Wait until the acknowledgements are written, and return the result for each partition."""
         for place, writing in self._writing.items():
             self._answers[place] = await asyncio.shield(writing)
         return self._answers

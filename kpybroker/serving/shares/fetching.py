@@ -1,7 +1,7 @@
-"""One ShareFetch: it checks the partitions of its session, and acquires records when there are enough.
+"""The processing of one ShareFetch, which reads the partitions of its session and acquires records if there are enough.
 
-Reading and acquiring is one step of the event loop, so no other fetch can acquire the records in between. A fetch that
-finds too few records waits for more, for the end of a lock, or until `max_wait_ms` have passed.
+Records are read and acquired in the same turn of the event loop, so no other ShareFetch can acquire them in between. A
+ShareFetch that finds too few records waits for more, for the end of an acquisition lock, or for `max_wait_ms`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EMPTY = b""
 
 
 class Candidate(NamedTuple):
-    """A partition that may have records: where to begin to read, and where to stop."""
+    """A partition that may have records, with the offset at which to begin reading and the exclusive end offset."""
 
     place: TopicIdPartition
     partition: Partition
@@ -51,14 +51,14 @@ class Candidate(NamedTuple):
 
 
 class Cold(NamedTuple):
-    """A look that ended because these bytes are not in the page cache."""
+    """The result of a read that ended because these bytes are not in the page cache."""
 
     candidate: Candidate
     size_bytes: int
 
 
 class ShareView:
-    """The partitions that one ShareFetch checks. acknowledged: the answers to its acknowledgements."""
+    """The partitions that one ShareFetch reads. `acknowledged` contains the results of its acknowledgements."""
 
     def __init__(
         self, broker: Broker, call: Call, request: Request, session: ShareSession, acknowledged: Answers
@@ -68,18 +68,19 @@ class ShareView:
         self.request = request
         self.session = session
         self.cold: dict[TopicIdPartition, tuple[int, Buffer]] = {}
-        """Bytes that were read from the disk for the next look, after their offset."""
+        """Bytes that were read from the disk for the next read of a partition, each with its offset."""
         self._acknowledged = acknowledged
         self._rules = broker.coordinators.share_leader.rules(session.key.group_id)
         self._places = session.in_turn()
         self._watched: list[Partition] = []
         self._awaited: dict[TopicIdPartition, LedSharePartition] = {}
-        """The share partitions that the last look found."""
+        """The share partitions of the last read."""
 
-    # ---- looking
+    # ---- reading
 
     def answer(self, *, final: bool) -> Response | Cold | None:
-        """The response; None to wait for more, unless `final`."""
+        """The response; None to wait for more records; Cold if bytes must be read from the disk first. If `final`, the
+        result is not None."""
         rows: dict[TopicIdPartition, PartitionData] = {}
         candidates = []
         is_awaited = False
@@ -98,20 +99,20 @@ class ShareView:
             return read
         total_bytes = sum(len(records) for _, records in read)
         is_enough = bool(read) and total_bytes >= min(self.request.min_bytes, self.request.max_bytes)
-        has_refusals = bool(rows) and not is_awaited  # otherwise wait: partitions that load may be refused, too
+        has_refusals = bool(rows) and not is_awaited  # wait for partitions that load: they may be refused, too
         if not (final or is_enough or has_refusals) and self._places:
             return None
         self._acquire(read, rows)
         acquired = any(row.acquired_records for row in rows.values())
         if not (final or acquired or any(row.error_code for row in rows.values())):
-            return None  # everything that was read is archived: aborted, or delivered too often
+            return None  # all records that were read are archived, because they were aborted or delivered too often
         return self._respond(rows)
 
     def _candidate(self, place: TopicIdPartition) -> Candidate | None:
-        """Where to read; None while the share partition is being loaded. Raises KafkaError, Damage."""
+        """The offsets to read; None while the share partition is being loaded. Raises KafkaError, Damage."""
         topic = check_read(self.broker, self.call, place)
         earlier = self._awaited.get(place)
-        if earlier is not None and earlier.refusal is not None:  # it would be loaded again, and refused again
+        if earlier is not None and earlier.refusal is not None:  # do not load it again for the same Fetch
             raise earlier.refusal
         partition, led = found(self.broker, self.session.key.group_id, topic, place)
         self._awaited[place] = led
@@ -127,7 +128,7 @@ class ShareView:
         return Candidate(place, partition, led, max(offset, storage.start), upper)
 
     def _read(self, candidates: list[Candidate]) -> list[tuple[Candidate, Buffer]] | Cold:
-        """The bytes of each partition: equal parts of max_bytes, but at least one batch of the first."""
+        """Read an equal part of max_bytes from each partition, but at least one batch from the first."""
         if not candidates or self.request.max_records <= 0:
             return []
         max_bytes = min(self.request.max_bytes, self.broker.quotas.fetch_max_bytes)
@@ -149,7 +150,7 @@ class ShareView:
     # ---- acquiring
 
     def _acquire(self, read: list[tuple[Candidate, Buffer]], rows: dict[TopicIdPartition, PartitionData]) -> None:
-        """Acquire records from one partition after another, until there are max_records."""
+        """Acquire records from one partition after another until there are max_records."""
         left = self.request.max_records
         now_ms = self.broker.coordinators.share_leader.now_ms()
         for candidate, records in read:
@@ -169,7 +170,7 @@ class ShareView:
         self.cold.clear()
 
     def _aborted(self, candidate: Candidate, records: Buffer, batches: list[Batch]) -> list[tuple[int, int]]:
-        """The batches of aborted transactions, if the group reads only committed records."""
+        """The first and last offsets of batches in aborted transactions, if the group reads only committed records."""
         storage = candidate.partition.log
         if not self._rules.is_committed or not storage.segments.any_aborted:
             return []
@@ -187,7 +188,8 @@ class ShareView:
     # ---- the response
 
     def _respond(self, rows: dict[TopicIdPartition, PartitionData]) -> Response:
-        """The response: partitions with records or errors, acknowledged ones, and those that are new to the session."""
+        """The response. It contains the partitions that have records or errors, that were acknowledged, or that are new
+        to the session."""
         leaders = Leaders(self.broker, self.call)
         topics: dict[bytes, ShareFetchableTopicResponse] = {}
         shown = dict.fromkeys((*self._acknowledged, *self._places))
@@ -213,7 +215,7 @@ class ShareView:
     # ---- waiting
 
     def watch(self, reply: ShareFetchReply) -> None:
-        """After a look: have `reply.settle` called when records may have become available."""
+        """Have `reply.settle` called when records may be available. Called after a read."""
         self.unwatch(reply)
         for place, led in self._awaited.items():
             led.waiters[reply] = None
@@ -223,7 +225,7 @@ class ShareView:
                 self._watched.append(partition)
 
     def unwatch(self, reply: ShareFetchReply) -> None:
-        """The reply is complete, or abandoned."""
+        """Stop watching, because the reply is complete or its connection is closed."""
         for partition in self._watched:
             partition.fetches.pop(reply, None)
         for led in self._awaited.values():
@@ -234,7 +236,7 @@ class ShareView:
 def _row(
     place: TopicIdPartition, batches: list[Batch], acquired: list[Acquired], aborted: list[tuple[int, int]]
 ) -> PartitionData:
-    """A partition's row, with whole batches from the first to the last acquired record, without aborted ones."""
+    """A partition's row. It contains whole batches from the first to the last acquired record, except aborted ones."""
     first, last, without = acquired[0].first, acquired[-1].last, {begin for begin, _ in aborted}
     views: list[memoryview | bytes] = [
         batch.view
@@ -258,7 +260,8 @@ def _refused(place: TopicIdPartition, error: KafkaError | Damage) -> PartitionDa
 
 
 class ShareFetchReply(Reply):
-    """Waits for records, for the end of `max_wait_ms`, or for a read from the disk; then looks again."""
+    """Waits for records, for `max_wait_ms` to pass, or for a read from the disk, and then reads its partitions
+    again."""
 
     __slots__ = ("_task", "_timer", "_view")
 
@@ -269,13 +272,13 @@ class ShareFetchReply(Reply):
         self._task: asyncio.Task[None] | None = None
 
     def park(self, seen: Cold | None) -> None:
-        """Wait, after a look that found too few records, or bytes that must be read from the disk."""
+        """Wait for records, or for bytes that must be read from the disk (`seen`)."""
         wait_s = max(self._view.request.max_wait_ms, 0) / 1000
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_out)
         self._go_on(seen)
 
     def settle(self) -> None:
-        """Records may be available."""
+        """Read the partitions again, because records may be available."""
         if not self.done and self._task is None:
             self._look(final=False)
 
@@ -301,7 +304,7 @@ class ShareFetchReply(Reply):
             self._task = asyncio.get_running_loop().create_task(self._bring(seen))
 
     async def _bring(self, seen: Cold) -> None:
-        """Read, off the event loop, bytes that are not in the page cache; then look again."""
+        """Read bytes that are not in the page cache on another thread, and then read the partitions again."""
         place, partition, _, offset, upper = seen.candidate
         try:
             records = await partition.log.read_cold(offset, seen.size_bytes, upper=upper, min_one=True)
@@ -324,7 +327,7 @@ class ShareFetchReply(Reply):
 
 
 def begin(view: ShareView) -> Response | Reply:
-    """Look once. Returns the response, or a reply that waits for more."""
+    """Read the partitions once. Return the response, or a reply that waits for more records."""
     seen = view.answer(final=view.request.max_wait_ms <= 0)
     if isinstance(seen, Response):
         return seen

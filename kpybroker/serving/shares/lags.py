@@ -1,4 +1,4 @@
-"""The ends of partitions that any broker leads, for the lag of share groups."""
+"""Looks up the high watermarks of partitions on any broker, from which the lag of share groups is computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATEST = -1
 
 
 async def ends_of(broker: Broker, keys: Sequence[ShareKey]) -> dict[ShareKey, int]:
-    """The high watermark of each partition. Partitions whose leader does not answer are missing."""
+    """The high watermark of each partition. Partitions whose leader does not respond are missing."""
     image = broker.metadata.image
     found: dict[ShareKey, int] = {}
     elsewhere: defaultdict[int, dict[tuple[str, int], ShareKey]] = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""Finds the share partitions in requests, and the offset where a share group begins in a log that it has not read."""
+"""Finds the share partitions of requests, and the first offset of a share group in a log that it has not read yet."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BY_DURATION = "by_duration:"
 
 
 def check_served(broker: Broker) -> None:
-    """Raises UNSUPPORTED_VERSION if share groups are disabled in the cluster."""
+    """Raise UNSUPPORTED_VERSION if share groups are disabled in the cluster."""
     if not broker.metadata.image.features.get(SHARE_FEATURE, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The feature {SHARE_FEATURE} is 0 in this cluster.")
 
 
 def check_read(broker: Broker, call: Call, place: TopicIdPartition) -> str:
-    """The topic's name. Raises UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED."""
+    """The name of a topic that the caller may read. Raises UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED."""
     topic = broker.metadata.topic_name(place[0])
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -42,7 +42,8 @@ def check_read(broker: Broker, call: Call, place: TopicIdPartition) -> str:
 
 
 def found(broker: Broker, group_id: str, topic: str, place: TopicIdPartition) -> tuple[Partition, LedSharePartition]:
-    """The partition, and the group's share partition on this broker, which must be the leader. Raises KafkaError."""
+    """The partition and the group's share partition. Raises KafkaError, for example if this broker is not the
+    leader."""
     partition = broker.replication.hosting.leads(topic, place[1])
     key = ShareKey(group_id, *place)
     led = broker.coordinators.share_leader.lead(
@@ -54,7 +55,7 @@ def found(broker: Broker, group_id: str, topic: str, place: TopicIdPartition) ->
 
 
 async def _find_start(broker: Broker, group_id: str, partition: Partition, reset: str) -> int:
-    """The offset where a group begins, from share.auto.offset.reset. Raises KafkaError."""
+    """The first offset of a group, according to share.auto.offset.reset. Raises KafkaError."""
     storage = partition.log
     if reset == "earliest":
         return storage.start
@@ -68,14 +69,14 @@ async def _find_start(broker: Broker, group_id: str, partition: Partition, reset
 
 
 def duration_ms(text: str) -> int:
-    """The length of an ISO 8601 duration of days and smaller units, such as P1DT12H or PT0.5S."""
+    """The milliseconds in an ISO 8601 duration of days and smaller units, such as P1DT12H or PT0.5S."""
     match = _DURATION.fullmatch(text)
     assert match is not None, "the setting was checked"
     return int(sum(float(number or 0) * unit_ms for number, unit_ms in zip(match.groups(), _UNITS_MS, strict=True)))
 
 
 class Leaders:
-    """The leaders that one response names for partitions that this broker does not lead (KIP-951)."""
+    """The leaders in one response, for partitions that this broker does not lead (KIP-951)."""
 
     def __init__(self, broker: Broker, call: Call) -> None:
         self._broker = broker
@@ -83,7 +84,7 @@ class Leaders:
         self._found: dict[int, Leader] = {}
 
     def hint(self, row: Any, make: Any, place: TopicIdPartition) -> None:
-        """Name the leader in a row that refuses with NOT_LEADER_OR_FOLLOWER. make: the class of the field."""
+        """Set the current leader in a row with the error NOT_LEADER_OR_FOLLOWER. `make` is the class of the field."""
         topic = self._broker.metadata.topic_name(place[0])
         if row.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER or topic is None:
             return
@@ -93,7 +94,7 @@ class Leaders:
             self._found[leader.node_id] = leader
 
     def endpoints(self, make: Any) -> list[Any]:
-        """The addresses of these leaders. make: the class of the field."""
+        """The addresses of these leaders. `make` is the class of the field."""
         return [
             make(node_id=leader.node_id, host=leader.host, port=leader.port, rack=leader.rack)
             for leader in self._found.values()

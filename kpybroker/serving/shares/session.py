@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from kpybroker.wire.rpc import share_acknowledge, share_fetch
 
     Named = tuple[TopicIdPartition, list[Any]]
-    """A partition of a request, and its acknowledgement batches."""
+    """A partition in a request, and its acknowledgement batches."""
 
 
 def key_of(request: share_fetch.Request | share_acknowledge.Request) -> SessionKey:
-    """The member that sent the request. Raises INVALID_REQUEST."""
+    """The key of the request's share session: the group and the member. Raises INVALID_REQUEST."""
     if not request.member_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
     return SessionKey(request.group_id or "", request.member_id)
 
 
 def named(request: share_fetch.Request | share_acknowledge.Request) -> list[Named]:
-    """The partitions of a request."""
+    """The partitions of a request, with their acknowledgement batches."""
     found: list[Named] = []
     for topic in request.topics:
         topic_id = bytes(topic.topic_id)
@@ -35,7 +35,7 @@ def named(request: share_fetch.Request | share_acknowledge.Request) -> list[Name
 
 
 def session_of_fetch(broker: Broker, call: Call, request: share_fetch.Request) -> ShareSession:
-    """The session of a ShareFetch; adds and removes its partitions as requested. Raises KafkaError."""
+    """Find the session of a ShareFetch, and add and remove partitions as requested. Raises KafkaError."""
     key = key_of(request)
     if request.is_renew_ack and (request.max_wait_ms or request.min_bytes or request.max_bytes or request.max_records):
         raise KafkaError(
@@ -58,7 +58,7 @@ def session_of_fetch(broker: Broker, call: Call, request: share_fetch.Request) -
 
 
 def session_of_acknowledgement(broker: Broker, request: share_acknowledge.Request) -> ShareSession:
-    """The session of a ShareAcknowledge. Raises KafkaError."""
+    """Find the session of a ShareAcknowledge. Raises KafkaError."""
     key = key_of(request)
     if request.share_session_epoch == OPENING:
         raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "only a fetch opens a share session")
@@ -67,7 +67,7 @@ def session_of_acknowledgement(broker: Broker, request: share_acknowledge.Reques
 
 def read_batches(batches: list[Any], *, may_renew: bool) -> list[Acknowledgement]:
     """The acknowledgements of one partition. Raises INVALID_REQUEST if they are out of order, have the wrong number of
-    types, or an unknown type."""
+    types or have an unknown type."""
     last = -1
     found = []
     for batch in batches:

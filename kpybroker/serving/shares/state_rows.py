@@ -1,4 +1,4 @@
-"""Brokers' requests to the share coordinator: each names partitions by topic, and its response has a row for each."""
+"""Requests of brokers to the share coordinator. They have partitions by topic, each with a row in the response."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from kpybroker.errors import KafkaError
 from kpybroker.shares.keys import ShareKey
 
 AT_ONCE = 200
-"""The most partitions of one request that are processed at a time."""
+"""The maximum number of partitions of one request that are processed concurrently."""
 NOTHING: Mapping[str, Any] = {}
 
 Do = Callable[[ShareKey, Any], Awaitable[Mapping[str, Any] | None]]
-"""Executes one row; returns the fields of the result, without the partition. Raises KafkaError."""
+"""Executes one row, and returns the fields of its result except the partition. Raises KafkaError."""
 
 
 async def answer_rows(request: Any, do: Do, result: Any, row: Any) -> list[Any]:
-    """The results for all topics. result, row: the classes of a topic and of a partition in the response.
+    """The results for all topics. `result` and `row` are the classes of a topic and of a partition in the response.
 
-    As Kafka does, a request without a group gets no rows.
+    As in Kafka, the response to a request without a group has no rows.
     """
 
     async def answer(topic_id: bytes, asked: Any) -> Any:

@@ -1,11 +1,11 @@
-"""Decides which part of a log compaction may clean, whether that is worthwhile, and which segments are merged.
+"""Selects the part of a log that may be compacted, decides whether to compact it, and groups the segments to merge.
 
-A log is clean up to `Log.cleaned_end` (the cleaner-offset-checkpoint); above that it is dirty. Three kinds of segments
-are never cleaned: the active one, those that are not entirely below the last stable offset, and those with records that
-are younger than min.compaction.lag.ms. The choice of the log follows Kafka: the dirtiest log whose share of dirty bytes
-is above min.cleanable.dirty.ratio, or whose dirty records have waited longer than max.compaction.lag.ms (KIP-354).
-Unlike in Kafka, the log of an internal topic is cleaned earlier, and its active segment is rolled for that, because a
-coordinator replays the whole log before it answers.
+A log is clean up to `Log.cleaned_end` (the cleaner-offset-checkpoint), and dirty above that offset. Three kinds of
+segments are not cleaned: the active segment, segments that are not entirely below the last stable offset, and segments
+with records younger than min.compaction.lag.ms. As in Kafka, a log can be cleaned if its share of dirty bytes is above
+min.cleanable.dirty.ratio, or if its dirty records have waited longer than max.compaction.lag.ms (KIP-354). The log with
+the largest share is cleaned first. Unlike in Kafka, the log of an internal topic is cleaned earlier, and its active
+segment is rolled for that, because a coordinator has to replay the whole log before it can respond.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 REPLAYED_BYTES = 64 << 10
 REPLAYED_SHARE = 1 / 3
-"""The largest dirty share of a replayed log: of the allowed bytes, or of the log if that is larger."""
+"""The largest dirty share of a log that a coordinator replays."""
 _GROUP_LIMIT = 32
-"""The most segments that are merged into one: their files are renamed in one step."""
+"""The maximum number of segments that are merged into one, because their files are renamed in one turn."""
 
 
 class Dirty(NamedTuple):
-    """The part of a log to clean: the first `segments`; their offsets from `first` to `end` are dirty."""
+    """The part of a log to clean: its first `segments` segments, in which the offsets from `first` to `end` are
+    dirty."""
 
     log: Log
     segments: int
@@ -50,7 +51,7 @@ class Dirty(NamedTuple):
 
 
 def outgrows_replay(log: Log) -> bool:
-    """Whether the active segment alone is larger than the dirty part of a replayed log should be."""
+    """Whether the active segment is larger than the dirty part of a replayed log should be."""
     if not (log.settings.replayed and log.settings.compacted) or log.offline is not None:
         return False
     active_bytes = log.segments.active.size_bytes
@@ -60,7 +61,7 @@ def outgrows_replay(log: Log) -> bool:
 
 
 def look(log: Log, now_ms: int) -> Dirty | None:
-    """The part that may be cleaned now, or None. May wait for the disk, to read time indexes. Raises OSError."""
+    """The part that may be cleaned now, or None. May wait for the disk to read time indexes. Raises OSError."""
     if not log.settings.compacted or log.offline is not None:
         return None
     first = log.cleaned_end if log.start <= log.cleaned_end <= log.end else log.start
@@ -91,10 +92,9 @@ def _is_young(log: Log, segment: Segment, now_ms: int) -> bool:
 
 
 def groups(log: Log, segments: list[Segment], following_offset: int) -> list[list[Segment]]:
-    """Groups of neighbouring segments; each group fits into one segment. The segment after them begins at
-    `following_offset`.
+    """Divide neighbouring segments into groups, each of which fits into one segment. Raises OSError.
 
-    Raises OSError.
+    `following_offset` is the base offset of the segment after them.
     """
     found: list[list[Segment]] = []
     size_bytes = index_bytes = 0

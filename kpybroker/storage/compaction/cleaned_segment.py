@@ -1,4 +1,4 @@
-"""A segment that cleaning writes beside the log, in files that end in `.cleaned`, off the loop."""
+"""A new segment that cleaning writes to files ending in `.cleaned`, on another thread."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from kpybroker.world import Buffer, Disk
 
 _WRITE_BYTES = 1 << 20
 SIZE_LIMIT_BYTES = (1 << 31) - 1
-"""Positions in the index have 32 bits, and batches may grow when they get a delete horizon."""
+"""The size limit of a segment, because positions in the index have 32 bits. Batches may grow when a delete horizon is
+set."""
 
 
 class CleanedSegment:
-    """Batches in order of their offsets, which will become the segment `target`. Nothing else writes to its files."""
+    """The new segment `target`. Batches are added in the order of their offsets. Nothing else writes to its files."""
 
     def __init__(self, disk: Disk, target: Segment, index_interval_bytes: int) -> None:
         self._disk = disk
@@ -34,7 +35,7 @@ class CleanedSegment:
         self._since_entry_bytes = 0
 
     async def add(self, view: Buffer) -> None:
-        """Add a whole batch; its bytes must not change until the segment is finished. Raises OSError, Damage."""
+        """Add a whole batch. Its bytes must not change until `finish` has returned. Raises OSError, Damage."""
         batch, target = Batch(memoryview(view)), self.target
         if self._size_bytes + batch.size_bytes > SIZE_LIMIT_BYTES:
             raise Damage(f"{target.path}: cleaned, it would have more than {SIZE_LIMIT_BYTES} bytes")
@@ -51,7 +52,7 @@ class CleanedSegment:
             await self._write()
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """Keep the marker of an aborted transaction whose records were removed."""
+        """Add an entry to the transaction index, for an aborted transaction whose marker is kept."""
         self._aborted.append(aborted)
 
     async def _write(self) -> None:
@@ -64,7 +65,7 @@ class CleanedSegment:
         return self.target.path + suffix + CLEANED
 
     async def finish(self) -> Segment:
-        """Write and sync all files; returns the segment, which can take its place in the log. Raises OSError."""
+        """Write and sync all files. Return the segment, which can then replace the old ones. Raises OSError."""
         await self._write()
         target = self.target
         target.end_cleaned(self._size_bytes, len(self._index), self._since_entry_bytes)
@@ -73,7 +74,7 @@ class CleanedSegment:
         await self._disk.off_loop(self._write_indexes, self._path(LOG))
         handle = self._disk.open(self._path(LOG))
         try:
-            await self._disk.sync(handle)  # not on the thread for which other requests wait
+            await self._disk.sync(handle)  # not on the disk's thread, because requests may be waiting for it
         finally:
             self._disk.close(handle)
         return target
@@ -97,7 +98,8 @@ class CleanedSegment:
 
 
 def _write_at(disk: Disk, path: str, buffers: Sequence[Buffer], position: int) -> None:
-    """Write a piece. The file is opened each time: an abandoned cleaning must leave no handle that a thread uses."""
+    """Write buffers to a file. The file is opened for each write, so that an abandoned cleaning leaves no open
+    handle."""
     handle = disk.open(path, create=True)
     try:
         if buffers:

@@ -1,7 +1,6 @@
-"""Tracks the transactions in the part of a log that is being cleaned, to decide which of their records and markers can
-be removed.
+"""Tracks transactions during cleaning, to decide which of their records and markers can be removed.
 
-Records of aborted transactions are removed at once; a marker is removed once no record of its transaction is left and
+Records of aborted transactions are removed at once. A marker is removed when no record of its transaction is left and
 its delete horizon has passed. Source: KIP-98, KIP-534.
 """
 
@@ -17,8 +16,8 @@ from kpybroker.wire.records.markers import read_marker
 
 
 class CleanedTransactions:
-    """Must be given every batch in order. `aborted`: the aborted transactions in the part that is being cleaned, in any
-    order."""
+    """The transactions in the part of a log that is being cleaned. Each batch must be passed to `drops` or `outlived`,
+    in the order of the log. `aborted` are the aborted transactions in that part, in any order."""
 
     __slots__ = ("_aborting", "_committing", "_to_come")
 
@@ -42,8 +41,8 @@ class CleanedTransactions:
         return True
 
     def outlived(self, batch: Batch) -> tuple[bool, AbortedTransaction | None]:
-        """For a control batch: whether no record of its transaction was found; and the transaction, if it was aborted
-        and records of it were found."""
+        """For a control batch: whether no record of its transaction was found, and the transaction itself if it was
+        aborted and records of it were found."""
         self._begin_up_to(batch.last_offset)
         if not batch.record_count:
             return True, None

@@ -1,17 +1,16 @@
-"""One cleaning of one log: find the newest offset of each dirty key, then rewrite the segments without older records.
+"""Cleans one log: finds the newest offset of each dirty key, and then rewrites the segments without older records.
 
-The rules are Kafka's (`Cleaner`, KIP-98, KIP-354, KIP-534):
+The rules are those of Kafka (`Cleaner`, KIP-98, KIP-354, KIP-534):
 
-- The record with the largest offset of each key stays. A tombstone stays until its batch's delete horizon, which is set
-  at the first cleaning, has passed. Records without a key are removed.
-- Records of aborted transactions are removed. A marker stays as long as records of its transaction are left, and then
-  until its delete horizon.
-- Two batches stay even without records: the one with the last sequence of a known producer, so that the producer is not
-  forgotten; and the last one of each new segment, so that the segment ends where the next one begins (see `swapping`
-  and `recovery`).
+- The record with the largest offset of each key is kept. A tombstone is kept until the delete horizon of its batch,
+which is set at the first cleaning. Records without a key are removed. - Records of aborted transactions are removed. A
+marker is kept while records of its transaction are left, and then until its delete horizon. - Two kinds of batches are
+kept even without records. One is the batch with the last sequence of a known producer, so that the state of the
+producer can be restored. The other is the last batch of each new segment, so that the segment ends where the next
+segment begins (see `swapping` and `recovery`).
 
-Cleaning runs on the loop, and gives way after STEP records or STEP_BYTES; work that takes long in one piece runs on the
-disk's thread (`plain_records`). The log is not changed until a new segment is complete and synced.
+Cleaning runs on the event loop, and lets other work run after STEP records or STEP_BYTES. Long work that cannot be
+divided runs on the disk's thread (`plain_records`). The log is not changed until a new segment is complete and synced.
 """
 
 from __future__ import annotations
@@ -45,15 +44,14 @@ from kpybroker.wire.records.compression import Buffer
 from kpybroker.wire.records.record_removal import delete_horizon_ms, emptied, thinned
 
 _BATCH = 4
-"""The number of records that take as long as the overhead of a batch."""
+"""The number of records that take as long to process as the header of a batch."""
 _PAUSE_S = 0.01
 _PAUSED_AT_ONCE_S = 1.0
 """A change of log.cleaner.io.max.bytes.per.second takes effect within this time."""
 
 
 class Abandoned(Exception):
-    """The log was truncated, lost a segment or went offline during the cleaning, so its files now have other
-    batches."""
+    """The cleaning must stop because the log was truncated, lost a segment or went offline in the meantime."""
 
 
 class Limits(NamedTuple):
@@ -66,7 +64,7 @@ class Limits(NamedTuple):
 
 
 class Cleaning:
-    """One pass over a log. `run` raises OSError, Damage, Abandoned; the log is then unchanged, or goes offline."""
+    """One cleaning of a log. If `run` raises OSError, Damage or Abandoned, the log is unchanged or goes offline."""
 
     def __init__(self, dirty: Dirty, limits: Limits, now_ms: int) -> None:
         self._log: Log = dirty.log
@@ -83,7 +81,7 @@ class Cleaning:
         self.written_bytes = 0
 
     async def run(self) -> int:
-        """Clean, and move `Log.cleaned_end`; returns the offset up to which the log is clean now."""
+        """Clean the log and advance `Log.cleaned_end`. Return the offset up to which the log is now clean."""
         try:
             end = await self._clean()
         except (OSError, Damage, KafkaError, Abandoned):
@@ -98,8 +96,8 @@ class Cleaning:
 
     async def _clean(self) -> int:
         if self._log.synced_end < self._log.high_watermark:
-            # a power loss must not lose what makes other records superfluous (newer records, ends of transactions), and
-            # it may restore the old files until the new names are on disk
+            # The newer records and transaction markers because of which other records are removed must not be lost in a
+            # power failure. Until the new file names are on disk, a power failure may also restore the old files.
             await self._log.sync(is_chore=True)
         await self._note_keys()
         end = self._map.latest + 1
@@ -115,7 +113,7 @@ class Cleaning:
     # reading the log
 
     async def _pay(self, size_bytes: int) -> None:
-        """Wait as log.cleaner.io.max.bytes.per.second demands."""
+        """Wait so that log.cleaner.io.max.bytes.per.second is not exceeded."""
         self._debt_bytes += size_bytes
         while (wait_s := self._debt_bytes / self._limits.bytes_per_second()) >= _PAUSE_S:
             if wait_s <= _PAUSED_AT_ONCE_S:
@@ -136,7 +134,7 @@ class Cleaning:
             raise Abandoned
 
     async def _batches(self, segment: Segment, position: int = 0) -> AsyncGenerator[Batch, None]:
-        """The batches of a segment, each complete and valid. Raises Damage."""
+        """Yield the batches of a segment from `position` on. Raises Damage if one is incomplete or invalid."""
         end, needed = segment.written_bytes, HEADER_BYTES
         while position < end:
             chunk = await self._read(segment, min(max(self._limits.read_bytes, needed), end - position), position)
@@ -180,11 +178,11 @@ class Cleaning:
         return Damage(f"{segment.path}{LOG}: {what} at position {position}")
 
     async def _unpacked(self, batch: Batch) -> PlainRecords:
-        """Raises Damage."""
+        """The decompressed records of a batch. Raises Damage."""
         return await unpacked(batch, self._turns, f"{self._log!r}: the batch at offset {batch.base_offset}")
 
     def _aborted(self, offset: int, upper: int) -> list[AbortedTransaction]:
-        """Aborted transactions with records from `offset` on and below `upper`."""
+        """The aborted transactions with records from `offset` on and below `upper`."""
         found: list[AbortedTransaction] = []
         segments = self._log.segments
         if segments.any_aborted:
@@ -195,7 +193,7 @@ class Cleaning:
                     break
         return found
 
-    # first, the keys
+    # step 1: reading the keys
 
     async def _note_keys(self) -> None:
         first = self._dirty.first
@@ -213,7 +211,7 @@ class Cleaning:
             self._map.counted(following - 1)
 
     async def _position(self, segment: Segment, offset: int) -> int:
-        """The position from which the batch with an offset is found."""
+        """The position at which to begin reading to find the batch with an offset."""
         try:
             if not segment.has_indexes:
                 await segment.load_indexes_cold()
@@ -225,7 +223,7 @@ class Cleaning:
             raise Abandoned from gone
 
     async def _note_batch(self, batch: Batch, transactions: CleanedTransactions) -> bool:
-        """Put the keys of a batch into the map; False if it is full."""
+        """Put the keys of a batch into the offset map. Return False if the map is full."""
         first, base_offset, put = self._dirty.first, batch.base_offset, self._map.put
         if batch.is_control:
             transactions.outlived(batch)
@@ -239,7 +237,7 @@ class Cleaning:
             self._map.counted(batch.last_offset)
         return True
 
-    # then, the segments
+    # step 2: rewriting the segments
 
     async def _rewrite(self, group: list[Segment], transactions: CleanedTransactions) -> None:
         log = self._log
@@ -267,7 +265,7 @@ class Cleaning:
             is_complete = True
         finally:
             if not is_complete:
-                with contextlib.suppress(OSError):  # the next start deletes them
+                with contextlib.suppress(OSError):  # the files are deleted by the next start then
                     discard(self._disk, fresh.path)
         try:
             log.files.swap(group, fresh, log.settings.file_delete_delay_ms)
@@ -280,7 +278,8 @@ class Cleaning:
     async def _cleaned(
         self, batch: Batch, transactions: CleanedTransactions, target: CleanedSegment, *, is_last: bool
     ) -> bytes | None:
-        """The part of a batch that stays: all of it, some records, only its header, or nothing (None)."""
+        """The part of a batch that is kept: the whole batch, some of its records, only its header, or nothing
+        (None)."""
         horizon_ms = delete_horizon_ms(batch)
         is_past = horizon_ms is not None and horizon_ms <= self._now_ms
         gets_horizon = False
@@ -309,7 +308,7 @@ class Cleaning:
         return batch.is_control and known.producer_epoch == batch.producer_epoch
 
     async def _thinned(self, batch: Batch, *, gets_horizon: bool, tombstones_go: bool) -> bytes | None:
-        """The batch with the records that stay; None if there are none."""
+        """The batch with the records that are kept; None if there are none."""
         plain = await self._unpacked(batch)
         newest, latest, base_offset = self._map.newest, self._map.latest, batch.base_offset
         runs: list[list[int]] = []
@@ -333,12 +332,12 @@ class Cleaning:
             return None
         gets_horizon |= has_tombstones and delete_horizon_ms(batch) is None
         if count == batch.record_count and not gets_horizon:
-            return bytes(batch.view)  # a view would keep all that was read with it
+            return bytes(batch.view)  # a view would keep the whole chunk in memory
         newest_ms = batch.max_timestamp if batch.log_append_time else batch.base_timestamp + newest_delta
         if not gets_horizon:
             return await self._sealed(batch, await plain.joined(runs), count, newest_ms, None)
         horizon_ms = min(self._now_ms + self._log.settings.delete_retention_ms, LONG_MAX)
-        if batch.log_append_time:  # the timestamps of the records have no meaning
+        if batch.log_append_time:  # the timestamps of individual records are not used
             body = await plain.joined(runs)
         else:
             body = await plain.retimed(runs, batch.base_timestamp - horizon_ms)

@@ -1,8 +1,8 @@
-"""The newest offset of every key in the part of a log that is being cleaned: in memory, with a limited size.
+"""A map of limited size in memory, with the newest offset of every key in the part of a log that is being cleaned.
 
-Kafka's log.cleaner.dedupe.buffer.size limits its size in bytes. Kafka needs 24 bytes for a key; here a key is an entry
-of a dictionary, and costs ENTRY_BYTES plus its own length. When the map is full, the offsets that it covers are
-cleaned, and the rest is left to a later pass.
+Kafka's setting log.cleaner.dedupe.buffer.size limits its size in bytes. Kafka needs 24 bytes for a key. Here a key is
+an entry of a dictionary, and needs ENTRY_BYTES plus its own length. When the map is full, only the offsets that it
+covers are cleaned, and the rest is cleaned later.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from collections.abc import Iterator
 from hashlib import blake2b
 
 ENTRY_BYTES = 160
-"""The size of an entry without its key: two objects, and their share of a table that is between a third and two thirds
-full."""
+"""The size of an entry without its key: two objects, and their share of a hash table that is between one third and two
+thirds full."""
 _WHOLE_BYTES = 64
 """Longer keys are stored as a digest of this length plus one byte, so that no digest equals a shorter key."""
 _SHARDS = 64
-"""A growing dictionary is copied in one go, so there are many small ones, which grow one after another."""
+"""The number of dictionaries. A dictionary that grows is copied as a whole, so the entries are divided among
+several."""
 
 
 class Digest(bytes):
-    """Stands for a long key."""
+    """The digest of a long key, which is stored in the map instead of the key."""
 
     __slots__ = ()
 
 
 class OffsetMap:
-    """Key -> newest offset, for keys of at most `limit_bytes` together; at least one fits."""
+    """The newest offset by key. The entries have at most `limit_bytes` in total, but one entry always fits."""
 
     __slots__ = ("_left_bytes", "_shards", "latest")
 
@@ -34,13 +35,14 @@ class OffsetMap:
         self._left_bytes = max(limit_bytes, 1)
         self._shards: list[dict[bytes, int]] = [{} for _ in range(_SHARDS)]
         self.latest = -1
-        """Every record up to this offset has been counted."""
+        """Every record up to this offset has been read."""
 
     def __len__(self) -> int:
         return sum(map(len, self._shards))
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Set the newest offset of `key`; offsets must grow. Returns False if there is no room for another key."""
+        """Set the newest offset of `key`. Offsets must be ascending. Return False if there is no room for another
+        key."""
         if len(key) > _WHOLE_BYTES:
             key = map_key(key)
         shard = self._shards[_shard(key)]
@@ -53,11 +55,11 @@ class OffsetMap:
         return True
 
     def counted(self, offset: int) -> None:
-        """Note that every record up to `offset` has been counted, including those without a key."""
+        """Store that every record up to `offset` has been read, including records without a key."""
         self.latest = max(self.latest, offset)
 
     def newest(self, key: bytes) -> int:
-        """The newest offset of a key; -1 if it is unknown."""
+        """The newest offset of a key; -1 if the key is not in the map."""
         if len(key) > _WHOLE_BYTES:
             key = map_key(key)
         return self._shards[_shard(key)].get(key, -1)
@@ -70,11 +72,11 @@ class OffsetMap:
 
 
 def _shard(key: bytes) -> int:
-    return hash(key) >> 32 & _SHARDS - 1  # other bits than those that choose a place within the shard
+    return hash(key) >> 32 & _SHARDS - 1  # not the low bits, which select the slot within the dictionary
 
 
 def map_key(key: bytes | memoryview) -> bytes:
-    """The key in the form of the map: `put` and `newest` accept it and need not hash it."""
+    """The key in the form in which the map stores it. `put` and `newest` accept this form without hashing it again."""
     if len(key) <= _WHOLE_BYTES:
         return bytes(key)
     return key if type(key) is Digest else Digest(blake2b(key, digest_size=_WHOLE_BYTES).digest() + b"\0")

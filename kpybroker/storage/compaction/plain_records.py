@@ -1,8 +1,8 @@
-"""The records of a batch that is being cleaned: decompressed, parsed and joined without blocking the loop.
+"""Decompresses, parses and joins the records of a batch that is being cleaned, without blocking the event loop.
 
-The work for a batch depends on its decompressed size: a few kilobytes of zstd can contain a hundred megabytes. So after
-IN_PLACE_BYTES, decompression continues on the disk's thread, PORTION_BYTES at a time, and nothing of a batch larger
-than LARGE_BYTES is read, hashed or copied on the loop.
+The work for a batch depends on its decompressed size, and a few kilobytes of zstd can contain a hundred megabytes.
+Therefore, after IN_PLACE_BYTES, decompression continues on the disk's thread, PORTION_BYTES at a time. No part of a
+batch larger than LARGE_BYTES is read, hashed or copied on the event loop.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from kpybroker.wire.records.decompressed import PIECE_BYTES
 from kpybroker.wire.records.record_removal import Found, put_retimed, scan
 
 STEP = 500
-"""The records, or equivalent work, of one turn of the loop: two to three milliseconds."""
+"""The number of records, or equivalent work, in one turn of the event loop, which takes two to three milliseconds."""
 STEP_BYTES = 1 << 20
-"""The number of decompressed bytes whose copying or decompression on the loop takes as long as STEP records."""
+"""Copying or decompressing this many bytes on the event loop takes as long as processing STEP records."""
 IN_PLACE_BYTES = PIECE_BYTES
-"""The most bytes that are decompressed on the loop."""
+"""The maximum number of bytes that are decompressed on the event loop."""
 PACKED_BYTES = 16 << 10
-"""The largest compressed batch that may be decompressed on the loop, and the largest one that is compressed there."""
+"""The largest compressed batch that may be decompressed on the event loop, and the largest body that may be compressed
+there."""
 LARGE_BYTES = 1 << 20
-"""From this decompressed size on, the disk's thread does all the work."""
+"""Above this decompressed size, all work is done on the disk's thread."""
 PORTION_BYTES = 8 << 20
-"""How much the disk's thread decompresses in one go, because other work waits for that thread, too."""
+"""How many bytes the disk's thread decompresses before other work may use the thread."""
 _SLICE = 500
 Result = TypeVar("Result")
 Run = list[int]
-"""Consecutive records: where their bytes begin, where they end, and the number of records."""
+"""Consecutive records: the position of their first byte, the position after their last byte, and their number."""
 
 
 class CleaningTurns:
-    """The loop's turns during the cleaning of one log, and its work on the disk's thread.
+    """The turns of the event loop during the cleaning of one log, and its work on the disk's thread.
 
-    `check` is called after each wait; it raises if the cleaning must be abandoned.
+    `check` is called after each wait. It raises an exception if the cleaning must be abandoned.
     """
 
     def __init__(self, log: Log, check: Callable[[], None]) -> None:
@@ -50,14 +51,14 @@ class CleaningTurns:
         self._done = 0
 
     async def step(self, records: int, size_bytes: int = 0) -> None:
-        """Account for work on the loop: after STEP records or STEP_BYTES, other work gets its turn."""
+        """Count work on the event loop. After STEP records or STEP_BYTES, let other work run."""
         self._done += records + size_bytes * STEP // STEP_BYTES
         if self._done >= STEP:
             self._done = 0
             await asyncio.sleep(0)
 
     async def off_loop(self, work: Callable[[], Result]) -> Result:
-        """Run `work` on the disk's thread, and return what it returns."""
+        """Run `work` on the disk's thread and return its result."""
         found: list[Result] = []
         await self._log.files.world.disk.off_loop(lambda: found.append(work()), self._log.directory)
         self._check()
@@ -65,7 +66,7 @@ class CleaningTurns:
 
 
 class PlainRecords:
-    """The decompressed records of a batch: `plain` are their bytes."""
+    """The decompressed records of a batch. `plain` contains their bytes."""
 
     __slots__ = ("_batch", "_turns", "_where", "plain")
 
@@ -77,11 +78,11 @@ class PlainRecords:
 
     @property
     def is_large(self) -> bool:
-        """Whether work on the records would block the loop for too long."""
+        """Whether work on the records would block the event loop for too long."""
         return len(self.plain) > LARGE_BYTES
 
     async def slices(self) -> AsyncGenerator[list[Found], None]:
-        """Yields some records at a time; in a large batch, long keys have the form of the offset map. Raises Damage."""
+        """Yield the records in lists. In a large batch, keys have the form of the offset map. Raises Damage."""
         batch, turns = self._batch, self._turns
         at, left, last = 0, batch.record_count, -1
         while left > 0:
@@ -107,7 +108,7 @@ class PlainRecords:
         return await self._turns.off_loop(work) if self.is_large else work()
 
     async def retimed(self, runs: list[Run], shift_ms: int) -> Buffer:
-        """Like `joined`, with `shift_ms` added to their timestamp deltas."""
+        """Like `joined`, but with `shift_ms` added to the timestamp deltas of the records."""
         out = bytearray()
         for begin, end, count in runs:
             at, left = begin, count
@@ -121,7 +122,8 @@ class PlainRecords:
 
 
 async def unpacked(batch: Batch, turns: CleaningTurns, where: str) -> PlainRecords:
-    """The records of a batch; memory for at most DECOMPRESSED_LIMIT_BYTES. Raises Damage, which begins with `where`."""
+    """The records of a batch, decompressed to at most DECOMPRESSED_LIMIT_BYTES. Raises Damage with a text that begins
+    with `where`."""
     body, codec = batch.view[HEADER_BYTES:], batch.codec
     if codec == Codec.NONE and len(body) <= LARGE_BYTES:
         return PlainRecords(batch, bytes(body), turns, where)
@@ -140,7 +142,7 @@ async def unpacked(batch: Batch, turns: CleaningTurns, where: str) -> PlainRecor
 
 
 def _take(source: Iterator[bytes | memoryview], plain: bytearray, size_bytes: int) -> bool:
-    """Decompress this many more bytes, or up to one piece beyond that. Returns True at the end."""
+    """Decompress at least this many more bytes, or the rest. Return True at the end."""
     until = len(plain) + size_bytes
     for part in source:
         plain += part

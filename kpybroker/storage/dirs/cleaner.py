@@ -1,4 +1,4 @@
-"""The log cleaner: cleans the dirtiest log first, one at a time, and pauses when no log needs cleaning."""
+"""The log cleaner. It cleans one log at a time, the dirtiest first, and pauses when no log needs cleaning."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 RETRY_S = 300.0
-"""When to retry the cleaning of a log after it failed (the disk is full, a batch is damaged). Meanwhile the log is
-served."""
+"""The time after which a failed cleaning is retried, for example if the disk is full or a batch is damaged. The log is
+served in the meantime."""
 MAP_BYTES_MAX = (1 << 31) - 1
 """Kafka's limit on log.cleaner.dedupe.buffer.size."""
 READ_BYTES_MAX = 8 << 20
-"""The upper limit for log.cleaner.io.buffer.size. A batch that is larger is read whole."""
+"""The upper limit for log.cleaner.io.buffer.size. A larger batch is read as a whole."""
 REST_AT_ONCE_S = 15.0
 """A change of log.cleaner.backoff.ms takes effect within this time."""
 _LOOKED_AT_ONCE = 50
 
 
 class Cleaner:
-    """Cleans the logs of one or several directories, by the current settings."""
+    """Cleans the logs of one or several directories, according to the current settings."""
 
     def __init__(
         self, world: World, directory: LogDirectory | LogDirectories, config: Callable[[], BrokerConfig]
@@ -42,7 +42,7 @@ class Cleaner:
         self._not_before: dict[TopicPartition, float] = {}
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Clean logs until cancelled."""
         while True:
             if not self._config().log_cleaner_enable or not await self.clean_dirtiest():
                 await self._rest()
@@ -67,7 +67,7 @@ class Cleaner:
                 await asyncio.sleep(0)
         if best is None or best.log.offline is not None:
             return False
-        found = self._look(best.log)  # other work had its turn in the meantime
+        found = self._look(best.log)  # the log may have changed while other work was running
         return found is not None and await self.clean(found)
 
     def _may_try(self, one: Log) -> bool:
@@ -89,7 +89,7 @@ class Cleaner:
         self._not_before[one.topic, one.partition] = now + RETRY_S
 
     async def clean(self, dirty: Dirty) -> bool:
-        """Clean one log and save the offset reached; False if that failed, to be tried again later."""
+        """Clean one log and save its cleaner offset. Return False if that failed; it is tried again later."""
         one, config = dirty.log, self._config()
         limits = Limits(
             map_bytes=int(
@@ -106,7 +106,7 @@ class Cleaner:
             log.info("%r was truncated, moved or deleted while it was cleaned", one)
             return False
         except (OSError, Damage, KafkaError) as error:
-            if not cleaning.is_over:  # otherwise its files were replaced during the cleaning
+            if not cleaning.is_over:  # otherwise the error is caused by files that were replaced or closed
                 self._put_off(one, error)
             return False
         finally:

@@ -1,4 +1,4 @@
-"""Closes the logs of a directory at a stop: writes and syncs each one, several at a time."""
+"""Closes the logs of a directory when the broker stops. Several logs are written and synced concurrently."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16
-"""Logs of a directory that are synced at the same time."""
+"""How many logs of a directory are synced concurrently."""
 STOP_MAX_S = 20.0
-"""After this time, a stop leaves the remaining logs of a directory to recovery."""
+"""After this time, the broker stops without syncing the remaining logs of a directory, so that the next start has to
+recover them."""
 SAID_EVERY_S = 5.0
-"""How often a long stop logs its progress."""
+"""How often progress is logged during a long stop."""
 
 
 class Closing:
-    """The stop of all logs in one directory."""
+    """The closing of all logs in one directory."""
 
     def __init__(self, world: World, path: str, logs: Sequence[Log]) -> None:
         self._world = world
@@ -34,7 +35,7 @@ class Closing:
         self._is_whole = True
 
     async def run(self) -> bool:
-        """Write, sync and close all logs; returns whether the stop was clean. Never raises."""
+        """Write, sync and close all logs. Return whether all were closed cleanly. Never raises."""
         workers = [asyncio.ensure_future(self._work()) for _ in range(min(AT_ONCE, self._count))]
         if workers:
             await asyncio.wait(workers, timeout=STOP_MAX_S)
@@ -73,7 +74,7 @@ class Closing:
             log.info("%s: the stop has synced %d of %d partitions", self._path, self._closed, self._count)
 
     def _leave(self) -> None:
-        """The disk is too slow: write the remaining logs, but do not sync them."""
+        """Write the remaining logs without syncing them, because the disk is too slow."""
         self._is_whole = False
         left = [*self._under_way, *reversed(self._waiting)]
         log.warning(

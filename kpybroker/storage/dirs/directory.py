@@ -1,4 +1,4 @@
-"""A log directory's lock and identity (meta.properties). Empty ones are formatted (`formatting`). Source: KIP-858."""
+"""Locks log directories, checks their identity (meta.properties), and formats empty ones. Source: KIP-858."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ __all__ = [
 LOCK = ".lock"
 TORN = {f"{name}.tmp" for name in (BOOTSTRAP_CHECKPOINT, NEW_VOTER, META_PROPERTIES)}
 BEGUN = {LOCK, BOOTSTRAP_CHECKPOINT, NEW_VOTER, *TORN, "lost+found"}
-"""Files that an unformatted directory may have: they are left over from an interrupted format, or belong to a new
-volume."""
+"""Files that an unformatted directory may contain, because they are left over from an interrupted format or are part of
+a new volume."""
 
 
 class Directory(NamedTuple):
-    """An opened directory; `lock` is the handle of its lock file."""
+    """An opened log directory. `lock` is the handle of its lock file."""
 
     path: str
     directory_id: bytes
@@ -54,23 +54,23 @@ class Directory(NamedTuple):
 
 
 class InUse(ConfigError):
-    """Another process has the lock of a directory."""
+    """Another process has locked the directory."""
 
 
 class Failed(ConfigError):
-    """The device of a directory fails: the broker may continue with other directories."""
+    """The device of a directory has failed. The broker may continue with other directories."""
 
 
 def open_directories(
     world: World, paths: Sequence[str], node_id: int, wanted: Format, failed: dict[str, str] | None = None
 ) -> list[Directory]:
-    """Lock every directory and check that it belongs to this node; format the empty ones. The first one has the
-    metadata log.
+    """Lock every directory, check that it belongs to this node, and format empty directories.
 
-    If `failed` is given, another directory whose device fails is left out and added to `failed` with the reason.
+    The first directory contains the metadata log. If `failed` is given, other directories whose device fails are
+    omitted and added to `failed` with the reason.
 
-    Raises ConfigError, after releasing all locks: a directory is not writable, in use, of another node or cluster, of a
-    newer format, or damaged. Nothing that was stored is changed.
+    Raises ConfigError, after releasing all locks, if a directory is not writable, in use, damaged, of a newer format,
+    or belongs to another node or cluster. Stored files are not changed in that case.
     """
     locks: dict[str, int] = {}
     found: dict[str, Directory | None] = {}
@@ -96,12 +96,12 @@ def open_directories(
 
 
 def folds_case(world: World, path: str) -> bool:
-    """Whether the file system of an opened directory ignores case in names, as by default on macOS."""
+    """Whether the file system of an opened directory ignores the case of names, which is the default on macOS."""
     return world.disk.exists(f"{path}/{LOCK.upper()}") and LOCK.upper() not in world.disk.list(path)
 
 
 def is_formatted(world: World, path: str) -> bool:
-    """Whether the directory is formatted; for one that cannot be read, opening gives the error."""
+    """Whether the directory is formatted. True if it cannot be read: opening it will raise the error."""
     try:
         return world.disk.exists(f"{path}/{META_PROPERTIES}")
     except OSError:
@@ -111,7 +111,7 @@ def is_formatted(world: World, path: str) -> bool:
 def _open_all(
     world: World, found: dict[str, Directory | None], node_id: int, wanted: Format, locks: dict[str, int]
 ) -> list[Directory]:
-    """Check all directories before the first one is formatted."""
+    """Check all directories, and then format the empty ones."""
     cluster_id = wanted.cluster_id
     metadata = next(iter(found))
     ids: dict[bytes, str] = {}
@@ -183,7 +183,7 @@ def _lock(world: World, path: str) -> int:
 
 
 def _read(world: World, path: str, node_id: int, lock: int) -> Directory | None:
-    """The contents of `meta.properties`, whose node is checked; None if the directory is not formatted yet."""
+    """Read and check `meta.properties`. Return None if the directory is not formatted yet."""
     where = f"{path}/{META_PROPERTIES}"
     try:
         if not world.disk.exists(where):
@@ -216,7 +216,8 @@ def _read(world: World, path: str, node_id: int, lock: int) -> Directory | None:
 
 
 def _check_unused(world: World, path: str) -> None:
-    """Refuse partitions without meta.properties: their cluster is unknown, and formatting would give them up."""
+    """Raise ConfigError if a directory without meta.properties contains partitions or other files. The cluster of such
+    partitions is unknown, and they would be lost if the directory were formatted."""
     for name in world.disk.list(path):
         inside = f"{path}/{name}"
         if name not in BEGUN and not name.rpartition("-")[2].isdecimal():
@@ -236,7 +237,7 @@ def _check_unused(world: World, path: str) -> None:
 
 
 def read_properties(world: World, where: str) -> dict[str, str]:
-    """The properties in a `meta.properties`. Raises OSError (FileNotFoundError without a file), Damage."""
+    """The properties in a `meta.properties` file. Raises OSError (FileNotFoundError if it does not exist), Damage."""
     text = read_whole(world, where).decode("utf-8", "replace")
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")

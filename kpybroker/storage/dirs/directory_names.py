@@ -1,7 +1,7 @@
-"""The names of partitions' directories in a log directory: `<topic>-<partition>`, and three special forms.
+"""The names of partition directories in a log directory: `<topic>-<partition>`, and three special forms.
 
-A future replica (KIP-113) is in `<topic>-<partition>.<hex>-future`. The directory of a deleted partition ends in
-`-delete`, and that of a replica that the metadata does not place here in `-stray`.
+A future replica (KIP-113) is in `<topic>-<partition>.<hex>-future`. The name of a deleted partition ends in `-delete`.
+The name ends in `-stray` if the partition has no replica on this broker according to the metadata.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def _key(match: re.Match[str] | None) -> TopicPartition | None:
 
 
 def key_of(name: str) -> TopicPartition | None:
-    """The partition whose directory this is; None for any other name."""
+    """The partition to which a directory name belongs; None for any other name."""
     return _key(_PARTITION.fullmatch(name))
 
 
 def key_of_deleted(name: str) -> TopicPartition | None:
-    """The partition of a `-delete` directory; None if its name was truncated, which does not happen to a moved
-    replica."""
+    """The partition of a `-delete` directory; None for any other name, and if the topic name was truncated. Names of
+    moved replicas are not truncated."""
     return _key(_DELETED.fullmatch(name))
 
 
@@ -42,7 +42,7 @@ def key_of_future(name: str) -> TopicPartition | None:
 
 
 def unique_name(topic: str, partition: int, number: int, ending: str) -> str:
-    """A name with a random number of 128 bits; a long topic name is truncated."""
+    """A directory name that contains a random number of 128 bits. A long topic name is truncated."""
     rest = f"-{partition}.{number:032x}{ending}"
     return f"{topic[: NAME_LIMIT - len(rest)]}{rest}"
 
@@ -53,7 +53,7 @@ def is_too_long(topic: str, partition: int) -> bool:
 
 
 def partitions_in(disk: Disk, path: str) -> list[TopicPartition]:
-    """The partitions that have files in a log directory, without the metadata log. Raises OSError."""
+    """The partitions that have a directory in a log directory, except the metadata log. Raises OSError."""
     found = (key_of(name) for name in disk.list(path) if name != METADATA_DIRECTORY)
     return [key for key in found if key is not None]
 
@@ -61,7 +61,7 @@ def partitions_in(disk: Disk, path: str) -> list[TopicPartition]:
 def futures_in(disk: Disk, path: str) -> dict[TopicPartition, str]:
     """The future replicas in a log directory, and the names of their directories. Raises OSError.
 
-    A future replica beside the current one in the same directory is left over from a cancelled move, and is ignored.
+    A future replica in the same log directory as the current one is left over from a cancelled move and is ignored.
     """
     names = disk.list(path)
     found = ((key_of_future(name), name) for name in names if name.endswith(FUTURE))

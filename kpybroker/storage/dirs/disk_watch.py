@@ -1,7 +1,7 @@
-"""Detects a disk that hangs: a write or a sync does not finish although something waits for it.
+"""Detects hanging disks: a write or sync does not finish although other work waits for it.
 
-Writes and syncs run on threads, so the rest of the node continues, including its heartbeats. So no other node can
-detect the hang.
+Writes and syncs run on threads, so the rest of the node continues, including its heartbeats. Therefore no other node
+can detect the hang.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ OTHERS_LEAD = "other brokers should lead in the meantime, if there are any"
 
 
 class DiskWatch:
-    """Watches the disks of some directories. `hung` has the directories whose disk has not answered for `timeout_ms`.
+    """Watches the disks of some directories. `hung` contains the directories whose disk has not responded for
+    `timeout_ms`.
 
-    `on_change` is called when a disk stops answering and when it answers again. `outcome`, a part of the log line, says
-    what the node then does. `out` has the offline directories, which are not watched.
+    `on_change` is called when a disk stops responding and when it responds again. `outcome` is the part of the log line
+    that describes the consequence. `out` contains the offline directories, which are not watched.
     """
 
     def __init__(
@@ -43,14 +44,14 @@ class DiskWatch:
         self._suspects: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.hung: dict[str, int] = {}
-        """Directory -> when its disk stopped answering, in milliseconds of the steady clock."""
+        """The time at which the disk stopped responding, by directory, in milliseconds of the steady clock."""
 
     def start(self) -> None:
-        """Look every LOOKS_EVERY_S until `stop`."""
+        """Check the disks every LOOKS_EVERY_S until `stop` is called."""
         self._timer = asyncio.get_running_loop().call_later(LOOKS_EVERY_S, self._look_again)
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop checking the disks."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -59,8 +60,8 @@ class DiskWatch:
         self.look()
 
     def look(self) -> None:
-        """Check all disks. A disk counts as silent only if it is so in two checks in a row: after a stall of the whole
-        process, its answer may not have been processed yet."""
+        """Check all disks. A disk counts as hanging only after two checks in a row: after a stall of the whole process,
+        the end of its write or sync may not have been processed yet at the first check."""
         now_ms, suspects, has_changed = self._world.steady_ms(), self._suspects, False
         self._suspects = set()
         for path, device in self._devices.items():

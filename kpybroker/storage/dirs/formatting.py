@@ -1,8 +1,9 @@
-"""Writes the same files to an empty log directory as `kafka-storage format`, except for times and random ids.
+"""Formats an empty log directory with the same files as `kafka-storage format`, except for times and random ids.
 
-`bootstrap.checkpoint` has the initial features of the cluster (KIP-778); for a quorum that may change its voters,
-`__cluster_metadata-0/00000000000000000000-0000000000.checkpoint` has the initial voters (KIP-853); `meta.properties`
-names the cluster and the node. It is written last: the directory counts as formatted once it exists.
+- `bootstrap.checkpoint` contains the initial features of the cluster (KIP-778). -
+`__cluster_metadata-0/00000000000000000000-0000000000.checkpoint` contains the initial voters, if the quorum can change
+its voters (KIP-853). - `meta.properties` contains the ids of the cluster and the node. It is written last: if it
+exists, the directory counts as formatted.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 FIRST_CHECKPOINT = "00000000000000000000-0000000000.checkpoint"
 FILE_LIMIT_BYTES = 1 << 20
 NEW_VOTER = "new-voter"
-"""A file that only kpybroker writes: this voter has not caught up with the quorum since its directory was created. See
-`raft.log.new_voter`."""
+"""A file that only kpybroker writes. While it exists, this voter has not caught up with the quorum since the directory
+was created. See `raft.log.new_voter`."""
 NEW_VOTER_TEXT = b"""\
 This node is one of the voters of a metadata quorum, and has not caught up with it since this directory was made. If it
 had another directory before, it has forgotten what it voted for and what it had stored: so it votes only where a new
@@ -48,24 +49,23 @@ If no leader can be elected without its vote, because the other voters are lost 
 broker is stopped: what only the lost ones had is lost then.
 """
 RESERVED_IDS = 100
-"""Uuids below this number are reserved."""
+"""UUIDs below this number are reserved."""
 
 
 FirstVoter = tuple[int, bytes, tuple[str, str, int]]
-"""Node id, directory id, and the endpoint of its controller: name, host, port."""
+"""The node id and directory id of a voter, and its controller endpoint: name, host and port."""
 
 
 class Format(NamedTuple):
     """The values for formatting an empty directory.
 
-    - voter: the controller endpoint (name, host, port) of the only initial voter, as with `--standalone`; else None.
-    - voters: the initial voters, by node id, directory id and endpoint, as with `--initial-controllers`. Without
-      `voter` and `voters`, the directory is formatted as with `--no-initial-controllers`, or for kraft.version 0.
-    - cluster_id: the cluster id that every directory must have, formatted already or not; None for any.
-    - new_cluster_id: the cluster id if no directory has one; None for a random one.
-    - unclear: why an empty directory cannot be formatted.
-    - is_one_of_several: the settings name several voters, and this node is one of them, so it may have been a voter
-      before its directory was lost.
+    - voter: the controller endpoint (name, host, port) of the only initial voter, as with `--standalone`; otherwise
+    None. - voters: the initial voters (node id, directory id, endpoint), as with `--initial-controllers`. Without
+    `voter` and `voters`, the directory is formatted as with `--no-initial-controllers`, or for kraft.version 0. -
+    cluster_id: the cluster id that every directory must have, whether or not it is formatted; None for any. -
+    new_cluster_id: the cluster id to use if no directory has one; None for a random id. - unclear: the reason why an
+    empty directory cannot be formatted, if there is one. - is_one_of_several: whether the settings contain several
+    voters including this node. If so, the node may have been a voter before its directory was lost.
     """
 
     features: Mapping[str, int]
@@ -79,17 +79,17 @@ class Format(NamedTuple):
     """The SCRAM credentials of the initial users of a new cluster."""
 
     def directory_id(self, node_id: int) -> bytes | None:
-        """The directory id that a node must have; None for any."""
+        """The directory id that a node must have; None if any id is allowed."""
         return next((directory_id for node, directory_id, _ in self.voters if node == node_id), None)
 
 
 def encode_id(raw: bytes) -> str:
-    """A uuid as Kafka prints it: 22 characters of URL-safe base64."""
+    """A UUID in Kafka's notation: 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def decode_id(text: str) -> bytes:
-    """The 16 bytes of a printed uuid. Raises ValueError."""
+    """The 16 bytes of a UUID in Kafka's notation. Raises ValueError."""
     try:
         raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -100,7 +100,7 @@ def decode_id(text: str) -> bytes:
 
 
 def random_id(random: Random) -> bytes:
-    """A random uuid (version 4) that is not reserved and whose printed form does not begin with a dash."""
+    """A random UUID (version 4) that is not reserved and does not begin with a dash in Kafka's notation."""
     while True:
         number = random.getrandbits(128) & ~(0xF << 76) | (4 << 76)
         raw = (number & ~(0x3 << 62) | (0x2 << 62)).to_bytes(16, "big")
@@ -120,7 +120,7 @@ def format_directory(
 ) -> None:
     """Write the files of a new directory, durably. Raises OSError.
 
-    A directory that is only half formatted after a crash counts as empty: it is formatted again.
+    After a crash, a directory that is only partly formatted counts as empty and is formatted again.
     """
     now_ms = world.wall_ms()
     levels = [FeatureLevelRecord(name=name, feature_level=level) for name, level in wanted.features.items()]
@@ -142,8 +142,11 @@ def format_directory(
 
 
 def hide_secrets(world: World, metadata_directory: str) -> None:
-    """Make the files with secrets (keys of users, tokens, settings) unreadable for other users: the metadata log with
-    its snapshots, and bootstrap.checkpoint. Another program, or an earlier version, may have written them."""
+    """Make files with secrets (keys of users, tokens, settings) unreadable for other users of the machine.
+
+    These files are the metadata log with its snapshots, and bootstrap.checkpoint. Another program or an earlier version
+    may have created them.
+    """
     for path in (metadata_directory, f"{metadata_directory.rpartition('/')[0]}/{BOOTSTRAP_CHECKPOINT}"):
         try:
             world.disk.hide(path)
@@ -159,11 +162,12 @@ def hide_secrets(world: World, metadata_directory: str) -> None:
 
 
 NOT_OURS = (errno.EACCES, errno.EPERM, errno.EINVAL)
-"""A parent that cannot be read, or has no disk (/proc), was not created by us."""
+"""With these errors, a parent directory cannot be read or is not on a disk (/proc), so this broker has not created
+it."""
 
 
 def _sync_names_above(world: World, path: str) -> None:
-    """Sync the directory's name, and those of parents that were created with it."""
+    """Sync the name of the directory, and the names of parent directories that were created with it."""
     while (path := path.rpartition("/")[0]) != "":
         try:
             world.disk.sync_directory_blocking(path)
@@ -200,8 +204,8 @@ def read_bootstrap(world: World, path: str) -> list[Any] | None:
 
 
 def write_whole(world: World, path: str, data: bytes) -> None:
-    """Replace a file in one step. Its contents are on disk on return; its name is once the directory is synced. Raises
-    OSError."""
+    """Replace a file atomically. The contents are on disk on return, and the name when the directory is synced.
+    Raises OSError."""
     beside = f"{path}.tmp"
     handle = world.disk.open(beside, create=True)
     try:
@@ -214,7 +218,7 @@ def write_whole(world: World, path: str, data: bytes) -> None:
 
 
 def read_whole(world: World, path: str) -> bytes:
-    """Read a small file; waits for the disk. Raises OSError, and Damage above 1 MiB."""
+    """Read a small file, which may wait for the disk. Raises OSError, and Damage if the file has more than 1 MiB."""
     handle = world.disk.open(path)
     try:
         size = world.disk.size(handle)

@@ -1,9 +1,10 @@
-"""Future replicas: copies of logs in another directory of the broker, which will replace the current replicas.
+"""Future replicas: copies of logs in other log directories of the broker, which will replace the current replicas.
 
-The copy is in `<topic>-<partition>.<hex>-future` (KIP-113). Once it is complete and on disk, the current directory is
-renamed to `<topic>-<partition>.<hex>-delete` and the copy to `<topic>-<partition>`; each rename is durable before the
-next. Both have the same number: a start that finds both, but no current directory, completes the interrupted
-replacement. For this, the old directory is deleted only after the new name of the copy is on disk.
+A copy is in `<topic>-<partition>.<hex>-future` (KIP-113). When it is complete and on disk, the current directory is
+renamed to `<topic>-<partition>.<hex>-delete`, and then the copy to `<topic>-<partition>`. Each rename is synced before
+the next one. Both names have the same hex number. If the broker finds both names at its start, but no current
+directory, it completes the interrupted replacement. For this reason, the old directory is deleted only after the new
+name of the copy is on disk.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def topic_id_in(disk: Disk, log_path: str) -> bytes | None:
 
 
 def _has_records(disk: Disk, path: str, topic_id: bytes) -> bool:
-    """Whether a log has records of this topic, or had some and begins above 0. Raises OSError."""
+    """Whether a log has records of this topic, or had some earlier, because it begins above offset 0. Raises
+    OSError."""
     if not disk.exists(path) or topic_id_in(disk, path) not in (topic_id, None):
         return False
     logs = (name for name in disk.list(path) if name.endswith(LOG))
@@ -41,9 +43,10 @@ def _has_records(disk: Disk, path: str, topic_id: bytes) -> bool:
 
 
 def finish_replacements(disk: Disk, names: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """Complete replacements that were interrupted between the two renames. `names`: the entries of each directory.
+    """Complete replacements that were interrupted between the two renames. `names` contains the entries of each log
+    directory.
 
-    Returns the errors by path: in those directories the future replica may not be in its place.
+    Return the errors by path. In these directories, a future replica may not have been renamed.
     """
     everywhere = set().union(*names.values())
     failed: dict[str, str] = {}
@@ -64,7 +67,7 @@ def finish_replacements(disk: Disk, names: Mapping[str, Collection[str]]) -> dic
 
 
 def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSettings) -> Log:
-    """The future replica of a log in another directory: an earlier one, or new. Raises Damage, KAFKA_STORAGE_ERROR."""
+    """Open the future replica of a log in another log directory, or create it. Raises Damage, KAFKA_STORAGE_ERROR."""
     key = of.topic, of.partition
     topic_id = of.files.topic_id
     assert topic_id is not None, "a hosted log has a topic id"
@@ -81,7 +84,7 @@ def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSet
     opened = directory.open_log(of.topic, topic_id, of.partition, settings)
     try:
         if not opened.files.made:
-            opened.files.make()  # so that the move is remembered from now on
+            opened.files.make()  # so that the move continues after a restart
     except OSError as error:
         raise opened.fail(error) from error
     return opened
@@ -90,7 +93,8 @@ def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSet
 def discard_future(
     world: World, directory: LogDirectory, key: TopicPartition, delay_ms: int, *, is_kept: bool = False
 ) -> None:
-    """Delete a future replica: its directory is renamed now, and unlinked later or kept. Raises OSError."""
+    """Delete a future replica. Its directory is renamed now and unlinked later. If `is_kept`, it is only renamed, to
+    `-stray`. Raises OSError."""
     name = directory.futures[key]
     opened = directory.logs.pop(key, None)
     if opened is not None:
@@ -107,9 +111,9 @@ def discard_future(
 
 
 def refuse_lone_copy(disk: Disk, directory: LogDirectory, key: TopicPartition, topic_id: bytes) -> None:
-    """Called before a log is created while the broker runs: an empty log would truncate its own future replica.
+    """Raise Damage if a future replica has records, so that an operator can decide whether to keep it.
 
-    Raises Damage if that replica has records: an operator decides whether to keep it.
+    Called before a log is created while the broker runs, because the empty log would truncate its future replica.
     """
     path = f"{directory.path}/{directory.futures[key]}"
     try:
@@ -125,7 +129,8 @@ def refuse_lone_copy(disk: Disk, directory: LogDirectory, key: TopicPartition, t
 
 
 def set_copy_aside(world: World, directory: LogDirectory, key: TopicPartition, topic_id: bytes) -> None:
-    """Delete the future replica of a log that is being created; one with records is kept as `-stray`. Raises Damage."""
+    """Delete the future replica of a log that is being created. If it has records, keep it as `-stray`. Raises
+    Damage."""
     path = f"{directory.path}/{directory.futures[key]}"
     try:
         is_kept = _has_records(world.disk, path, topic_id)
@@ -137,7 +142,7 @@ def set_copy_aside(world: World, directory: LogDirectory, key: TopicPartition, t
 
 
 def set_half_aside(disk: Disk, path: str) -> None:
-    """Keep the old files of a replica that was lost after a move, as `-stray`. Raises Damage."""
+    """Keep the old files of a replica that was lost after it had moved, as `-stray`. Raises Damage."""
     log.error("%s is a replica that had moved, and it is not where it moved to; it becomes a -stray", path)
     try:
         disk.rename(path, path.removesuffix(DELETED) + STRAY)
@@ -146,9 +151,10 @@ def set_half_aside(disk: Disk, path: str) -> None:
 
 
 def replace(world: World, current: Log, future: Log, source: LogDirectory, target: LogDirectory) -> None:
-    """Replace the current replica with the future one: `current` continues with the files of `future`.
+    """Replace the current replica with the future replica: `current` continues with the files of `future`.
 
-    Both have the same records. Waits for the disk. Raises Damage; the directory that failed is offline then.
+    Both must have the same records. Waits for the disk. Raises Damage, in which case the failed log directory is
+    offline.
     """
     disk, key = world.disk, (current.topic, current.partition)
     assert (current.end, current.written_end) == (future.end, future.written_end), "nothing is missing"
@@ -158,7 +164,7 @@ def replace(world: World, current: Log, future: Log, source: LogDirectory, targe
         if current.start > future.start:
             future.move_start(current.start)
         future.epochs.copy(current.epochs)
-        if len(current.producers):  # some producers' batches may all be deleted, and were never copied
+        if len(current.producers):  # all batches of a producer may have been deleted before they were copied
             future.files.write_snapshot(current.end, current.producers)
         future.sync_blocking()
         target.drop_stale(key)
@@ -186,5 +192,5 @@ def replace(world: World, current: Log, future: Log, source: LogDirectory, targe
             disk.sync_directory_blocking(target.path)
     except OSError as error:
         raise current.fail(error) from error
-    if old.made:  # not earlier: the next start needs it to recognise the copy
+    if old.made:  # not earlier, because a start needs the old directory to detect an interrupted replacement
         source.garbage.add(world.steady_ms() + current.settings.file_delete_delay_ms, deleted)

@@ -1,4 +1,4 @@
-"""Unlinks renamed files when they are due, off the loop, with one task for each log directory."""
+"""Unlinks renamed files on another thread when they are due, with one task for each log directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Garbage:
-    """Files and `-delete` directories, each with the steady time in milliseconds at which it is unlinked."""
+    """Files and `-delete` directories to unlink, each with its due time in milliseconds of the steady clock."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -33,14 +33,15 @@ class Garbage:
             self._sooner.set()
 
     def take(self, now_ms: int | None = None) -> list[str]:
-        """The paths that are due (all paths if no time is given), earliest first; the caller unlinks them."""
+        """Remove and return the paths that are due, or all paths if no time is given. The caller unlinks them."""
         due = []
         while self._waiting and (now_ms is None or self._waiting[0][0] <= now_ms):
             due.append(heappop(self._waiting)[1])
         return due
 
     async def unlink_when_due(self) -> None:
-        """Runs until cancelled. A path that cannot be unlinked is logged and left to the next start."""
+        """Unlink paths until cancelled. If a path cannot be unlinked, that is logged, and the next start tries
+        again."""
         while True:
             self._sooner.clear()
             now_ms = self._world.steady_ms()
@@ -55,7 +56,7 @@ class Garbage:
 
 
 def unlink(disk: Disk, paths: Iterable[str]) -> None:
-    """Unlink files, and `-delete` directories with their contents; may wait for the disk."""
+    """Unlink files, and `-delete` directories with their contents. May wait for the disk."""
     for path in paths:
         try:
             if path.endswith(DELETED):

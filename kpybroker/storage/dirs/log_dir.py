@@ -1,8 +1,9 @@
-"""All partitions in one of a broker's log.dirs, and the checkpoint files that they share.
+"""One log directory: the logs of its partitions, and the checkpoint files that they share.
 
 `recovery-point-offset-checkpoint`, `replication-offset-checkpoint` and `log-start-offset-checkpoint` are written at
-intervals and at a stop, `cleaner-offset-checkpoint` after each cleaning. A clean stop writes `.kafka_cleanshutdown`
-last, and the next start removes it first. A damaged partition goes offline; the others are served.
+intervals and at shutdown, and `cleaner-offset-checkpoint` after each cleaning. A clean shutdown writes
+`.kafka_cleanshutdown` last, and the next start removes it first. If a partition is damaged, only that partition goes
+offline.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class LogDirectory:
-    """Opens, creates and deletes partitions. Its owner has formatted and locked the directory."""
+    """Opens, creates and deletes the logs of partitions. The directory must already be formatted and locked."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class LogDirectory:
     ) -> None:
         """Read the checkpoints, and remove the marker of a clean shutdown. Raises OSError.
 
-        `pool` may be shared. `on_io_error(topic, partition, why)` is called when the disk has failed under a log.
+        `pool` may be shared. `on_io_error(topic, partition, why)` is called when the disk fails during work on a log.
         """
         self._world = world
         self._config = config
@@ -66,7 +67,7 @@ class LogDirectory:
         self.pool = FilePool(config.max_open_files) if pool is None else pool
         self.logs: dict[TopicPartition, Log] = {}
         self.damaged: dict[TopicPartition, str] = {}
-        """Partitions that could not be opened, and why."""
+        """Partitions that could not be opened, with the reasons."""
         self.broker_epoch = -1
         self._on_io_error = on_io_error
         mark = take_clean_mark(world.disk, f"{path}/{CLEAN_SHUTDOWN}")
@@ -82,9 +83,9 @@ class LogDirectory:
         self._is_saving_cleaned = False
         self._present = {name for name in world.disk.list(path) if key_of(name) is not None}
         self.futures = futures_in(world.disk, path)
-        """Future replicas in this directory, and the names of their directories."""
+        """The directory names of the future replicas in this log directory, by partition."""
         self._stale: set[TopicPartition] = set()
-        """Partitions that are gone but still have rows in the checkpoints on disk."""
+        """Partitions that no longer exist here, but still have rows in the checkpoints on disk."""
         self._discards = 0
         self._is_checkpointing = False
         for offsets in (self._recovery_points, self._high_watermarks, self._starts):
@@ -93,18 +94,18 @@ class LogDirectory:
         for key in self._stale:
             self._drop_rows(key)
         self.is_recovered = self.clean or self._present <= {METADATA_DIRECTORY}
-        """True once every partition has been recovered; set by the owner."""
+        """Whether every partition has been recovered."""
         self.garbage = Garbage(world)
-        """Files to unlink, and when; the owner runs it."""
+        """The files to unlink. The owner of this directory runs its task."""
         self.deleted = [name for name in world.disk.list(path) if name.endswith(DELETED)]
-        """`-delete` directories that the last process did not unlink."""
+        """`-delete` directories that the previous process did not unlink."""
 
     def register(self, broker_epoch: int) -> None:
         """Set the broker epoch that a clean shutdown saves."""
         self.broker_epoch = broker_epoch
 
     def recovered(self) -> None:
-        """Note that every partition has been opened, and recovered if needed."""
+        """Store that every partition has been opened, and recovered if necessary."""
         self.is_recovered = True
 
     def _read_offsets(self, name: str) -> Offsets:
@@ -118,10 +119,10 @@ class LogDirectory:
     # partitions
 
     def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
-        """The partition's log; the first batch creates a new one's directory.
+        """Open a partition's log. The directory of a new log is created with its first batch.
 
-        Files of a deleted topic of the same name are deleted. Raises Damage; KAFKA_STORAGE_ERROR if descriptors are
-        short. The partition is then in `damaged`.
+        Files of a deleted topic with the same name are deleted. Raises Damage, or KAFKA_STORAGE_ERROR if there are too
+        few file descriptors. In both cases the partition is added to `damaged`.
         """
         key = (topic, partition)
         assert key not in self.logs, "a log is opened only once"
@@ -140,7 +141,7 @@ class LogDirectory:
         self.damaged.pop(key, None)
         self.logs[key] = opened
         if opened.cleaned_end < self._cleaned_on_disk.get(key, 0):
-            self._save_cleaned_now()  # the log was truncated, or the rows belong to an earlier topic of that name
+            self._save_cleaned_now()  # the log was truncated, or the row belongs to an earlier topic with that name
         return opened
 
     def _open(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
@@ -182,17 +183,17 @@ class LogDirectory:
         return opened
 
     def listen(self, one: Log) -> None:
-        """Make the log report to this directory."""
+        """Set the callbacks of a log to those of this directory."""
         before_cut = partial(self._lower_recovery_point, (one.topic, one.partition))
         one.listen(self._save_marks, before_cut, self._on_io_error)
 
     def drop_stale(self, key: TopicPartition) -> None:
-        """Remove an earlier partition's rows from the checkpoints. Raises OSError."""
+        """Remove the rows of an earlier partition with this name from the checkpoints. Raises OSError."""
         if key in self._stale and not self._is_checkpointing:
             self._write_without_stale()
 
     def forget(self, key: TopicPartition) -> None:
-        """Note that the partition has no files in this directory any more."""
+        """Remove a partition that no longer has files in this directory."""
         self._present.discard(f"{key[0]}-{key[1]}")
         self._drop_rows(key)
         self._cleaned.pop(key, None)
@@ -200,7 +201,7 @@ class LogDirectory:
         self._discards += 1
 
     def delete_log(self, deleted: Log) -> None:
-        """Delete a partition: its directory is renamed now and unlinked later, off the loop."""
+        """Delete a partition. Its directory is renamed now, and unlinked later on another thread."""
         key = (deleted.topic, deleted.partition)
         self.logs.pop(key, None)
         deleted.retire(f"{deleted.topic}-{deleted.partition} was deleted")
@@ -224,16 +225,17 @@ class LogDirectory:
             offsets.pop(key, None)
 
     def _write_without_stale(self) -> None:
-        """Rewrite the checkpoints without stale rows: after a crash, a deleted partition's rows must not apply to a new
-        partition of the same name. Raises OSError."""
+        """Rewrite the checkpoints without stale rows, so that the rows of a deleted partition are not used for a new
+        partition with the same name after a crash. Raises OSError."""
         self.start_offsets.save()
         self._write_checkpoints(self._recovery_points, self._high_watermarks)
         self._stale.clear()
 
     def _lower_recovery_point(self, key: TopicPartition, offset: int) -> None:
-        """Called before a log is truncated: after a power loss, recovery must read batches that replace synced ones.
+        """Called before a log is truncated: after a power failure, recovery must read batches that replaced synced
+        ones.
 
-        Raises OSError; KafkaError while a checkpoint is in progress, because the files have one writer.
+        Raises OSError, or KafkaError while a checkpoint is in progress, because only one writer may use the files.
         """
         if self._recovery_points.get(key, 0) <= offset:
             return
@@ -245,7 +247,7 @@ class LogDirectory:
         self._recovery_points = rows
 
     def collect(self, one: Log) -> None:
-        """Collect the files that a log has renamed; each is unlinked when it is due."""
+        """Take over the files that a log has renamed. Each file is unlinked when it is due."""
         for due_ms, path in one.files.garbage:
             self.garbage.add(due_ms, path)
         one.files.garbage.clear()
@@ -253,11 +255,12 @@ class LogDirectory:
     def keep_only(
         self, hosted: Mapping[TopicPartition, bytes], named: Collection[TopicPartition] = ()
     ) -> set[TopicPartition]:
-        """At a start: rename partitions that the metadata does not place here to `-stray`, and return them.
+        """Rename partitions that have no replica on this broker to `-stray`, and return them. Called at startup.
 
-        `hosted`: the topic ids of the partitions with a replica on this broker. Others were moved away, or their topic
-        was deleted or recreated while the broker was down. A partition whose topic id was lost in a power failure
-        stays, unless it is in `named`: of those, another directory has the right copy. Raises OSError."""
+        `hosted` contains the topic ids of the partitions with a replica on this broker. Other partitions were
+        reassigned, or their topic was deleted or recreated while the broker was down. A partition whose topic id was
+        lost in a power failure is kept unless it is in `named`, which contains partitions whose valid copy is in
+        another directory. Raises OSError."""
         strays = set()
         for name in sorted(self._present - {METADATA_DIRECTORY}):
             topic, _, index = name.rpartition("-")
@@ -276,12 +279,12 @@ class LogDirectory:
         try:
             return read_topic_id(self._world.disk, f"{self.path}/{name}")
         except Damage:
-            return None  # opening it reports the damage
+            return None  # opening the log will raise the same error
 
     # checkpoints
 
     def _offsets(self, kept: Offsets, of: Callable[[Log], int | None]) -> Offsets:
-        """The rows of a checkpoint: current ones for open logs, the previous ones for others."""
+        """The rows of a checkpoint: current offsets for open logs, and the previous rows for other logs."""
         rows = dict(kept)
         for key, one in self.logs.items():
             offset = of(one)
@@ -296,21 +299,21 @@ class LogDirectory:
         return dict(self._starts)
 
     def cleaned_offsets(self) -> Offsets:
-        """The rows of cleaner-offset-checkpoint: only logs that have ever been cleaned have one."""
+        """The rows of cleaner-offset-checkpoint. Logs that were never cleaned have no row."""
         self._cleaned = self._offsets(self._cleaned, _cleaned_end_of)
         return dict(self._cleaned)
 
     async def save_cleaned(self) -> None:
-        """Write cleaner-offset-checkpoint off the loop. Never raises: cleaning a log twice does no harm.
+        """Write cleaner-offset-checkpoint on another thread. Never raises, because cleaning a log twice does no harm.
 
-        The file has one writer at a time, which also writes changes that arrive in the meantime.
+        The file has one writer at a time, which also writes changes that happen in the meantime.
         """
         self._is_saving_cleaned = True
         written: Offsets | None = None
         while written != (rows := self.cleaned_offsets()):
             written = rows
             await self._world.disk.off_loop(partial(self._write_cleaned, rows, sync=True), self.path)
-        self._is_saving_cleaned = False  # not after a cancellation: a thread may still be writing
+        self._is_saving_cleaned = False  # not in a `finally`: after a cancellation, a thread may still be writing
 
     def _save_cleaned_now(self, *, sync: bool = False) -> None:
         rows = self.cleaned_offsets()
@@ -329,13 +332,13 @@ class LogDirectory:
         self._save_cleaned_now()
 
     async def checkpoint(self) -> None:
-        """Sync full segments and advance the recovery points. Never raises: a log that fails goes offline."""
+        """Sync full segments and advance the recovery points. Never raises. If a log fails, it goes offline."""
         for one in list(self.logs.values()):
             if one.files.has_sealed and one.offline is None:
                 try:
                     await one.sync(is_chore=True)
                 except Damage:
-                    continue  # the log itself has logged the error and is offline
+                    continue  # the error has been logged, and the log is offline
         self._update_offsets()
         rows, discards = (self._recovery_points, self._high_watermarks), self._discards
         self._is_checkpointing = True
@@ -343,12 +346,12 @@ class LogDirectory:
             self.start_offsets.save_soon()
             await self.start_offsets.write_ended()
             await self._world.disk.off_loop(partial(self._write_checkpoints, *map(dict, rows)), self.path)
-            if discards != self._discards:  # the files have their rows, and new partitions may have their names
+            if discards != self._discards:  # the files have rows of partitions that were deleted in the meantime
                 self._write_without_stale()
             self._stale.clear()
         except OSError as error:
             log.error("%s: checkpoints cannot be written: %s", self.path, error)
-        self._is_checkpointing = False  # not after a cancellation: a thread may still be writing
+        self._is_checkpointing = False  # not in a `finally`: after a cancellation, a thread may still be writing
 
     def _update_offsets(self) -> None:
         self._recovery_points = self._offsets(self._recovery_points, _synced_end_of)
@@ -362,14 +365,15 @@ class LogDirectory:
         sync_file(disk, f"{self.path}/{LOG_STARTS}")
 
     async def close(self) -> None:
-        """Close every log, write the checkpoints, and mark the shutdown as clean if every log is sound.
+        """Close every log, write the checkpoints, and mark the shutdown as clean if every log was closed without
+        damage.
 
-        A broker that stops before it has the metadata has not recovered all logs: that shutdown is not clean.
+        If the broker stops before it has the metadata, not all logs have been recovered, and the shutdown is not clean.
         """
         await self.start_offsets.settle()
         await self._world.disk.off_loop(
             lambda: None, self.path
-        )  # a checkpoint may be in progress, and there is one writer
+        )  # wait for a checkpoint in progress, because only one writer may use the files
         whole = self.is_recovered and not self.damaged
         whole &= await Closing(self._world, self.path, list(self.logs.values())).run()
         self._update_offsets()
@@ -381,8 +385,8 @@ class LogDirectory:
             self._write_checkpoints(self._recovery_points, self._high_watermarks)
             unlink(disk, self.garbage.take())
             if whole:
-                disk.sync_directory_blocking(self.path)  # the marker vouches for partitions whose names are on disk
-                epoch = max(self.broker_epoch, self.previous_epoch)  # without a registration nothing changed
+                disk.sync_directory_blocking(self.path)  # the partition names must be on disk before the marker
+                epoch = max(self.broker_epoch, self.previous_epoch)  # the previous one if the broker never registered
                 mark = f'{{"version":0,"brokerEpoch":{epoch}}}'
                 replace_file(disk, f"{self.path}/{CLEAN_SHUTDOWN}", mark.encode(), sync=True)
             disk.sync_directory_blocking(self.path)
@@ -395,7 +399,7 @@ class LogDirectory:
 
 
 def _start_of(one: Log) -> int | None:
-    """The start offset to save; None if the first segment begins there."""
+    """The start offset to save; None if it is the base offset of the first segment."""
     return one.start if one.start > one.segments.first.base_offset else None
 
 

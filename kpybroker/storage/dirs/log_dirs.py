@@ -1,8 +1,9 @@
-"""The log directories of a broker (`log.dirs`, KIP-112): each is opened, recovered, checkpointed and lost separately.
+"""The log directories of a broker (`log.dirs`, KIP-112). Each directory is opened, recovered and checkpointed
+separately, and can fail separately.
 
-A partition is opened in the directory that has it; a new one is created in the directory that the metadata names, else
-in the directory with the fewest partitions. A partition that is in two directories is refused: nothing shows which copy
-is complete.
+A partition is opened in the directory that contains it. A new partition is created in the directory that is assigned in
+the metadata, otherwise in the directory with the fewest partitions. If two directories contain the same partition, the
+broker does not start, because it cannot determine which copy is complete.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ log = logging.getLogger(__name__)
 def open_log_dirs(
     world: World, config: BrokerConfig, wanted: Format, check: Callable[[], None]
 ) -> tuple[list[Directory], LogDirectories]:
-    """Lock, format or check all directories, the metadata log's first. If `check` accepts them, open log.dirs.
+    """Lock all directories, and check or format them, beginning with the directory of the metadata log. Then call
+    `check` and open log.dirs.
 
     Raises ConfigError.
     """
@@ -57,39 +59,39 @@ def open_log_dirs(
 
 
 class LogDirectories:
-    """Opens, creates and deletes partitions in several directories."""
+    """Opens, creates and deletes the logs of partitions in several directories."""
 
     def __init__(
         self, world: World, config: BrokerConfig, directories: Sequence[Directory], failed: Mapping[str, str]
     ) -> None:
-        """`failed`: why directories were not opened, by path.
+        """`failed` contains the reasons why directories could not be opened, by path.
 
-        Raises ConfigError: a partition is in two directories, or no directory is left."""
+        Raises ConfigError if a partition is in two directories, or no directory is left."""
         self._world = world
         self.pool = FilePool(config.max_open_files)
         self.sliced_work = SlicedWork(world.disk)
-        """Decompresses batches and searches by time, for requests about any of the logs."""
+        """Decompresses batches and looks up timestamps, for requests to all logs."""
         self._metadata_path = config.metadata_log_dir
         self.paths = config.log_dirs
         self.offline: dict[str, str] = {path: why for path, why in failed.items() if path in config.log_dirs}
-        """Directories that failed, and why."""
+        """Directories that have failed, with the reasons."""
         self.offline_ids: list[bytes] = []
-        """Ids of the directories that failed since the start."""
+        """The ids of directories that have failed since the start."""
         self._on_io_error: Callable[[str, int, str], None] = lambda topic, index, why: None
         self._on_failure: Callable[[LogDirectory, str], None] = lambda directory, why: None
         self._on_end: Callable[[str], None] = lambda why: None
         self._online: dict[str, LogDirectory] = {}
         self._place: dict[TopicPartition, LogDirectory] = {}
-        """The directories of partitions that have files or were opened."""
+        """The directories of all partitions that have files or were opened."""
         self._doubles: dict[TopicPartition, dict[str, bytes | None]] = {}
-        """Partitions in several directories, and their topic ids by path: the topic was recreated while a directory was
-        offline, or a power loss undid its deletion. The metadata decides which copy is right."""
+        """Partitions in several directories, with the topic id of each copy by path. The topic was recreated while a
+        directory was offline, or a power failure undid its deletion. The metadata shows which copy is valid."""
         self._counts: dict[str, int] = {}
         self._folds_case = any(folds_case(world, directory.path) for directory in directories)
         self._halves: dict[TopicPartition, str] = {}
-        """`-delete` directories of partitions that the metadata places here and that no directory has."""
+        """`-delete` directories of partitions that should have a replica on this broker, but are in no directory."""
         self.preferred: dict[TopicPartition, str] = {}
-        """The chosen paths of partitions that do not exist yet (AlterReplicaLogDirs)."""
+        """The paths that AlterReplicaLogDirs has set for partitions that do not exist yet."""
         ids = {directory.path: directory.directory_id for directory in directories if directory.path in self.paths}
         found = self._look(tuple(path for path in self.paths if path in ids))
         for path, keys in found.items():
@@ -105,12 +107,14 @@ class LogDirectories:
         on_failure: Callable[[LogDirectory, str], None],
         on_end: Callable[[str], None],
     ) -> None:
-        """Set callbacks: `on_io_error(topic, partition, why)` for a disk that failed under a log of the only directory;
-        `on_failure(directory, why)` for one of several directories; `on_end(why)` when the broker cannot continue."""
+        """Set callbacks. `on_io_error(topic, partition, why)` is called when the disk of the only directory fails
+        during work on a log; `on_failure(directory, why)` when one of several directories fails; and `on_end(why)` when
+        the broker cannot continue."""
         self._on_io_error, self._on_failure, self._on_end = on_io_error, on_failure, on_end
 
     def _look(self, paths: tuple[str, ...]) -> dict[str, list[TopicPartition]]:
-        """The partitions in each directory. Raises ConfigError, before any change, if one is in two of them."""
+        """The partitions in each directory. Raises ConfigError, before any change, if two directories contain the same
+        partition."""
         self._finish_replacements(paths)
         found: dict[str, list[TopicPartition]] = {}
         places: dict[TopicPartition, list[str]] = {}
@@ -135,8 +139,8 @@ class LogDirectories:
         return found
 
     def _finish_replacements(self, paths: tuple[str, ...]) -> None:
-        """Finish interrupted moves. A directory in which that fails goes offline. Raises ConfigError if it has the
-        metadata log, too."""
+        """Finish interrupted moves. If that fails in a directory, the directory goes offline. Raises ConfigError if it
+        also contains the metadata log."""
         names: dict[str, list[str]] = {}
         for path in paths:
             try:
@@ -174,26 +178,26 @@ class LogDirectories:
 
     @property
     def previous_epoch(self) -> int:
-        """The broker epoch at the last clean shutdown; -1 if directories differ, or one of them is offline."""
+        """The broker epoch at the last clean shutdown; -1 if the directories differ or one of them is offline."""
         epochs = {directory.previous_epoch for directory in self.online}
         return epochs.pop() if len(epochs) == 1 and not self.offline else -1
 
     @property
     def logs(self) -> dict[TopicPartition, Log]:
-        """All open logs, except those that are moving between directories: these are not cleaned."""
+        """All open logs, except logs that are moving between directories, which are not cleaned."""
         moving = {key for directory in self.online for key in directory.futures}
         return {key: one for each in self.online for key, one in each.logs.items() if key not in moving}
 
     def of(self, one: Log) -> LogDirectory | None:
-        """The directory of a log; None once the directory is offline."""
+        """The directory of a log; None if the directory is offline."""
         return self._online.get(one.directory.rpartition("/")[0])
 
     # partitions
 
     def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings, assigned: bytes) -> Log:
-        """The partition's log, opened by `LogDirectory.open_log`. `assigned`: the id of its directory in the metadata.
+        """Open a partition's log with `LogDirectory.open_log`. `assigned` is the id of its directory in the metadata.
 
-        Raises Damage; KAFKA_STORAGE_ERROR if descriptors are short.
+        Raises Damage, or KAFKA_STORAGE_ERROR if there are too few file descriptors.
         """
         key = topic, partition
         directory = self._place.get(key)
@@ -205,7 +209,7 @@ class LogDirectories:
         return directory.open_log(topic, topic_id, partition, settings)
 
     def _check_case(self, topic: str, partition: int) -> None:
-        """Raises Damage if the directory name would collide with that of another topic's partition."""
+        """Raise Damage if the directory name would collide with that of another topic's partition."""
         for other, index in self._place:
             if index == partition and other != topic and other.lower() == topic.lower():
                 raise Damage(
@@ -214,11 +218,11 @@ class LogDirectories:
                 )
 
     def is_lost(self, topic: str, partition: int, assigned: bytes) -> bool:
-        """Whether the metadata names a directory that no longer exists, so that a new log would be created."""
+        """Whether the partition would be created again, because its assigned directory no longer exists."""
         return (topic, partition) not in self._place and all(each.id != assigned for each in self.online)
 
     def _for_new(self, key: TopicPartition, topic_id: bytes, assigned: bytes) -> LogDirectory:
-        """The directory for a new log. Raises Damage if the new log would hide records that another directory has."""
+        """The directory for a new log. Raises Damage if another directory may have records of the partition."""
         named = next((each for each in self.online if each.id == assigned), None)
         wished = self._online.get(self.preferred.pop(key, ""))
         copies = [each for each in self.online if key in each.futures]
@@ -239,7 +243,7 @@ class LogDirectories:
         return chosen
 
     def delete_log(self, deleted: Log) -> None:
-        """Delete a partition, by `LogDirectory.delete_log`."""
+        """Delete a partition with `LogDirectory.delete_log`."""
         key = deleted.topic, deleted.partition
         directory = self._place.pop(key, None)
         if directory is not None and directory.path in self._online:
@@ -247,10 +251,10 @@ class LogDirectories:
             directory.delete_log(deleted)
 
     def forget_unopened(self, topic: str, partition: int) -> None:
-        """A partition that could not be opened was reassigned or deleted.
+        """Called when a partition that could not be opened is reassigned or deleted.
 
-        If it has files, its directory is remembered: the next start sets the files aside (`keep_only`), and no shutdown
-        before that is clean.
+        If it has files, it is not removed here: the next start sets the files aside (`keep_only`), and the shutdown
+        before that is not clean.
         """
         key = topic, partition
         directory = self._place.get(key)
@@ -260,15 +264,15 @@ class LogDirectories:
             directory.damaged.pop(key, None)
 
     def by_path(self, path: str) -> LogDirectory | None:
-        """The directory, if it is in use."""
+        """The directory with this path, if it is online."""
         return self._online.get(path)
 
     def future_of(self, key: TopicPartition) -> LogDirectory | None:
-        """The directory that has a future replica of a partition."""
+        """The directory that contains a future replica of a partition."""
         return next((directory for directory in self.online if key in directory.futures), None)
 
     def moved(self, key: TopicPartition, target: LogDirectory) -> None:
-        """A partition has moved to another directory, which may have failed at that moment."""
+        """Called when a partition has moved to another directory, which may have failed at that moment."""
         source = self._place.pop(key)
         self._counts[source.path] -= 1
         self._counts[target.path] += 1
@@ -276,8 +280,8 @@ class LogDirectories:
             self._place[key] = target
 
     def keep_only(self, hosted: Mapping[TopicPartition, bytes]) -> None:
-        """Like `LogDirectory.keep_only`; also deletes future replicas of other partitions, and earlier `-delete`
-        directories."""
+        """Call `LogDirectory.keep_only` for all directories. Delete future replicas of other partitions, and `-delete`
+        directories of the previous process."""
         named = {key for key, ids in self._doubles.items() if hosted.get(key) in ids.values()}
         for directory in self.online:
             try:
@@ -298,7 +302,7 @@ class LogDirectories:
     def _keep_only(
         self, directory: LogDirectory, hosted: Mapping[TopicPartition, bytes], named: set[TopicPartition]
     ) -> None:
-        """Raises OSError."""
+        """The same for one directory. Raises OSError."""
         for key in directory.keep_only(hosted, named):
             self._counts[directory.path] -= 1
             if key in self._doubles:
@@ -309,10 +313,10 @@ class LogDirectories:
             discard_future(self._world, directory, key, 0)
 
     def _unlink_deleted(self, hosted: Mapping[TopicPartition, bytes]) -> None:
-        """Unlink the `-delete` directories of the last process, except the leftovers of interrupted moves.
+        """Unlink the `-delete` directories of the previous process, except those of interrupted moves.
 
-        It keeps a directory if there is a future replica with the same number, or may be one in an offline directory;
-        and the directory of a partition that the metadata places here, but that no directory has.
+        A directory is kept if a future replica with the same number exists, or may exist in an offline directory. It is
+        also kept if its partition has a replica on this broker according to the metadata, but no directory contains it.
         """
         futures = {name for directory in self.online for name in directory.futures.values()}
         for directory in self.online:
@@ -328,7 +332,7 @@ class LogDirectories:
             directory.deleted.clear()
 
     def recovered(self) -> None:
-        """Note that all partitions have been opened."""
+        """Store that all partitions have been opened."""
         for directory in self.online:
             directory.recovered()
 
@@ -338,13 +342,13 @@ class LogDirectories:
             directory.register(broker_epoch)
 
     def collect(self, one: Log) -> None:
-        """Collect the files that a log has renamed."""
+        """Take over the files that a log has renamed."""
         directory = self.of(one)
         if directory is not None:
             directory.collect(one)
 
     async def start_written(self, one: Log) -> None:
-        """Return when a start offset that has just moved is in its file. Raises KafkaError."""
+        """Return when the start offset of a log, which has just moved, is in its file. Raises KafkaError."""
         directory = self.of(one)
         if directory is not None:
             try:
@@ -366,7 +370,7 @@ class LogDirectories:
                 await directory.checkpoint()
 
     async def close(self) -> None:
-        """Call `LogDirectory.close` for all directories at once."""
+        """Call `LogDirectory.close` for all directories concurrently."""
         await asyncio.gather(*(directory.close() for directory in self.online))
 
     # failures
@@ -378,7 +382,7 @@ class LogDirectories:
             self.fail(self._online[path], why)
 
     def fail(self, directory: LogDirectory, why: str) -> None:
-        """The device of a directory has failed: its logs are offline until the next start."""
+        """Take a directory and its logs offline until the next start, because its device has failed."""
         if self._online.pop(directory.path, None) is None:
             return
         self.offline[directory.path] = why

@@ -1,4 +1,4 @@
-"""log-start-offset-checkpoint: start offsets above the first segment's, written at once or by a thread."""
+"""The file log-start-offset-checkpoint, with start offsets that are not the base offset of the first segment."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 
 class StartOffsets:
-    """The file of one log directory. It has one writer at a time, so that older rows never replace newer ones."""
+    """The file of one log directory. It has one writer at a time, so that older rows cannot replace newer ones."""
 
     def __init__(self, disk: Disk, directory: str, rows: Callable[[], dict[TopicPartition, int]]) -> None:
-        """`rows()` returns the rows that the file should have now, as a new dictionary each time."""
+        """`rows()` returns the rows that the file should have, as a new dictionary each time."""
         self._disk = disk
         self._directory = directory
         self._rows = rows
@@ -28,21 +28,21 @@ class StartOffsets:
     def save(self) -> None:
         """Write the rows if they have changed, without a sync. Raises OSError.
 
-        A thread that is already writing will write the new rows, too.
+        If a thread is already writing, it will write the new rows as well.
         """
         if self._writing is None and (rows := self._rows()) != self._on_disk:
             self._write(rows)
             self._on_disk = rows
 
     def save_soon(self) -> None:
-        """The same, on the directory's thread if the device is slow. Raises OSError."""
+        """Like `save`, but on the directory's thread if the device is slow. Raises OSError."""
         if not self._disk.device(self._directory).is_slow:
             self.save()
         elif self._writing is None and self._rows() != self._on_disk:
             self._writing = asyncio.ensure_future(self._write_by_thread())
 
     async def written(self, key: TopicPartition, offset: int) -> None:
-        """Return once the partition's start offset, given to `save_soon`, is in the file. Raises OSError."""
+        """Return once the start offset of a partition is in the file, after `save_soon`. Raises OSError."""
         while self._writing is not None and (self._on_disk or {}).get(key, 0) < offset:
             await self.write_ended()
 
@@ -52,7 +52,7 @@ class StartOffsets:
             raise error
 
     async def settle(self) -> None:
-        """Return once no thread writes the file."""
+        """Return once no thread is writing the file."""
         while self._writing is not None:
             await asyncio.shield(self._writing)
 
@@ -60,7 +60,7 @@ class StartOffsets:
         write_offsets(self._disk, f"{self._directory}/{LOG_STARTS}", rows, sync=False)
 
     async def _write_by_thread(self) -> OSError | None:
-        """Write once, and again if the rows have changed in the meantime. Returns the error, which is also logged."""
+        """Write the rows, and write again if they have changed in the meantime. Log and return the error, if any."""
         rows = self._rows()
         try:
             await self._disk.off_loop(partial(self._write, rows), self._directory)
