@@ -6,14 +6,14 @@ import sys
 
 SERVING = ("dev", "serve")
 WINDOWS = (
-    "kpybroker: it does not run natively on Windows, which lacks file operations that a log needs; install WSL2 "
-    "(`wsl --install`) and start kpybroker there: clients on Windows reach it at localhost"
+    "kpybroker: Windows is not supported, because it lacks file operations that the log needs; install WSL2 "
+    "(`wsl --install`) and start kpybroker there. Clients on Windows reach it at localhost"
 )
 
 
 def main() -> None:
-    """Run the command line. Exit code 0; 1 if the command failed; 2 for wrong arguments or settings; 130 after Ctrl-C,
-    also while modules are imported. Each error is one line."""
+    """Run the command line. The exit code is 1 if the command failed, 2 for wrong arguments or settings, 130 after
+    Ctrl-C (even during imports), else 0. Each error is printed as one line."""
     try:
         _run()
     except KeyboardInterrupt:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from kpybroker.wire.response_templates import Acknowledged, Fetched, FetchedMany
 
 BROKER, CONTROLLER = "broker", "controller"
-"""The two sides of a node, named as in `Listens`: clients connect to one, nodes of the quorum to the other."""
+"""The two kinds of listeners, named as in `Listens`: clients connect to the broker's, nodes of the quorum to the
+controller's."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,9 +32,9 @@ class Call:
     side: str = BROKER
     """The kind of listener that received the request: the broker's or the controller's."""
     forwarded: bool = False
-    """Whether another broker forwarded the request, after it removed the parts that a broker decides itself."""
+    """Whether another broker forwarded the request, after it had processed the parts that concern only the broker."""
     is_long: bool = False
-    """Whether the request has more elements than are handled in one go."""
+    """Whether the request has more elements than are handled in one turn of the event loop."""
     principal: Principal = ANONYMOUS
     """Who sent the request; for a forwarded one, who sent it to the other broker."""
     granted: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
@@ -53,7 +54,7 @@ ANSWERS_MAX_BYTES = 32 * 1024 * 1024
 class Answers:
     """A cache of encoded responses that depend only on the Image; cleared when it is full, or an Image is published.
 
-    A client chooses the keys, so the bytes of both count.
+    Clients choose the keys, so the limit counts the bytes of keys and responses.
     """
 
     __slots__ = ("_found", "size_bytes")
@@ -61,17 +62,17 @@ class Answers:
     def __init__(self) -> None:
         self._found: dict[Any, Encoded | asyncio.Future[Encoded]] = {}
         self.size_bytes = 0
-        """At most ANSWERS_MAX_BYTES, as far as the responses are complete."""
+        """Bytes of the complete responses and their keys, at most ANSWERS_MAX_BYTES."""
 
     def __len__(self) -> int:
         return len(self._found)
 
     def get(self, key: Any) -> Encoded | asyncio.Future[Encoded] | None:
-        """A response, or the future of one that is being built."""
+        """A cached response, or the future of a response that is being built."""
         return self._found.get(key)
 
     def keep(self, key: Any, answer: Encoded | asyncio.Future[Encoded], key_bytes: int) -> None:
-        """Keep a response, which is counted when it is complete; one that fails is not kept."""
+        """Cache a response. A future counts as soon as it is complete, and is removed if it fails."""
         if len(self._found) >= ANSWERS_LIMIT:
             self.clear()
         if isinstance(answer, Encoded):
@@ -82,7 +83,7 @@ class Answers:
 
     def _complete(self, key: Any, done: asyncio.Future[Encoded], key_bytes: int) -> None:
         if self._found.get(key) is not done:
-            return  # cleared meanwhile
+            return  # cleared in the meantime
         del self._found[key]
         if not done.cancelled() and done.exception() is None:
             self._add(key, done.result(), key_bytes)
@@ -97,15 +98,16 @@ class Answers:
         self.size_bytes += size_bytes
 
     def clear(self) -> None:
-        """Another Image was published: forget all responses."""
+        """Remove all responses, for example when another Image is published."""
         self._found.clear()
         self.size_bytes = 0
 
 
 class Reply:
-    """An answer that comes later. The handler completes it, and the connection sends answers in request order.
+    """A response that the handler completes later. The connection sends responses in the order of the requests.
 
-    `parallel`: the next request of the connection may start meanwhile. Only an appended Produce allows that.
+    `parallel`: the next request of the connection may start before this one is complete. Only a Produce request whose
+    records are appended sets it.
     """
 
     __slots__ = ("_ready", "address", "attached", "done", "holds_frame", "response")
@@ -114,7 +116,7 @@ class Reply:
 
     def __init__(self, *, holds_frame: bool = False) -> None:
         self.address: Any = None
-        """Api, version and correlation id: what the connection needs to encode the response."""
+        """Api, version and correlation id, which the connection needs to encode the response."""
         self.attached: Any = None
         """Data that an interceptor of the server attaches to the reply until it is sent."""
         self.response: Any = None
@@ -124,7 +126,7 @@ class Reply:
         self._ready: Callable[[], None] | None = None
 
     def address_to(self, api: Any, version: int, correlation_id: int) -> None:
-        """Set what the connection needs to encode the response."""
+        """Set the values that the connection needs to encode the response."""
         self.address = (api, version, correlation_id)
 
     def attach(self, attached: Any) -> None:
@@ -132,15 +134,15 @@ class Reply:
         self.attached = attached
 
     def replace(self, response: Any) -> None:
-        """Send another response instead of the one that it was completed with."""
+        """Send another response than the one passed to `complete`."""
         self.response = response
 
     def on_ready(self, ready: Callable[[], None] | None) -> None:
-        """Call `ready` once when the answer is complete; for the connection."""
+        """Call `ready` when the response is complete, or the request's frame is released; for the connection."""
         self._ready = ready
 
     def complete(self, response: Any) -> None:
-        """Give the answer. Only the first call has an effect. None: no response is sent (acks=0)."""
+        """Set the response. Only the first call has an effect. For None, no response is sent (acks=0)."""
         if self.done:
             return
         self.done = True
@@ -149,17 +151,18 @@ class Reply:
             self._ready()
 
     def discard(self) -> None:
-        """The answer is not wanted any more: it is not sent."""
+        """Mark the reply as done without a response, because none is to be sent any more."""
         self.done = True
 
     def give_way(self) -> None:
-        """Another request waits behind this one: answer at once if the protocol allows that. By default it does not."""
+        """Called when another request waits for this one. Completes the reply at once if the protocol allows that; by
+        default, it does nothing."""
 
     def abandon(self) -> None:
-        """The connection is closed: release everything that waits for the answer."""
+        """Called when the connection is closed. Releases everything that waits for the response."""
 
     def release_frame(self) -> None:
-        """The bytes of the request are no longer needed: the connection may reuse its buffer."""
+        """Let the connection reuse its buffer, because the bytes of the request are no longer needed."""
         if self.holds_frame:
             self.holds_frame = False
             if self._ready is not None:
@@ -167,15 +170,15 @@ class Reply:
 
 
 Message: TypeAlias = Any
-"""A message of the API, as `wire/rpc` declares it; to a type checker these classes have no base in common."""
+"""A message of the API, as `wire/rpc` declares it. For type checkers, these classes have no common base."""
 Answer: TypeAlias = "Message | Encoded | Acknowledged | Fetched | FetchedMany | None"
-"""An answer that can be sent at once: a response, encoded or not, or a filled template; None if none is wanted."""
+"""A complete response: a message, encoded bytes, or a filled template; None if no response is to be sent."""
 Result: TypeAlias = "Answer | Reply | Coroutine[Any, Any, Answer | Reply]"
-"""What a handler may return: an answer, a reply that is completed later, or a coroutine that ends with either."""
+"""The result of a handler: a response, a Reply that is completed later, or a coroutine that returns either."""
 
 
 class TaskReply(Reply):
-    """The reply of a task. If the task ends with another reply that is not complete yet, this one follows that."""
+    """A reply that a task completes. If the task returns another reply, both are completed together."""
 
     __slots__ = ("followed", "parallel", "task")
 
@@ -187,11 +190,11 @@ class TaskReply(Reply):
         """The task to cancel when the connection is closed; None if the work must be finished anyway."""
 
     def cancel_if_abandoned(self, task: asyncio.Task[Any]) -> None:
-        """The work need not be finished once the connection is closed."""
+        """Cancel this task if the connection is closed, because its work need not be finished then."""
         self.task = task
 
     def follow(self, other: Reply) -> None:
-        """Complete with the answer of `other`, and take over its `parallel`."""
+        """Complete with the response of `other`, and take over its `parallel`."""
         if self.done:
             other.abandon()
             return
@@ -217,7 +220,7 @@ class TaskReply(Reply):
 
 
 async def response_of(reply: Reply) -> Any:
-    """Wait for the answer of a reply. If the wait is cancelled, the reply is abandoned."""
+    """Wait for the response of a reply. If the wait is cancelled, the reply is abandoned."""
     if not reply.done:
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         reply.on_ready(lambda: None if ready.done() else ready.set_result(None))

@@ -1,9 +1,9 @@
-"""The three kinds of error: a refusal, damage, a bug.
+"""Error codes, and exceptions for the kinds of error: refused requests, damage, malformed frames, invalid settings.
 
-A refusal is a `KafkaError`, and is answered with its code. Damage takes a partition or a log directory offline; the
-rest of the broker continues. A bug is an assertion. A frame that cannot be read is a `MalformedFrame`, which closes
-only its connection. Source of the codes: the Kafka protocol guide, "Error codes"; tests/test_errors.py compares them
-with Apache Kafka.
+A refused request raises a `KafkaError`, and its code is returned to the client. Damage takes a partition or a log
+directory offline, while the rest of the broker continues. A frame that cannot be parsed is a `MalformedFrame`, which
+closes only its connection. A bug is a failed assertion. Source of the codes: the Kafka protocol guide, "Error codes";
+tests/test_errors.py compares them with Apache Kafka.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ MESSAGE_MAX = 8_000
 
 
 class KafkaError(Exception):
-    """A refusal: the request is answered with `code`, and with `message` if the API has a field for it."""
+    """A refused request: the response has `code`, and `message` if the API has a field for it."""
 
     def __init__(self, code: ErrorCode, message: str | None = None, records: Sequence[tuple[int, str]] = ()) -> None:
         if message is not None and len(message) > MESSAGE_MAX:
@@ -174,11 +174,11 @@ class KafkaError(Exception):
 
 
 class Damage(Exception):
-    """Stored bytes or a disk cannot be trusted: the damaged part goes offline, and the rest continues."""
+    """Stored bytes or a disk are damaged: the damaged part is taken offline, and the rest of the broker continues."""
 
 
 class MalformedFrame(Exception):
-    """A frame that does not follow its schema. It closes the connection from which it came, and affects no other."""
+    """A frame that does not follow its schema. Only the connection that sent it is closed."""
 
 
 class ConfigError(Exception):

@@ -1,8 +1,8 @@
-"""Turns of the loop for requests of many elements: between two pieces of such work, the loop serves all other requests.
+"""Schedules requests with many elements on the event loop, so that all other requests are served between two pieces.
 
-However many long requests there are, one turn of the loop runs one piece of one of them, in the order in which they
-asked; sockets are read and timers run before the next piece. So heartbeats, votes and small requests never wait for
-more than one piece, and long requests share the remaining time.
+Regardless of the number of long requests, one turn of the loop runs one piece of one of them, in the order in which
+they queued; sockets are read and timers run before the next piece. So heartbeats, votes and small requests never wait
+for more than one piece, and long requests share the remaining time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kpybroker.world.loop_turns import LoopTurns
 T = TypeVar("T")
 
 REQUESTS_MAX = 8
-"""The most long requests that are parsed and answered at a time."""
+"""The most long requests that are parsed and executed at a time."""
 ELEMENTS_MAX = 300_000
-"""The most elements of these requests together: a Fetch of 250,000 partitions takes about 100 MB."""
+"""The most elements of these requests together. A Fetch of 250,000 partitions takes about 100 MB."""
 PARKED_MAX = 500_000
-"""The most elements of requests that wait without holding a place: Fetches of many partitions wait for records (about
-200 MB), other requests for the controller."""
+"""The most elements of requests that wait without a place: Fetches of many partitions wait for records (about 200 MB),
+other requests for the controller."""
 QUEUE_MAX = 1000
 """The most long requests that wait for a place."""
 QUEUE_MAX_BYTES = 64 * 1024 * 1024
@@ -32,7 +32,7 @@ QUEUE_MAX_BYTES = 64 * 1024 * 1024
 
 
 class Asked(NamedTuple):
-    """A request that waits for a place: the number of its elements, and the bytes that it holds meanwhile."""
+    """A request that waits for a place, with the number of its elements and the bytes that it holds while it waits."""
 
     elements: int
     frame_bytes: int
@@ -58,16 +58,16 @@ class LongWork:
 
     @property
     def turns(self) -> int:
-        """How many pieces of work have run."""
+        """The number of pieces of work that have run."""
         return self._turns.taken
 
     @property
     def queued(self) -> int:
-        """How many requests wait for a place."""
+        """The number of requests that wait for a place."""
         return len(self._queue)
 
     def park(self, elements: int) -> bool:
-        """Count this many more elements as waiting, until `unpark`; False if there is no room."""
+        """Count these elements as waiting until `unpark`. Returns False if this would exceed PARKED_MAX."""
         if self.parked + elements > PARKED_MAX:
             return False
         self.parked += elements
@@ -78,7 +78,7 @@ class LongWork:
         self.parked -= elements
 
     def limit_queue(self, max_bytes: int) -> None:
-        """Set the limit on the bytes of waiting frames; a single frame may exceed it."""
+        """Set the limit on the bytes of waiting frames. A single frame may exceed it."""
         self._queue_max_bytes = max_bytes
 
     def on_busy(self, tell: Callable[[bool], None]) -> None:
@@ -86,11 +86,11 @@ class LongWork:
         self._on_busy = tell
 
     async def turn(self) -> None:
-        """Wait for the next turn: everything else is served first."""
+        """Wait for the next turn, before which everything else is served."""
         await self._turns.take()
 
     async def through(self, work: Generator[None, None, T]) -> T:
-        """Run a generator to its end, each piece in a separate turn; returns its result."""
+        """Run a generator to its end, with each piece in a separate turn. Returns its result."""
         while True:
             try:
                 next(work)
@@ -118,10 +118,10 @@ class LongWork:
 
     @asynccontextmanager
     async def outside(self) -> AsyncIterator[None]:
-        """Give up the place while a request waits for another node; afterwards the request waits for one again.
+        """Release the place while a request waits for another node. Afterwards, the request waits for a place again.
 
-        Its elements count as parked meanwhile. If too much is parked already, the request keeps its place. Does nothing
-        for a request without a place.
+        During this time, its elements count as parked. If too many elements are already parked, the request keeps its
+        place. Does nothing for a request without a place.
         """
         task = asyncio.current_task()
         asked = self._held.get(task)

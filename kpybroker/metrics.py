@@ -1,10 +1,10 @@
-"""Counters of one server: plain numbers, which only the loop's thread changes."""
+"""Counters of one server. They are plain numbers, which only the thread of the event loop changes."""
 
 from __future__ import annotations
 
 
 class Metrics:
-    """Counts since the start. Times in milliseconds, sizes in bytes."""
+    """Counts since the start. Times are in milliseconds, sizes in bytes."""
 
     __slots__ = (
         "bytes_received",
@@ -22,7 +22,7 @@ class Metrics:
     def __init__(self) -> None:
         self.bytes_received = 0
         self.bytes_sent = 0
-        """Bytes of replies, including those of open connections up to the server's last sweep."""
+        """Bytes of responses, including those of open connections up to the server's last sweep."""
         self.connections_accepted = 0
         self.connections_refused = 0
         self.connections_dropped = 0
@@ -31,22 +31,22 @@ class Metrics:
         self.frames_refused = 0
         self.logins_failed = 0
         self.worst_stall_ms = 0.0
-        """The longest time that the loop was late for its own timer."""
+        """The longest delay of the event loop's own timer."""
 
     def connection_accepted(self) -> None:
         """Count a connection that was admitted."""
         self.connections_accepted += 1
 
     def connection_refused(self) -> None:
-        """Count a connection that was closed at once: a limit was reached, or the server stops."""
+        """Count a connection that was closed at once, because a limit was reached or the server stops."""
         self.connections_refused += 1
 
     def connection_dropped(self) -> None:
-        """Count a connection that was closed with replies unsent."""
+        """Count a connection that was closed before all responses were sent."""
         self.connections_dropped += 1
 
     def connection_throttled(self) -> None:
-        """Count a connection that was opened above the rate limit of its address."""
+        """Count a connection that exceeded the rate limit of its address."""
         self.connections_throttled += 1
 
     def request_throttled(self) -> None:
@@ -62,10 +62,10 @@ class Metrics:
         self.logins_failed += 1
 
     def transferred(self, received: int, sent: int) -> None:
-        """Add bytes of requests and of replies."""
+        """Add bytes of requests and of responses."""
         self.bytes_received += received
         self.bytes_sent += sent
 
     def loop_late(self, late_ms: float) -> None:
-        """Note how late the loop was for its own timer."""
+        """Note the delay of the event loop's own timer."""
         self.worst_stall_ms = max(self.worst_stall_ms, late_ms)

@@ -1,4 +1,4 @@
-"""What a run needs to know about the cluster: its id, the topics' ids, and the readable offsets."""
+"""Queries the cluster for an archive run: its id, the topics' ids, the readable offsets, and the user's rights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
 def describe(cluster: Cluster, names: list[str], isolation: str, timeout_ms: int) -> tuple[str, list[Topic]]:
-    """The cluster's id and its topics, which must exist and have leaders. Raises CommandFailed, ConfigError."""
+    """Return the cluster's id and the named topics, which must exist and have leaders. Raises CommandFailed,
+    ConfigError."""
     found: list[tuple[str, list[Topic]]] = []
 
     async def ask(client: Client) -> None:
@@ -25,9 +26,9 @@ def describe(cluster: Cluster, names: list[str], isolation: str, timeout_ms: int
 
 
 def require_rights(cluster: Cluster, replay: str, timeout_ms: int) -> None:
-    """Raises CommandFailed if the user may not use the group of a replay, or its transactional ids.
+    """Raises CommandFailed if the user may not use the group or the transactional ids of a replay.
 
-    Without the right on a group, confluent-kafka waits for a minute, and then does not mention the right.
+    If the right on the group is missing, confluent-kafka waits for a minute, and its error does not mention the right.
     """
 
     async def ask(client: Client) -> None:

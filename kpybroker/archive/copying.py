@@ -1,4 +1,4 @@
-"""Rounds of a run: write the records of a range to Parquet, read them back, commit (protocol in `__init__.py`)."""
+"""Runs a round of a copy: writes records to Parquet, reads them back, and commits (protocol: `__init__.py`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Copier:
-    """Copies one cluster's topics to one archive, a round at a time. `history` is the current archive."""
+    """Copies one cluster's topics to one archive, one round at a time. `history` is the current archive."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class Copier:
         return manifest
 
     def _require_same(self, cluster_id: str, topic_ids: dict[str, str]) -> None:
-        """Raises CommandFailed if topics were recreated since the plan was made, as the records may be from the old and
-        the new topic."""
+        """Raises CommandFailed if topics were recreated since the plan was made, because the records may come from both
+        the old and the new topic."""
         now, found = describe(self._cluster, sorted(topic_ids), self._isolation, self._timeout_ms)
         changed = [topic.name for topic in found if topic.topic_id != topic_ids[topic.name]]
         if changed or now != cluster_id:
@@ -77,11 +77,11 @@ class Copier:
             raise CommandFailed(f"{what} during the copy: this round was abandoned, and none of its files are kept")
 
     def _write(self, ranges: Ranges, folder: str) -> dict[TopicPartition, list[ArchivedFile]]:
-        """Write the records to a folder. Returns the files as read back."""
+        """Write the records to a folder, and read its files back. Returns the files by partition."""
         offsets = {place: (range_.start, range_.end) for place, range_ in ranges.items() if range_.start < range_.end}
         if not offsets:
             return {}
-        spark = self._spark()  # must exist before any Column is created
+        spark = self._spark()  # the session must exist before any Column is created
         seen = Observation()
         count, _, _, checksum = facts.summary()
         records = facts.read_topics(spark, self._cluster, offsets, self._isolation)

@@ -1,7 +1,7 @@
-"""Facts about records and files, each computed by Spark in one pass, with one row per file or partition for the driver.
+"""Computes facts about records and files with Spark, in one pass that returns one row per file or partition.
 
-Hashes are 64-bit xxHashes, combined by xor: the order does not matter. Each record's hash includes its offset, so that
-two records of a partition are never mistaken for each other.
+Hashes are 64-bit xxHashes, combined by xor, so the order of records does not matter. Each record's hash includes its
+offset, so that equal records at different offsets have different hashes.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
 }
 RAW = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
-"""Local files without Hadoop's .crc files: `verify` finds and names a changed byte, and no job fails because of it."""
+"""Reads local files without Hadoop's .crc files, so that a changed byte does not fail a job. `verify` reports it."""
 READING = {"datetimeRebaseMode": "CORRECTED", "ignoreCorruptFiles": "false", "ignoreMissingFiles": "false", **RAW}
-"""Options of reads, whatever the settings of the session are."""
+"""Options of all reads. They override the settings of the session."""
 WRITING = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
 def own(spark: SparkSession) -> SparkSession:
-    """A new session on the same context with SETTINGS, so that the caller's session is unchanged."""
+    """A new session with SETTINGS on the same context, so that the caller's session is unchanged."""
     ours = spark.newSession()
     for name, value in SETTINGS.items():
         ours.conf.set(name, value)
@@ -98,7 +98,8 @@ def records_of_files(spark: SparkSession, uri: str, paths: Iterable[str]) -> dic
 
 
 def bytes_of_files(spark: SparkSession, uri: str, paths: Iterable[str]) -> dict[str, int]:
-    """A hash of each file's bytes, by path: the xor over its lines, which Spark can stream from any file."""
+    """A hash of each file's bytes, by path: the xor of the hashes of its lines, which Spark can stream from any
+    file."""
     lines = (
         spark.read.options(**RAW, lineSep="\n").text([f"{uri}/{path}" for path in paths]).withColumn("file", _file())
     )
@@ -110,8 +111,9 @@ def _file() -> Column:
 
 
 def repeated(records: DataFrame) -> dict[TopicPartition, int]:
-    """By partition, how many records repeat the offset of another record; partitions without such records are omitted.
-    The count is exact: it uses one bit per offset, 64 bits in a group, so there are a 64th as many groups as records.
+    """The number of records in each partition that repeat the offset of another record, if there are any. The count is
+    exact: it uses one bit per offset and groups 64 bits in a word, so there are about 64 times fewer groups than
+    records.
     """
     bit = F.expr(f"shiftleft(1L, cast(offset % {WORD} as int))")
     words = records.groupBy("topic", "partition", F.expr(f"offset div {WORD}").alias("word"))

@@ -1,4 +1,4 @@
-"""All manifests of an archive, read in order: its content, its ends, and whether the manifests are consistent."""
+"""Reads all manifests of an archive in order, checks that they are consistent, and gives the content of the archive."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def name_of(number: int) -> str:
 
 @dataclass(slots=True, frozen=True)
 class ArchiveHistory:
-    """The content of an archive. `digest`: the digest of the newest manifest, None for an empty folder. `topic_ids`: by
-    name."""
+    """The content of an archive. `digest`: the digest of the newest manifest, None for an empty folder. `topic_ids`:
+    topic ids by name."""
 
     manifests: tuple[Manifest, ...] = ()
     digest: str | None = None
@@ -65,7 +65,7 @@ class ArchiveHistory:
     def unfinished(self, store: Store) -> list[str]:
         """Folders in `data` of rounds that were never committed.
 
-        Raises CommandFailed if there is anything else, or a round that shows that manifests are missing.
+        Raises CommandFailed if `data` has other content, or a folder of a round that shows that manifests are missing.
         """
         names = [name for name in store.names("data") if name.removeprefix("run=") not in self.runs]
         for name in names:
@@ -76,7 +76,7 @@ class ArchiveHistory:
         return names
 
     def spans(self) -> Iterator[tuple[str, Span]]:
-        """Topic and span, oldest first."""
+        """Pairs of topic and span, oldest first."""
         for manifest in self.manifests:
             for topic in manifest.topics:
                 for span in topic.spans:

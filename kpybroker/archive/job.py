@@ -1,7 +1,7 @@
 """The operations on an archive: copy, verify, replay, read, clean.
 
-`spark` returns a session (`kpybroker.spark.session`). It is called only when a session is needed, so that errors found
-before that need no JVM.
+`spark` returns a session (`kpybroker.spark.session`). It is called only when a session is needed, so that earlier
+errors are reported without starting a JVM.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOOK_S = 0.5
 
 
 def _quiet(done: int, total: int) -> None:
-    """Reports nothing."""
+    """Ignore a report of progress."""
 
 
 def copy(
@@ -53,9 +53,10 @@ def copy(
     advance: Advance = _quiet,
     timeout_ms: int = TIMEOUT_MS,
 ) -> list[tuple[str, Span]]:
-    """Copy records that are not in the archive yet, in rounds of at most `round_offsets` offsets, each committed.
+    """Copy records that are not in the archive yet, in rounds of at most `round_offsets` offsets.
 
-    Returns the new spans with their topics. Raises CommandFailed, ConfigError; committed rounds stay.
+    Each round is committed. Returns the new spans with their topics. Raises CommandFailed, ConfigError; rounds that
+    were committed before the error are kept.
     """
     cluster = Cluster.of(cluster)
     cluster_id, found = describe(cluster, sorted(set(topics)), isolation, timeout_ms)
@@ -121,10 +122,10 @@ def replay(
     advance: Advance = _quiet,
     timeout_ms: int = TIMEOUT_MS,
 ) -> dict[int, tuple[int, int]]:
-    """Write records back to a topic. Returns for each partition (records sent now, records of the whole replay).
+    """Write records back to a topic. Returns (records sent now, records of the whole replay) for each partition.
 
-    If killed and started again with the same arguments, it continues where it was; a complete replay sends nothing.
-    Another `name` makes it a separate replay. Raises CommandFailed, ConfigError.
+    A replay that was killed and is started again with the same arguments continues after its last committed record; a
+    complete replay sends nothing. With another `name` it is a separate replay. Raises CommandFailed, ConfigError.
     """
     with plain_errors():
         store = open_store(where, spark)
@@ -161,7 +162,7 @@ def replay(
 def read(spark: SparkSession, where: str, topics: Sequence[str] = ()) -> DataFrame:
     """The archived records of some topics, or of all, with the columns of `facts.SCHEMA`, in no particular order.
 
-    Reads only files that manifests name: so no record is read twice, and no record of a run that was killed.
+    Reads only the files that manifests name, so it reads no record twice, and no record of a run that was killed.
     """
     with plain_errors():
         store = open_store(where, lambda: spark)
@@ -176,7 +177,8 @@ def read(spark: SparkSession, where: str, topics: Sequence[str] = ()) -> DataFra
 
 
 def clean(spark: Spark, where: str) -> int:
-    """Delete the files of unfinished runs, and return how many. A run in progress fails, and keeps nothing.
+    """Delete the files of unfinished runs, and return how many. A run in progress fails, and none of its files are
+    kept.
 
     Raises CommandFailed, ConfigError.
     """

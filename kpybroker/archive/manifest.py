@@ -1,4 +1,4 @@
-"""Manifests: each lists what one round added to an archive. Pure: encodes and decodes them, and checks every field."""
+"""Encodes, decodes and checks manifests, each of which lists the files that one round added to an archive. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 FORMAT = 1
 MANIFESTS_MAX = 10**6
-"""Guards against folders that are not archives. Rounds of a million records each would make 10^12 records."""
+"""The most manifests in an archive: enough for 10^12 records in rounds of a million records."""
 
 
 class NotAManifest(Exception):
@@ -34,11 +34,11 @@ class ArchivedFile:
 
 @dataclass(slots=True, frozen=True)
 class Span:
-    """Offsets [start, end) of a partition, with all its records there; gaps are offsets without a record."""
+    """All records of a partition at the offsets [start, end); gaps are offsets without a record."""
 
     partition: int
     lost_from: int
-    """End of the previous span: the topic deleted [lost_from, start) before it was copied."""
+    """The end of the previous span. The topic deleted [lost_from, start) before these offsets were copied."""
     start: int
     end: int
     files: tuple[ArchivedFile, ...]
@@ -59,7 +59,7 @@ class Span:
 
 @dataclass(slots=True, frozen=True)
 class TopicPart:
-    """The spans of one topic, identified by name and id, as a recreated topic is a different one."""
+    """The spans of one topic, identified by name and id, because a recreated topic has a new id."""
 
     name: str
     topic_id: str

@@ -1,4 +1,4 @@
-"""Plans which offsets a run copies, and in which rounds. Pure."""
+"""Plans which offsets a run copies and splits them into rounds. Pure."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Ranges = dict[TopicPartition, Range]
 
 
 def plan(topics: list[Topic], ends: Mapping[TopicPartition, int]) -> Ranges:
-    """Ranges from the end of the archive to the end of each partition, without archived partitions that have nothing
-    new.
+    """Ranges from the end of the archive to the end of each partition; archived partitions without new offsets are
+    omitted.
 
-    A partition that is not in the archive starts at its log start. If its topic was archived before, it starts at 0:
-    the partition was added since, and offsets below its log start are lost.
+    A partition that is not in the archive starts at its log start. If its topic was archived before, it starts at 0,
+    because the partition was added later, and the offsets below its log start are lost.
 
     Raises CommandFailed if the archive has offsets beyond the end of the topic.
     """
@@ -56,7 +56,7 @@ def plan(topics: list[Topic], ends: Mapping[TopicPartition, int]) -> Ranges:
 
 
 def without_deleted(ranges: Ranges, now: list[Topic]) -> Ranges:
-    """The same ranges, with offsets that the topics have deleted since the plan marked as lost."""
+    """The same ranges, with the offsets marked as lost that the topics have deleted since the plan was made."""
     starts = {(topic.name, partition): start for topic in now for partition, (start, _) in topic.offsets.items()}
     return {
         place: Range(range_.lost_from, min(max(range_.start, starts.get(place, 0)), range_.end), range_.end)
@@ -65,7 +65,8 @@ def without_deleted(ranges: Ranges, now: list[Topic]) -> Ranges:
 
 
 def rounds(ranges: Ranges, offsets_max: int) -> Iterator[Ranges]:
-    """Split the ranges into rounds of at most `offsets_max` offsets; every partition has a share in every round."""
+    """Split the ranges into rounds of at most `offsets_max` offsets; every round has a part of every partition's
+    range."""
     left = dict(ranges)
     while left:
         total = sum(range_.end - range_.start for range_ in left.values())
@@ -74,7 +75,7 @@ def rounds(ranges: Ranges, offsets_max: int) -> Iterator[Ranges]:
         for place, range_ in sorted(left.items()):
             size = range_.end - range_.start
             share = size if total <= offsets_max else min(size, room, max(1, size * offsets_max // total))
-            # even an empty share, so that the first manifest has all partitions
+            # even an empty part, so that the first manifest has all partitions
             turn[place] = Range(range_.lost_from, range_.start, range_.start + share)
             room -= share
         yield turn

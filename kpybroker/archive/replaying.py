@@ -1,7 +1,7 @@
-"""Writes records of an archive back to a topic: in offset order per partition, and exactly once even if killed.
+"""Writes records of an archive back to a topic, in offset order per partition, and exactly once even if it is killed.
 
-A Spark task sends one partition after the other in transactions. Each transaction also commits the position in the
-archive, as an offset of the replay's own group (KIP-98). After a restart InitProducerId aborts an open transaction, and
+A Spark task sends its partitions one after another, in transactions. Each transaction also commits the position in the
+archive as an offset of the replay's own group (KIP-98). After a restart, InitProducerId aborts an open transaction, and
 the task continues from the committed offset.
 """
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from kpybroker.spark.cluster import Cluster
 
 REPLAY = "kpybroker-replay-"
-"""The prefix of groups and transactional ids, for ACLs."""
+"""The prefix of group names and transactional ids, for ACLs."""
 RECORDS_MAX = 10_000
-"""The most records in one transaction; after a kill, all of them are sent again."""
+"""The most records in one transaction. If a replay is killed, the records of its open transaction are sent again."""
 BYTES_MAX = 4 << 20
-"""The most bytes in one transaction, plus one record: 14 KB/s are enough to send them within TRANSACTION_S."""
+"""A transaction ends at the first record that exceeds this size. At 14 KB/s, it takes TRANSACTION_S."""
 TRANSACTION_S = 300.0
 """How long a replay that was killed and not restarted blocks read_committed consumers."""
 Headers = list[tuple[str, str | bytes | None]]
@@ -52,7 +52,7 @@ BUFFER_KB = 65_536
 
 @dataclass(slots=True, frozen=True)
 class ReplayScope:
-    """Which records of a topic: offsets [start, end), times in ms [start_ms, end_ms), partitions; None for all."""
+    """Which records of a topic: offsets [start, end), times in ms [start_ms, end_ms), partitions. None selects all."""
 
     topic: str
     start: int | None = None
@@ -114,7 +114,8 @@ def sizes_of(records: DataFrame) -> dict[int, Size]:
 
 
 def committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-    """The group's offsets. Unlike librdkafka, waits for a coordinator that moves or loads. Raises KafkaException."""
+    """The group's committed offsets. Unlike librdkafka, waits while the coordinator moves or loads. Raises
+    KafkaException."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
@@ -137,7 +138,7 @@ class TopicReplay:
         self._sizes = sizes
 
     def run(self, records: DataFrame) -> dict[int, int]:
-        """Send the records. Returns for each partition how many were sent now."""
+        """Send the records. Returns the number of records sent now, by partition."""
         millis = F.unix_millis("timestamp").alias("ms")
         parted = records.select("partition", "offset", millis, "key", "value", "headers").repartition(
             len(self._sizes), "partition"
@@ -147,7 +148,7 @@ class TopicReplay:
         return {row.partition: row.records for row in sent}
 
     def done(self) -> int:
-        """An estimate of committed records, including former runs: it assumes that records are spread evenly."""
+        """An estimate of the committed records, including earlier runs. It assumes that records are spread evenly."""
         consumer = Consumer({**self._settings, "group.id": self._group, "log_level": 0})
         try:
             places = [TopicPartition(self._target, partition) for partition in self._sizes]
@@ -163,7 +164,7 @@ class TopicReplay:
 def _sender(
     settings: dict[str, str], target: str, group: str
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark's Python workers run; they need kpybroker and confluent-kafka."""
+    """The function that Spark's Python workers run. kpybroker and confluent-kafka must be installed there."""
 
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -185,7 +186,8 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
 
 
 class _Sending:
-    """Sends one partition with a transactional producer, which fences the producer of a killed run."""
+    """Sends one partition with a transactional producer, which fences the producer of an earlier run that was
+    killed."""
 
     def __init__(self, settings: dict[str, str], target: str, group: str, partition: int) -> None:
         self._target = target
@@ -207,7 +209,7 @@ class _Sending:
         self._from = committed(self._consumer, [TopicPartition(target, partition)])[0].offset
 
     def send(self, rows: Iterable[Row]) -> int:
-        """Send the records from the committed offset on. Returns how many were sent."""
+        """Send the records from the committed offset onwards. Returns the number of records sent."""
         sent = in_transaction = size_bytes = 0
         last = -1
         for _, offset, ms, key, value, headers in rows:

@@ -1,4 +1,4 @@
-"""The folder of an archive: a local one, without a JVM, or a URI of any Hadoop file system, through Spark's JVM."""
+"""Access to the folder of an archive: a local folder, or one in any Hadoop file system through Spark's JVM."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def absolute(where: str) -> str:
 
 
 def _path_of(where: str) -> str:
-    """The path in a path, file:/path or file:///path."""
+    """The file path of an argument of the form path, file:/path or file:///path."""
     path = where.removeprefix("file:")
     return path.removeprefix("//") if path != where else where
 
@@ -79,7 +79,7 @@ def open_store(where: str, spark: Callable[[], SparkSession]) -> Store:
 
 
 class LocalStore:
-    """A local folder. Uses hard links to create files, as Hadoop's local file system replaces files in a rename."""
+    """A local folder. Creates files with hard links, because a rename in Hadoop's local file system replaces files."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -121,7 +121,7 @@ class LocalStore:
             written.unlink(missing_ok=True)
 
     def require_writable(self) -> None:
-        """Also creates the folders."""
+        """Create the folders, and check that they are writable. Raises OSError."""
         manifests = self._root / "_archive"
         manifests.mkdir(parents=True, exist_ok=True)
         if not os.access(manifests, os.W_OK):
@@ -149,7 +149,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 class HadoopStore:
-    """A folder of any file system that the session's Hadoop supports, through the JVM."""
+    """A folder in any file system that the session's Hadoop supports, accessed through the JVM."""
 
     def __init__(self, uri: str, spark: SparkSession) -> None:
         from py4j.protocol import Py4JJavaError
@@ -226,10 +226,10 @@ class HadoopStore:
         return self.read(path) == data  # without a conditional request, another writer may have replaced it
 
     def require_writable(self) -> None:
-        """Nothing to do: the first write fails with one line."""
+        """Does nothing: the first write fails with a clear error."""
 
     def sync(self, folder: str) -> None:
-        """Nothing to do: these file systems keep closed files."""
+        """Does nothing: in these file systems, a closed file is durable."""
 
     def delete(self, folder: str) -> None:
         self._fs.delete(self._path(folder), True)

@@ -1,4 +1,4 @@
-"""Verifies that archive and topic together have every offset once. Reports faults as lines, each with its place."""
+"""Verifies that no offset is missing from both archive and topic, and that no record is damaged or archived twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of verify. The archive is intact if there are no faults; remarks are for information."""
+    """The result of verify, as lines of text. The archive is intact if there are no faults; remarks are not faults."""
 
     faults: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -57,14 +57,14 @@ def look_at_folder(history: ArchiveHistory, present: Mapping[str, int], verdict:
         if folder.removeprefix("run=") in history.runs:
             verdict.faults.append(f"{path} is in the folder of a run that did not write it: a copy of another file?")
         elif not RUN.fullmatch(folder):
-            verdict.remarks.append(f"{path} does not belong to the archive, and no reader sees it")
+            verdict.remarks.append(f"{path} does not belong to the archive; readers ignore it")
         elif (lacks := history.lacks(folder)) is not None:
             gone.add(lacks)
         else:
             left += 1
     verdict.faults += sorted(gone)
     if left:
-        verdict.remarks.append(f"{left} files of unfinished runs, which no reader sees: `kpybroker archive clean`")
+        verdict.remarks.append(f"{left} files of unfinished runs, which readers ignore; `archive clean` deletes them")
     return whole
 
 
@@ -75,7 +75,7 @@ def look_at_offsets(history: ArchiveHistory, topics: list[Topic], verdict: Verdi
         for partition, (log_start, log_end) in sorted(topic.offsets.items()):
             place = f"{topic.name}-{partition}"
             end = ends.get((topic.name, partition))
-            if end is None:  # a new partition: the first round had all partitions that existed then
+            if end is None:  # a new partition, because the first round had all partitions that existed then
                 end = 0
                 verdict.remarks.append(f"{place} is not archived yet; the topic has it from offset {log_start} on")
             if end < log_start:
@@ -187,7 +187,7 @@ class Comparison:
         return facts.read_topics(self._spark, self._cluster, self._ranges, self._isolation)
 
     def _of_archive(self) -> dict[TopicPartition, tuple[int, int]]:
-        """By partition, the number and checksum of the records in the range; for whole files from the manifest."""
+        """The number and checksum of the records in the range, by partition. For whole files, the manifest has them."""
         whole: dict[TopicPartition, list[tuple[int, int]]] = {place: [] for place in self._ranges}
         parted = []
         for place, file in self._files:
@@ -206,7 +206,7 @@ class Comparison:
         }
 
     def _within(self, records: DataFrame) -> DataFrame:
-        """The records from the start of the range on; all archived records are before its end."""
+        """The records from the start of the range onwards; all archived records are before its end."""
         starts = [
             (F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") >= start)
             for (topic, partition), (start, _) in self._ranges.items()
@@ -214,7 +214,7 @@ class Comparison:
         return records.where(reduce(lambda left, right: left | right, starts))
 
     def _name(self, differ: dict[TopicPartition, tuple[int, int]], verdict: Verdict) -> None:
-        """Report records that differ, and those that the topic no longer has (compaction), which is no fault."""
+        """Report records that differ as faults, and records that the topic no longer has (compaction) as remarks."""
         self._ranges = differ
         place = ["topic", "partition", "offset"]
         paths = [file.path for where, file in self._files if where in differ]

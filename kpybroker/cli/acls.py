@@ -31,12 +31,12 @@ SHORTHANDS = {
         AclResource.GROUP: (Operation.READ,),
     },
 }
-"""The operations of each word, by type of resource."""
+"""The operations that each word stands for, by resource type."""
 OPERATIONS = {operation.name.lower().replace("_", "-"): operation for operation in Operation}
 COLUMNS = ("PRINCIPAL", "PERMISSION", "OPERATION", "RESOURCE", "NAME", "PATTERN", "HOST")
 
 app = typer.Typer(
-    name="acls", cls=CommandGroup, help="List, add and remove the rules of who may do what.", no_args_is_help=True
+    name="acls", cls=CommandGroup, help="List, add and remove access control lists (ACLs).", no_args_is_help=True
 )
 Who = Annotated[str, typer.Argument(metavar="USER", help="A user's name, or a principal such as User:ann.")]
 What = Annotated[
@@ -53,10 +53,10 @@ Transactions = Annotated[
 ]
 Users = Annotated[
     list[str] | None,
-    typer.Option("--user", metavar="NAME", help="A user whose delegation tokens are meant. Repeatable."),
+    typer.Option("--user", metavar="NAME", help="A user, for operations on the user's delegation tokens. Repeatable."),
 ]
 Cluster = Annotated[bool, options.flag("--cluster", "The cluster itself.")]
-Prefixed = Annotated[bool, options.flag("--prefixed", "The names are prefixes.")]
+Prefixed = Annotated[bool, options.flag("--prefixed", "Treat the names as prefixes.")]
 Host = Annotated[
     str | None, typer.Option("--host", metavar="ADDRESS", help="Only for clients at this IP address (any address).")
 ]
@@ -72,7 +72,9 @@ class Resource(NamedTuple):
 
 @app.command("list")
 def list_(
-    principal: Annotated[str | None, typer.Option("--principal", metavar="USER", help="Only of this user.")] = None,
+    principal: Annotated[
+        str | None, typer.Option("--principal", metavar="USER", help="Only ACLs of this user.")
+    ] = None,
     topics: Topics = None,
     groups: Groups = None,
     bootstrap: options.Bootstrap = None,
@@ -145,7 +147,7 @@ def deny(
 def remove(
     who: Who,
     what: Annotated[
-        str | None, typer.Argument(metavar="[OPERATION[,OPERATION...]]", help="Only these; otherwise all.")
+        str | None, typer.Argument(metavar="[OPERATION[,OPERATION...]]", help="Only these operations (all).")
     ] = None,
     topics: Topics = None,
     groups: Groups = None,
@@ -212,7 +214,7 @@ def _resources(
     cluster: bool,
     prefixed: bool,
 ) -> list[Resource]:
-    """Raises ConfigError."""
+    """The resources that the options name. Raises ConfigError."""
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
     named = {
         AclResource.TOPIC: topics,
@@ -224,21 +226,21 @@ def _resources(
     if cluster:
         found.append(Resource(AclResource.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
     if not found:
-        raise ConfigError("on what? give --topic, --group, --transactional-id, --user or --cluster")
+        raise ConfigError("no resource given; use --topic, --group, --transactional-id, --user or --cluster")
     if prefixed and any(each.name == WILDCARD for each in found):
-        raise ConfigError("with --prefixed, * is a prefix like any other; leave --prefixed out to mean all names")
+        raise ConfigError("with --prefixed, * is a literal prefix; omit --prefixed to match all names")
     return found
 
 
 def _acls(who: str, what: str, resources: Sequence[Resource], host: str | None, permission: Permission) -> list[Acl]:
-    """Raises ConfigError if an operation is on none of the resources."""
+    """Raises ConfigError if an operation applies to none of the resources."""
     kinds = [each.type for each in resources]
     where = WILDCARD if host is None else _address(host)
     for word in _words(what):
         on = SHORTHANDS.get(word)
         if on is not None and not any(kind in on for kind in kinds):
             options_of = " and ".join(f"--{_word(kind)}" for kind in on)
-            raise ConfigError(f"{word} is about other things; give {options_of}")
+            raise ConfigError(f"{word} does not apply to these resources; give {options_of}")
     return [
         Acl(each.type, each.name, each.pattern, _principal(who), where, operation, permission)
         for each in resources
@@ -247,7 +249,7 @@ def _acls(who: str, what: str, resources: Sequence[Resource], host: str | None, 
 
 
 def _operations(what: str | None, resource: Resource | None) -> Iterator[int]:
-    """The operations on a resource that the words mean. Raises ConfigError."""
+    """The operations on a resource that the words stand for. Raises ConfigError."""
     if what is None:
         yield ANY
         return
@@ -257,11 +259,11 @@ def _operations(what: str | None, resource: Resource | None) -> Iterator[int]:
         elif resource is not None:
             yield from SHORTHANDS[word].get(resource.type, ())
         else:
-            raise ConfigError(f"{word} stands for operations on something; give --topic, --group or --transactional-id")
+            raise ConfigError(f"{word} needs a resource; give --topic, --group or --transactional-id")
 
 
 def _words(what: str) -> list[str]:
-    """Raises ConfigError."""
+    """The operations in a list separated by commas. Raises ConfigError."""
     words = [word.strip().lower().replace("_", "-") for word in what.split(",")]
     for word in words:
         if word not in OPERATIONS and word not in SHORTHANDS:
@@ -275,7 +277,7 @@ def _words(what: str) -> list[str]:
 def _principal(name: str) -> str:
     """The principal with this name; a name without a type is a user's. Raises ConfigError."""
     if not name or name.startswith(":"):
-        raise ConfigError(f"{name!r} is no user; write a name such as ann, or User:ann")
+        raise ConfigError(f"{name!r} is not the name of a user; write a name such as ann, or User:ann")
     return name if ":" in name else f"User:{name}"
 
 
@@ -367,7 +369,7 @@ def _show_changed(verb: str, acls: Sequence[Acl], *, as_json: bool) -> None:
 
 
 def _facts(acl: Acl) -> dict[str, str]:
-    """The fields of an ACL in words, in the order of COLUMNS. An unknown code is shown as it is."""
+    """The fields of an ACL in words, in the order of COLUMNS. An unknown code is shown as a number."""
     return {
         "principal": acl.principal,
         "permission": _word_of(Permission, acl.permission),

@@ -1,4 +1,4 @@
-"""`kpybroker api` and `version`."""
+"""The commands `kpybroker api` and `kpybroker version`."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Engine:
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster of the options."""
+        """The cluster that the options name."""
         from kpybroker.spark import Cluster
 
         return Cluster(options.bootstrap(), options.command_config())
@@ -193,7 +193,7 @@ def _by_partition(spans: list[tuple[str, Span]]) -> list[dict[str, Any]]:
 
 
 def _check_losses(spans: list[tuple[str, Span]]) -> None:
-    """Fail if a topic had deleted records before they were copied."""
+    """Raise CommandFailed if a topic deleted records before they were copied."""
     lost = [f"{name}-{span.partition}: {span.lost_from} to {span.start - 1}" for name, span in spans if span.lost]
     if lost:
         raise CommandFailed(
@@ -206,7 +206,7 @@ def _check_losses(spans: list[tuple[str, Span]]) -> None:
 def verify(
     where: Where,
     archive_alone: Annotated[
-        bool, options.flag("--archive-alone", "Verify the archive without its topics, which may be gone.")
+        bool, options.flag("--archive-alone", "Verify the archive without its topics, which may be deleted.")
     ] = False,
     master: Master = None,
     memory: Memory = "1g",
@@ -215,7 +215,7 @@ def verify(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Prove that archive and topics together hold every offset once, and that no file has changed."""
+    """Check that no offset is missing from both archive and topics, and that no file has changed."""
     engine = Engine(master, memory, conf)
     with engine.working():
         from kpybroker.archive import job
@@ -250,10 +250,12 @@ def replay(
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", metavar="N", help="The offset after the last record.")
     ] = None,
-    from_time: Annotated[str | None, typer.Option("--from-time", metavar="TIME", help="ISO 8601 or ms.")] = None,
+    from_time: Annotated[
+        str | None, typer.Option("--from-time", metavar="TIME", help="Records from this time on; ISO 8601 or ms.")
+    ] = None,
     to_time: Annotated[
         str | None,
-        typer.Option("--to-time", metavar="TIME", help="Records from this time on are left out; ISO 8601 or ms."),
+        typer.Option("--to-time", metavar="TIME", help="Records before this time; ISO 8601 or ms."),
     ] = None,
     name: Annotated[
         str, typer.Option("--name", metavar="TEXT", help="Name of a separate replay, which writes all records again.")
@@ -265,7 +267,7 @@ def replay(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write archived records back to a topic, in order; run again, it resumes where it stopped."""
+    """Write archived records back to a topic, in order. If it is killed and run again, it resumes where it stopped."""
     options.check_offset("--from-offset", from_offset)
     options.check_offset("--to-offset", to_offset)
     start_ms = None if from_time is None else parse_time(from_time)

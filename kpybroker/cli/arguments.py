@@ -1,4 +1,4 @@
-"""The options of `dev` and `serve`, read by argparse: a broker starts in less time than the import of typer takes."""
+"""Parses the options of `dev` and `serve` with argparse, because importing typer would take too long at each start."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kpybroker.errors import ConfigError
 
 DEV = (
     "Start a broker for this laptop, on 127.0.0.1, or a cluster of several. It prints one line, `kpybroker "
-    "ready bootstrap=HOST:PORT ...`, when clients can connect, and stops cleanly at Ctrl-C, SIGTERM, or when its "
+    "ready bootstrap=HOST:PORT ...`, when clients can connect, and stops cleanly on Ctrl-C or SIGTERM, or when its "
     "terminal is closed (SIGHUP)."
 )
 SERVE = (
     "Start a broker with Kafka's settings, from a properties file, from --set, or both (--set wins). It prints one "
-    "line, `kpybroker ready bootstrap=HOST:PORT ...`, when clients can connect, and stops cleanly at Ctrl-C or SIGTERM."
+    "line, `kpybroker ready bootstrap=HOST:PORT ...`, when clients can connect, and stops cleanly on Ctrl-C or SIGTERM."
 )
 
 
@@ -43,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def port_number(text: str) -> int:
-    """Parse a TCP port; 0 is a free one."""
+    """Parse a TCP port; 0 stands for a free one."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: write a number from 0 to 65535, 0 for a free one")
     return int(text)
@@ -98,7 +98,7 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
     serve.add_argument(
         "--from-env",
         action="store_true",
-        help="Read KAFKA_* variables and CLUSTER_ID as the image apache/kafka does; they win over FILE.",
+        help="Read KAFKA_* variables and CLUSTER_ID as the image apache/kafka does; they override FILE.",
     )
     for command in (dev, serve):
         command.add_argument(
@@ -119,7 +119,7 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
             "--ready-file",
             type=Path,
             metavar="PATH",
-            help="Write the facts of the ready line to this file, as JSON, when clients can connect.",
+            help="Write the content of the ready line to this file, as JSON, when clients can connect.",
         )
         command.add_argument(
             "--until-stdin-closes",
@@ -137,7 +137,7 @@ def _add_dev_options(dev: _Parser) -> None:
         type=broker_count,
         default=1,
         metavar="N",
-        help="Number of brokers, each a process, on --port and the ports after it (1).",
+        help="Number of brokers, each in its own process, on --port and the following ports (1).",
     )
     where = dev.add_mutually_exclusive_group()
     where.add_argument(
@@ -149,7 +149,7 @@ def _add_dev_options(dev: _Parser) -> None:
     dev.add_argument(
         "--secure",
         action="store_true",
-        help="With TLS, a login and ACLs: prints a user, a password and the settings of clients, kept in DIR.secure.",
+        help="Use TLS, a login and ACLs. Prints a user, a password and the settings of clients, kept in DIR.secure.",
     )
     dev.add_argument(
         "--detach",

@@ -1,4 +1,4 @@
-"""`kpybroker wait` and `stop`: for scripts and CI."""
+"""The commands `kpybroker wait` and `kpybroker stop`, for scripts and CI."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def wait(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Wait until brokers are up, at most --timeout seconds; else exit with 1 and the reason."""
+    """Wait up to --timeout seconds until brokers are up. If they are not, exit with 1 and the reason."""
     timeout_s = options.timeout_ms() / 1000
     deadline = time.monotonic() + timeout_s
     up: list[int] = []

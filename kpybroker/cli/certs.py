@@ -64,7 +64,7 @@ def dev(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are written.")],
     hosts: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="NAME", help="A further DNS name or IP address of brokers. Repeatable."),
+        typer.Option("--host", metavar="NAME", help="An additional DNS name or IP address of brokers. Repeatable."),
     ] = None,
 ) -> None:
     """Write a private authority and certificates for localhost, and print the settings of brokers and clients."""
@@ -81,7 +81,7 @@ def dev(
         for name, content in laptop_files(time.time_ns() // 1_000_000, hosts or ()).items():
             _write_new(at / name, content)
     except FileExistsError as error:
-        raise CommandFailed(f"{error.filename} is there already; remove it, or name another directory") from None
+        raise CommandFailed(f"{error.filename} already exists; remove it, or name another directory") from None
     except OSError as error:
         raise CommandFailed(f"cannot write to {at}: {error.strerror or error}") from None
     show_line(SETTINGS.format(at=at))

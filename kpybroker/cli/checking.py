@@ -34,7 +34,7 @@ from kpybroker.world.real import real_world
 
 
 class CheckScope(NamedTuple):
-    """What to check."""
+    """The options of a check."""
 
     path: str
     topic: str | None = None
@@ -59,7 +59,7 @@ def locked(directory: Path) -> Iterator[tuple[World, str]]:
     path = str(directory.absolute())
     world = real_world()
     if not os.path.isdir(path) or not any(os.path.exists(f"{path}/{name}") for name in (META_PROPERTIES, LOCK)):
-        raise CommandFailed(f"{path} is not a broker's data directory; name one (of log.dirs, or of --data-dir)")
+        raise CommandFailed(f"{path} is not a broker's data directory; name one of log.dirs, or that of --data-dir")
     try:
         lock = world.disk.lock(f"{path}/{LOCK}")
     except BlockingIOError:
@@ -75,7 +75,7 @@ def locked(directory: Path) -> Iterator[tuple[World, str]]:
 
 
 def look(world: World, wanted: CheckScope) -> Report:
-    """Check all files of the requested partitions. Raises OSError."""
+    """Check all files of the partitions in the scope. Raises OSError."""
     directory, marks = check_directory(world, wanted.path)
     keys = partitions_of(world, wanted.path, wanted.topic, wanted.partition)
     total = sum(_log_bytes(f"{wanted.path}/{topic}-{index}") for topic, index in keys)
@@ -124,7 +124,8 @@ def check(directory: Path, topic: str | None, partition: int | None, *, as_json:
 
 
 def repair(directory: Path, topic: str | None, partition: int | None, *, does: bool) -> bool:
-    """Print the plan of the repair, and do it if `does`. Returns whether problems are left. Raises CommandFailed."""
+    """Print the plan of the repair, and carry it out if `does`. Returns whether problems remain. Raises
+    CommandFailed."""
     with locked(directory) as (world, path):
         report = look(world, CheckScope(path, topic, partition))
         if not report.findings():
@@ -134,7 +135,7 @@ def repair(directory: Path, topic: str | None, partition: int | None, *, does: b
         left = [one for one in report.directory.findings if one.path not in report.directory.unreadable]
         by_hand = [f"{one.path}: {one.text}" for one in left]
         for file in report.directory.unreadable:
-            show_line(f"set {file} aside; it is created again")
+            show_line(f"set {file} aside; the broker creates it again")
         mendable = {}
         for key, checked in report.partitions.items():
             why = repairing.way_out(checked, key)

@@ -1,7 +1,7 @@
-"""Several nodes as child processes of this one, which only starts, watches and stops them.
+"""Runs several nodes as child processes; the parent process only starts, watches and stops them.
 
-The children are forked after the broker's modules are imported, which takes most of the time of a start. A child
-cannot outlive its parent: its standard input closes when the parent ends, even by SIGKILL.
+The children are forked after the broker's modules are imported, because the imports take most of the start time. A
+child stops when its parent ends, even by SIGKILL, because its standard input is then closed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ STOP_PATIENCE_S = 30.0
 """A child that has not stopped after this time is killed. A stop on a slow disk takes less (`storage/dirs/closing.py`).
 """
 HAND_OVER = b"hand over\n"
-"""Sent to each child before all of them stop."""
+"""Sent to each child in turn before all children are stopped."""
 TOLD_BYTES = 2000
-"""How much of the end of a dead child's log is read."""
+"""The number of bytes at the end of the log that are read after a child has ended."""
 USED_AT_START = (
     "api_versions",
     "begin_quorum_epoch",
@@ -37,11 +37,11 @@ USED_AT_START = (
     "produce",
     "vote",
 )
-"""Handlers that every node needs while it starts; imported on first use otherwise."""
+"""Handlers that every node needs while it starts. Other handlers are imported on first use."""
 
 
 class Child:
-    """One node's process. It prints one line when it serves, and one when it has handed over its leaderships.
+    """One node's process. It prints one line when it serves clients, and one when it has handed over its leaderships.
 
     `ended` resolves with its exit code, negative for a signal.
     """
@@ -74,7 +74,7 @@ class Child:
         self.ended.set_result(os.waitstatus_to_exitcode(status))
 
     async def hand_over(self) -> None:
-        """Have it hand over its leaderships while it still serves. Waits for the end, or HAND_OVER_PATIENCE_S."""
+        """Have the node hand over its leaderships while it still serves clients. Waits at most HAND_OVER_PATIENCE_S."""
         if self.ended.done() or not self.ready.is_set():
             return
         with contextlib.suppress(BrokenPipeError, TimeoutError):
@@ -83,7 +83,8 @@ class Child:
                 await self._left.wait()
 
     async def stop(self) -> None:
-        """Close its stdin, which stops it; kill it if it does not stop in time. Returns when it has ended."""
+        """Close the child's stdin, which stops it, and kill it if it does not stop in time. Returns when it has
+        ended."""
         if self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = -1
@@ -94,7 +95,7 @@ class Child:
             await self.ended
 
     def death_report(self) -> str:
-        """How it ended, and the name of its log."""
+        """A line that says how the child ended, and the name of its log."""
         code = self.ended.result()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         return f"broker {self.node.node_id} {how}; its log is {self.node.log_file}"
@@ -116,7 +117,7 @@ def fork_all(nodes: Iterable[LocalNode], run: Callable[[LocalNode], int]) -> lis
     for name in USED_AT_START:
         importlib.import_module(f"kpybroker.handlers.{name}")
     gc.collect()
-    gc.freeze()  # memory pages stay shared: the collector would write to them
+    gc.freeze()  # the garbage collector would write to memory pages, which then would no longer be shared
     sys.stdout.flush()
     sys.stderr.flush()
     started: list[tuple[LocalNode, int, int, int]] = []
@@ -160,7 +161,8 @@ def _be_a_child(node: LocalNode, stdin: int, stdout: int, run: Callable[[LocalNo
 
 
 async def all_ready(children: list[Child], wish: asyncio.Future[Any]) -> bool:
-    """Wait until all serve. Returns False if a stop was requested first. Raises ConfigError if a child has ended."""
+    """Wait until all nodes serve clients. Returns False if a stop was requested first. Raises ConfigError if a child
+    has ended."""
     ready = asyncio.ensure_future(_all_are_ready(children))
     waits: list[asyncio.Future[Any]] = [ready, wish, *(child.ended for child in children)]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -178,7 +180,8 @@ async def _all_are_ready(children: list[Child]) -> None:
 
 
 async def watch(children: list[Child], wish: asyncio.Future[Any]) -> str | None:
-    """Wait for a request to stop (returns None) or the end of all children (returns the reason). Prints each death."""
+    """Wait until a stop is requested (returns None) or all children have ended (returns the reason). Reports each child
+    that ends."""
     alive = list(children)
     while alive and not wish.done():
         waits: list[asyncio.Future[Any]] = [wish, *(child.ended for child in alive)]
@@ -191,7 +194,7 @@ async def watch(children: list[Child], wish: asyncio.Future[Any]) -> str | None:
 
 
 async def stop_all(children: list[Child]) -> None:
-    """Have each child hand over in turn, while all voters still run; then stop all at once."""
+    """Have the children hand over their leaderships one by one while all voters run, then stop all at once."""
     for child in children:
         await child.hand_over()
     await asyncio.gather(*(child.stop() for child in children))

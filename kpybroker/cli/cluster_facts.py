@@ -1,4 +1,4 @@
-"""Facts about the cluster from the brokers: nodes, quorum, features, partitions, disks."""
+"""Queries the brokers for facts about the cluster: nodes, quorum, features, partitions, disks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class LogDirUsage:
 
 @dataclass(slots=True)
 class NodeFacts:
-    """A registered broker. A fenced one serves no clients: it stopped, or the controller gets no heartbeats."""
+    """A registered broker. A fenced broker serves no clients: it stopped, or the controller receives no heartbeats from
+    it."""
 
     node_id: int
     host: str
@@ -52,12 +53,12 @@ class NodeFacts:
     replicas: int = 0
     http: str | None = None
     disks: list[LogDirUsage] | None = None
-    """None if the broker did not answer."""
+    """None if the broker did not respond."""
 
 
 @dataclass(slots=True)
 class QuorumFacts:
-    """The active controller and the voters. `behind`: voter -> how many records it lags behind."""
+    """The active controller and the voters. `behind`: the number of records that each voter lags behind."""
 
     leader: int
     epoch: int
@@ -67,7 +68,7 @@ class QuorumFacts:
 
 @dataclass(slots=True)
 class PartitionFacts:
-    """The number of partitions, and the unhealthy ones."""
+    """The number of partitions, and lists of the unhealthy ones."""
 
     topics: int = 0
     count: int = 0
@@ -75,7 +76,7 @@ class PartitionFacts:
     offline: list[TopicPartition] = field(default_factory=list)
     """Partitions without a leader, or with a log that is offline at the leader (found by `add_offline_logs`)."""
     led: dict[int, list[TopicPartition]] = field(default_factory=dict)
-    """Leader -> its partitions."""
+    """The partitions of each leader, by node id."""
 
 
 async def nodes(client: Client) -> list[NodeFacts]:
@@ -89,7 +90,7 @@ async def nodes(client: Client) -> list[NodeFacts]:
 
 
 async def quorum(client: Client) -> QuorumFacts:
-    """Raises KafkaError, OSError."""
+    """The active controller and the voters. Raises KafkaError, OSError."""
     asked = describe_quorum.TopicData(topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData()])
 
     async def attempt() -> QuorumFacts:
@@ -121,7 +122,7 @@ def require_partition(topic: str, partition: int, known: Sequence[int]) -> None:
 
 
 async def from_each_broker(client: Client, attempt: Callable[[int], Awaitable[list[T]]]) -> list[T]:
-    """Ask every broker of the cluster by its id, and join the answers. Raises KafkaError, OSError."""
+    """Call `attempt` with the id of each broker in turn, and concatenate the results. Raises KafkaError, OSError."""
     await client.metadata([])
     found: list[T] = []
     for node in sorted(client.brokers):
@@ -130,7 +131,7 @@ async def from_each_broker(client: Client, attempt: Callable[[int], Awaitable[li
 
 
 def count_partitions(topics: Iterable[MetadataResponseTopic], found: list[NodeFacts]) -> PartitionFacts:
-    """Count topics and partitions, and for each node the partitions it leads and the replicas it has."""
+    """Count topics, partitions, and the leaders and replicas on each node."""
     by_id = {node.node_id: node for node in found}
     facts = PartitionFacts()
     for topic in topics:
@@ -152,7 +153,7 @@ def count_partitions(topics: Iterable[MetadataResponseTopic], found: list[NodeFa
 
 
 async def add_offline_logs(client: Client, node_id: int, facts: PartitionFacts) -> None:
-    """Ask a leader which of its logs are offline, because metadata does not show a single failed log.
+    """Find the offline logs of a leader with ListOffsets, because metadata does not show that a single log failed.
 
     Raises KafkaError, OSError.
     """
@@ -174,7 +175,7 @@ async def add_offline_logs(client: Client, node_id: int, facts: PartitionFacts) 
 
 
 async def learn_of(client: Client, node: NodeFacts) -> None:
-    """Ask one broker for its disks and its HTTP address, which stay None if it does not answer."""
+    """Query one broker for its disks and its HTTP address. They stay None if it does not respond."""
     try:
         response = await client.ask("DescribeLogDirs", describe_log_dirs.Request(topics=None), node=node.node_id)
         check(response.error_code)
@@ -190,8 +191,8 @@ def _disk(row: describe_log_dirs.DescribeLogDirsResult) -> LogDirUsage:
 
 
 async def _http_of(client: Client, node_id: int) -> str | None:
-    """host:port of /metrics, behind https:// if it has TLS; None if it is not served, or on a port that the system
-    picked."""
+    """The address of /metrics: host:port, or https://host:port with TLS. None if /metrics is not served, or if the
+    system picked the port."""
     resource = describe_configs.DescribeConfigsResource(
         resource_type=ResourceType.BROKER,
         resource_name=str(node_id),

@@ -50,7 +50,7 @@ def _option_name(option: Any) -> str:
 
 
 class Command(TyperCommand):
-    """A command whose help is a HelpPage. One that talks to a broker also takes --command-config."""
+    """A command whose help is a HelpPage. Commands that connect to a broker also accept --command-config."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -16,7 +16,7 @@ COMMANDS = {
     "serve": ("serving_commands:serve", "Start a broker from a properties file."),
     "wait": (
         "awaiting:wait",
-        "Wait until brokers are up, at most --timeout seconds; else exit with 1 and the reason.",
+        "Wait up to --timeout seconds until brokers are up. If they are not, exit with 1 and the reason.",
     ),
     "stop": ("awaiting:stop", "Stop a broker that `dev --detach` started, and wait until it has ended."),
     "produce": ("produce:produce", "Send lines of a file or of standard input, one record each."),
@@ -35,7 +35,7 @@ COMMANDS = {
     "configs": ("configs:app", "Show and change settings of topics, brokers and groups."),
     "quotas": ("quotas:app", "List, set and remove the quotas of clients."),
     "users": ("users:app", "List, add and remove the users who log in with SCRAM."),
-    "acls": ("acls:app", "List, add and remove the rules of who may do what."),
+    "acls": ("acls:app", "List, add and remove access control lists (ACLs)."),
     "transactions": ("transactions:app", "List, describe and abort transactions."),
     "reassign": ("reassign:app", "Move replicas to other brokers."),
     "storage": ("storage:app", "Format, look at, check and repair the data directories of a stopped broker."),
@@ -48,7 +48,7 @@ COMMANDS = {
     "api": ("api_table:api", "Print the APIs that are served, and their versions."),
     "version": ("api_table:version", "Print the version."),
 }
-"""`module:attribute` within this package, and the first paragraph of the command's own help."""
+"""For each command, `module:attribute` within this package, and the first paragraph of the command's help."""
 
 
 class Commands(MutableMapping[str, Any]):

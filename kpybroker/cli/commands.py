@@ -1,4 +1,4 @@
-"""Runs a command and turns its end into an exit code, with one line on stderr if it failed."""
+"""Runs a command and turns its result into an exit code, with one line on stderr if it failed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _reader_has_seen_enough() -> int:
-    """The reader has closed stdout: redirect it, so that Python does not write the remaining output again at exit."""
+    """Redirect stdout, which its reader has closed, so that Python does not write the remaining output again at
+    exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return DONE
 

@@ -1,4 +1,4 @@
-"""`kpybroker completion`: a shell script with all commands and options, which does not call kpybroker at each Tab."""
+"""`kpybroker completion`: a shell script with all commands and options, so that Tab does not start kpybroker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def words(program: Any) -> Words:
     def walk(command: Any, path: str) -> None:
         commands = getattr(command, "commands", {})
         long = [name for each in command.params for name in each.opts if name.startswith("--")]
-        if path.removeprefix("/") in ("dev", "serve"):  # argparse reads their options
+        if path.removeprefix("/") in ("dev", "serve"):  # argparse parses their options
             long = re.findall(r"--[a-z-]+", arguments.help_of(path.removeprefix("/")))
         found[path] = [*commands, *dict.fromkeys([*long, "--help"])]
         for name, one in commands.items():

@@ -30,7 +30,7 @@ SOURCES = {
 }
 """Names of ConfigSource values."""
 OWN: Mapping[int, set[int]] = {TOPIC: {1}, BROKER: {2, 3, 4}, GROUP: {8}}
-"""Sources that are shown without --all. For topics, these are not the settings of brokers."""
+"""Sources that are shown without --all. For topics, the settings of brokers are not shown."""
 
 app = typer.Typer(
     name="configs",
@@ -40,7 +40,9 @@ app = typer.Typer(
 )
 OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Settings of this topic.")]
 OfBroker = Annotated[int | None, typer.Option("--broker", metavar="ID", min=0, help="Settings of this broker alone.")]
-OfAll = Annotated[bool, options.flag("--all-brokers", "Settings of all brokers that have no value of their own.")]
+OfAll = Annotated[
+    bool, options.flag("--all-brokers", "Defaults of the cluster, for brokers without a value of their own.")
+]
 OfGroup = Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Settings of this group.")]
 
 
@@ -52,7 +54,7 @@ class Resource(NamedTuple):
 
     @property
     def node(self) -> int | None:
-        """The broker that has to be asked, or None for any."""
+        """The broker that the request must be sent to, or None if any broker will do."""
         return int(self.name) if self.kind == BROKER and self.name else None
 
     def __str__(self) -> str:
@@ -75,9 +77,9 @@ def chosen(topic: str | None, broker: int | None, all_brokers: bool, group: str 
 @app.command()
 def get(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Only these settings (those that have been set).")
+        list[str] | None, typer.Argument(metavar="NAME", help="Only these settings (all that have been set).")
     ] = None,
-    all_settings: Annotated[bool, options.flag("--all", "Also show settings that have their default.")] = False,
+    all_settings: Annotated[bool, options.flag("--all", "Also show settings that have their default value.")] = False,
     topic: OfTopic = None,
     broker: OfBroker = None,
     all_brokers: OfAll = False,
@@ -178,7 +180,7 @@ def _run_change(
 
 
 async def _must_exist(client: Client, resource: Resource) -> None:
-    """Raises CommandFailed."""
+    """Raises CommandFailed if the resource does not exist."""
     if resource.kind == TOPIC:
         await client.existing([resource.name])
     else:

@@ -142,7 +142,7 @@ def consume(
     except KeyboardInterrupt:
         if not wanted.goes_on:
             raise
-        # Ctrl-C is the normal end of following
+        # Ctrl-C is the normal way to stop following
 
 
 def _check(starts: list[str], *, has_group: bool, has_two_forms: bool) -> None:
@@ -189,7 +189,7 @@ async def _consume(client: Client, topic: str, wanted: _ReadOptions, printer: _P
         if wanted.group is not None and reader.positions != positions:
             positions = dict(reader.positions)
             for at, record in page[looked_at:][::-1]:
-                positions[at] = record.offset  # not printed: the first such record of its partition
+                positions[at] = record.offset  # the first record of its partition that was not printed
             await group_facts.commit(client, wanted.group, {(topic, at): offset for at, offset in positions.items()})
         if printer.is_done:
             return

@@ -46,9 +46,9 @@ async def find_start(
 
 
 async def find_ends(client: Client, topic: str, partitions: list[int], *, until_some: bool = False) -> dict[int, int]:
-    """By partition, the offset after the last readable record.
+    """The offset after the last readable record, by partition.
 
-    `until_some`: the topic is new; wait for its first record until the client's timeout.
+    `until_some`: the topic is new, so wait for its first record, at most the client's timeout.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + client.timeout_ms / 1000
@@ -72,7 +72,7 @@ def whole_batches(records: memoryview | bytes | None) -> list[Batch]:
 
 
 class TopicReader:
-    """Reads records of one topic from `positions` on, up to `ends`, or forever if that is None."""
+    """Reads records of one topic from `positions` up to `ends`, or without an end if `ends` is None."""
 
     def __init__(self, client: Client, topic: str, positions: dict[int, int], ends: dict[int, int] | None) -> None:
         self._client = client
@@ -85,8 +85,8 @@ class TopicReader:
         return sorted(p for p, at in self.positions.items() if ends is None or at < ends[p])
 
     async def pages(self) -> AsyncIterator[list[tuple[int, Record]]]:
-        """Yields the (partition, record) pairs of each round of requests, in order within a partition; [] if nothing is
-        new.
+        """Yields the (partition, record) pairs of each round of requests, in order within a partition; [] if there are
+        none.
 
         Raises CommandFailed, KafkaError, OSError.
         """
@@ -132,12 +132,12 @@ class TopicReader:
         )
 
     def _take(self, row: fetch.PartitionData) -> list[tuple[int, Record]]:
-        """The records of one partition's answer; advances its position."""
+        """The records in one partition's response. Advances the partition's position."""
         partition = row.partition_index
         at = self.positions[partition]
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise CommandFailed(
-                f"offset {at} of {self._topic}-{partition} is gone (retention or DeleteRecords); start at a later "
+                f"offset {at} of {self._topic}-{partition} was deleted (retention or DeleteRecords); start at a later "
                 "offset, or with --from-beginning"
             )
         check(row.error_code, f"reading {self._topic}-{partition} at {at}")

@@ -1,4 +1,4 @@
-"""Limits of open segments and connections, computed from the process's limit (`ulimit -n`) before the broker starts.
+"""Computes the limits of open segments and connections from the process's limit (`ulimit -n`) before the start.
 
 The budget of file descriptors is divided into segments of all log.dirs, connections, and a reserve for the rest.
 """
@@ -23,7 +23,7 @@ CONTROLLERS = 48
 HTTP_CONNECTIONS = 64
 """Reserve for connections to kpybroker.http.port; with TLS, the same number again for handshakes."""
 DIRECTORY = 2
-"""Reserve for each further log directory: its lock and its syncs."""
+"""Reserve for each additional log directory: its lock and its syncs."""
 FILES, FILES_MIN = "kpybroker.max.open.files", 16
 CONNECTIONS = "max.connections"
 NO_LIMIT = 2147483647
@@ -43,7 +43,7 @@ class DescriptorLimits(NamedTuple):
 def set_descriptor_limits(config: BrokerConfig) -> BrokerConfig:
     """Raise the process's limit as far as allowed, and set the limits that the settings leave open.
 
-    Raises ConfigError if the settings need more descriptors than there are.
+    Raises ConfigError if the settings need more descriptors than are available.
     """
     allowed = _take_all()
     if allowed is None:
@@ -56,7 +56,7 @@ def set_descriptor_limits(config: BrokerConfig) -> BrokerConfig:
 
 
 def reserved_descriptors(config: BrokerConfig) -> int:
-    """Descriptors that are reserved for purposes other than segments and connections of clients."""
+    """The number of descriptors reserved for purposes other than segments and connections of clients."""
     http = HTTP_CONNECTIONS if config.http_port is not None else 0
     handshakes = HTTP_CONNECTIONS if http and config.http_tls_listener is not None else 0
     controllers = CONTROLLERS if config.controller_listeners else 0

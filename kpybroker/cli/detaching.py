@@ -1,6 +1,6 @@
-"""`dev --detach` and `kpybroker stop`: a broker in the background, for CI.
+"""Starts and stops a broker in the background, for `dev --detach` and `kpybroker stop`.
 
-Beside its data directory DIR are DIR.ready, which has the ready line as JSON, and DIR.log, which has its output.
+Next to its data directory DIR are the files DIR.ready (the ready line as JSON) and DIR.log (the broker's output).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def start(arguments: Sequence[str], directory: Path) -> None:
         output = log.open("wb")
     except OSError as error:
         raise ConfigError(f"cannot write {log}: {error.strerror}; choose another --data-dir") from error
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited, so that the broker survives the terminal
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited: closing the terminal does not stop it
     with output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -77,17 +77,18 @@ def start(arguments: Sequence[str], directory: Path) -> None:
 
 
 def stop(directory: Path, timeout_s: float) -> str | None:
-    """Stop the broker on `directory` and wait for its end. Returns None, or why it cannot be stopped."""
+    """Stop the broker on `directory` and wait until it has ended. Returns None, or the reason why it cannot be
+    stopped."""
     directory = directory.absolute()
     if not is_in_use(directory):
         return f"no broker runs on {directory}; name another with --data-dir"
     pid = _read(ready_file(directory)).get("pid")
     if not isinstance(pid, int):
-        return f"the broker on {directory} was not started with --detach; stop it with Ctrl-C or a SIGTERM"
+        return f"the broker on {directory} was not started with --detach; stop it with Ctrl-C or SIGTERM"
     with contextlib.suppress(ProcessLookupError):  # the process has just ended
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
-    # the broker removes its ready file last; a killed one leaves it, and then only the lock shows that it has ended
+    # the broker removes its ready file last; a killed broker leaves it, so only the lock shows that it has ended
     while is_in_use(directory) or _read(ready_file(directory)).get("pid") == pid:
         if time.monotonic() > deadline:
             if not is_in_use(directory):

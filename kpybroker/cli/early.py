@@ -18,7 +18,7 @@ _heard: list[int] = []
 def prepare(*, until_hangup: bool = False) -> None:
     """Let SIGINT and SIGTERM end the process with exit code 0 from now on, because nothing needs a clean stop yet.
 
-    until_hangup: so does SIGHUP, which is sent when the terminal closes, unless it is ignored (`nohup`).
+    `until_hangup`: SIGHUP, which is sent when the terminal closes, does the same unless it is ignored (`nohup`).
     """
     gc.set_threshold(*GC_THRESHOLDS)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -33,12 +33,12 @@ def ends_at_hangup() -> bool:
 
 
 def was_asked_to_stop() -> bool:
-    """Whether a signal has arrived. The interpreter drops its SystemExit if it arrives inside certain callbacks."""
+    """Whether a signal has arrived. If it arrives inside certain callbacks, the interpreter drops the SystemExit."""
     return bool(_heard)
 
 
 def ignore_signals() -> None:
-    """Ignore further signals, because the process is ending, and they must not change its exit code."""
+    """Ignore further signals, because the process is ending and they must not change its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

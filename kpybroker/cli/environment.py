@@ -1,4 +1,4 @@
-"""Settings from environment variables, as the image apache/kafka reads them (KIP-975).
+"""Reads settings from environment variables in the same way as the image apache/kafka (KIP-975).
 
 A variable is `KAFKA_` and the setting's name in capitals, with `_` for `.`, `__` for `_` and `___` for `-`. CLUSTER_ID
 is the cluster's id.
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 PREFIX, OWN = "KAFKA_", "kpybroker."
 CLUSTER_ID = "CLUSTER_ID"
 MOUNTED = Path("/mnt/shared/config/server.properties")
-"""Where that image looks for a properties file. Variables override it."""
+"""The path at which that image looks for a properties file. Variables override its settings."""
 DATA = "/var/lib/kafka/data"
 """The volume of that image, and the default data directory of our image."""
 NO_SETTINGS = frozenset(
@@ -66,10 +66,10 @@ def setting_name(variable: str) -> str:
 
 
 def read_environment(environment: Mapping[str, str], file: Path | None = None) -> dict[str, str]:
-    """Settings by name. Variables win over `file`, or over the file that is mounted where that image expects it.
+    """Settings by name. Variables override those of `file`, or of the file that is mounted where that image expects it.
 
-    Without variables and file, the node serves clients on this host. Raises ConfigError for an unreadable file or
-    value.
+    Without variables and without a file, the node serves clients on this host. Raises ConfigError for an unreadable
+    file or value.
     """
     variables = [name for name in environment if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name)]
     without_use = sorted(name for name in variables if name in NO_SETTINGS)
@@ -95,7 +95,7 @@ def read_environment(environment: Mapping[str, str], file: Path | None = None) -
 
 
 def _listen_on_all(settings: dict[str, str]) -> None:
-    """Without `listeners`, listen on the ports of advertised.listeners, on all addresses of the container."""
+    """If `listeners` is not set, listen on the ports of advertised.listeners, on all addresses of the container."""
     advertised = settings.get("advertised.listeners")
     if advertised and not settings.get("listeners") and "broker" in settings.get("process.roles", "broker"):
         settings["listeners"] = ",".join(

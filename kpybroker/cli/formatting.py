@@ -21,7 +21,7 @@ RELEASES = ("4.3-IV0", "4.3")
 METADATA_VERSION = "metadata.version"
 INITIAL, CLUSTER = "kpybroker.initial.controllers", "kpybroker.cluster.id"
 NOT_SERVED = ("streams.version",)
-"""Features of Apache Kafka 4.3 that are not supported here. They can only have level 0, which needs no record."""
+"""Features of Apache Kafka 4.3 that are not supported here. Their only possible level is 0, which needs no record."""
 
 
 class FormatOptions(NamedTuple):
@@ -129,7 +129,7 @@ def _span(low: int, high: int) -> str:
 
 
 def describe(properties: Mapping[str, str], source: str) -> tuple[list[str], list[str]]:
-    """The output of kafka-storage info: all lines, and the problems among them."""
+    """The output of kafka-storage info: all lines, and those lines that report problems."""
     config = parse_config(properties, source)
     world = real_world()
     found: list[str] = []
@@ -161,7 +161,7 @@ def _listed(rows: list[str], title: str, endings: tuple[str, str]) -> list[str]:
 
 
 def _meta_of(world: World, path: str) -> dict[str, str]:
-    """Raises FileNotFoundError, OSError, Damage."""
+    """The content of a directory's meta.properties. Raises FileNotFoundError, OSError, Damage."""
     meta = read_properties(world, f"{path}/{META_PROPERTIES}")
     if meta.get("version") != "1":
         raise Damage(f"Unknown meta.properties version number {meta.get('version')}")

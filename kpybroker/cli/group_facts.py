@@ -1,4 +1,4 @@
-"""Facts about groups from the brokers: coordinators, members, committed offsets, lag."""
+"""Queries the brokers for facts about groups: coordinators, members, committed offsets, lag."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kpybroker.wire.rpc import (
 )
 
 NAMES_NOT_IDS = 9
-"""The last version of OffsetFetch and OffsetCommit with topic names, which offsets of deleted topics still have."""
+"""The last version of OffsetFetch and OffsetCommit with topic names: deleted topics have offsets, but no id."""
 WITHOUT_MEMBERS = ("Empty", "Dead")
 _COUNT = Struct(">i")
 _LENGTH = Struct(">h")
@@ -177,7 +177,7 @@ async def commit(client: Client, group: str, offsets: dict[TopicPartition, int])
         for topic in response.topics:
             for row in topic.partitions:
                 if row.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
-                    raise CommandFailed(f"members joined {group} meanwhile; stop them and reset again")
+                    raise CommandFailed(f"members have joined {group}; stop them and reset again")
                 check(row.error_code, f"{topic.name}-{row.partition_index}")
 
     await client.patiently(attempt)

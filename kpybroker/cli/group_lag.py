@@ -1,4 +1,4 @@
-"""The lag and the members of many groups, with a few requests to each coordinator."""
+"""Computes the lag and the number of members of many groups, with a few requests to each coordinator."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kpybroker.wire.rpc import consumer_group_describe, describe_groups, list_gr
 
 GROUPS_PER_REQUEST = 100
 DESCRIBED_BY = {"consumer": "ConsumerGroupDescribe"}
-"""The API that describes groups of a type; DescribeGroups describes all others."""
+"""The API that describes groups of a type; DescribeGroups describes groups of all other types."""
 REQUESTS: Mapping[str, Callable[[list[str]], Any]] = {
     "DescribeGroups": lambda names: describe_groups.Request(groups=names),
     "ConsumerGroupDescribe": lambda names: consumer_group_describe.Request(group_ids=names),
 }
-"""The requests of these APIs, about groups by name."""
+"""A function for each of these APIs that makes a request for groups by name."""
 
 
 @dataclass(slots=True)
@@ -123,5 +123,5 @@ async def _ends(client: Client, places: set[TopicPartition]) -> dict[TopicPartit
     }
     try:
         return await client.list_offsets({place: LATEST for place in places if place in alive})
-    except KafkaError:  # a leader has changed meanwhile; the next call finds the new one
+    except KafkaError:  # a leader has just changed; the next call finds the new one
         return {}

@@ -1,4 +1,4 @@
-"""`kpybroker groups`: list, describe with lag, reset, delete."""
+"""`kpybroker groups`: list, describe, reset and delete groups."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def list_(
     except KeyboardInterrupt:
         if not watch:
             raise
-        # Ctrl-C is the normal end of watching
+        # Ctrl-C is the normal way to stop watching
 
 
 def _show_groups(found: list[Overview], *, as_json: bool) -> None:
@@ -134,7 +134,7 @@ def reset(
         ),
     ] = None,
     all_topics: Annotated[
-        bool, options.flag("--all-topics", "Reset all topics that the group has committed offsets for.")
+        bool, options.flag("--all-topics", "Reset all topics for which the group has committed offsets.")
     ] = False,
     to_earliest: Annotated[
         bool, options.flag("--to-earliest", "To the first record, so that everything is read again.")
@@ -165,7 +165,7 @@ def reset(
         to_earliest, to_latest, to_offset, None if to_time is None else parse_time(to_time), shift_by
     )
     if bool(topic) == all_topics:
-        raise ConfigError("give --topic NAME, or --all-topics for the topics that the group has committed")
+        raise ConfigError("give --topic NAME, or --all-topics for all topics with committed offsets")
     scopes = [resetting.parse_scope(text) for text in topic or []]
 
     async def move(client: Client) -> None:

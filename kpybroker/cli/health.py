@@ -1,7 +1,7 @@
-"""`python -m kpybroker.cli.health [PATH]`: exits with 0 if the node in this container answers PATH with 200, else 1.
+"""`python -m kpybroker.cli.health [PATH]`: exits with 0 if the node in this container returns 200 for PATH, else 1.
 
-PATH is /readyz (clients are served) or /healthz (the process answers). The environment has the port, and whether it
-needs TLS and a token.
+PATH is /readyz (the node serves clients) or /healthz (the process responds). Environment variables give the port, and
+say whether TLS and a token are needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOKEN_FILE = "KAFKA_KPYBROKER_HTTP_TOKEN_FILE"
 
 
 def main() -> int:
-    """Send the request, and print the answer or what is wrong in one line."""
+    """Send the request, and print the response or the error in one line."""
     path = sys.argv[1] if len(sys.argv) > 1 else "/readyz"
     port = os.environ.get(PORT, "8080")
     if not port.isdecimal():
@@ -44,12 +44,12 @@ def _connection(port: int) -> http.client.HTTPConnection:
     import ssl
 
     context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the certificate is for other hosts than this
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the certificate is for other host names
     return http.client.HTTPSConnection("127.0.0.1", port, timeout=TIMEOUT_S, context=context)
 
 
 def _headers() -> dict[str, str]:
-    """Raises OSError for a token that cannot be read."""
+    """The header with the token, if a token is needed. Raises OSError if it cannot be read."""
     path = os.environ.get(TOKEN_FILE)
     return {"Authorization": f"Bearer {Path(path).read_text('ascii', 'replace').strip()}"} if path else {}
 

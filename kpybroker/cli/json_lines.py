@@ -1,4 +1,5 @@
-"""Records as JSON, one object per line: `consume --json` writes them, `produce --json-lines` reads them."""
+"""Converts records to and from JSON, one object per line: `consume --json` writes them, `produce --json-lines` reads
+them."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def _text(name: str, data: bytes | None) -> dict[str, str | None]:
 def parse_json_line(line: bytes, number: int) -> Outgoing:
     """Parse a line as `json_line` writes it. Ignores `topic` and `offset`, as the command names the topic.
 
-    Raises CommandFailed, which names the line.
+    Raises CommandFailed with the number of the line.
     """
     try:
         found = _parsed(line)

@@ -1,7 +1,8 @@
-"""The plan of `dev --brokers N`: the nodes, their ports, and the properties file of each.
+"""Plans the cluster of `dev --brokers N`: the nodes, their ports, and a properties file for each.
 
-The files are beside the data. `node-2.properties` can start node 2 alone (`kpybroker serve --config`), and at the next
-start the files show which cluster the data belongs to. `node-2.log` is the log of node 2, `node-2` its data directory.
+The files are next to the data. `node-2.properties` can start node 2 alone (`kpybroker serve --config`), and at the next
+start the files show which cluster the data belongs to. `node-2.log` is the log of node 2, and `node-2` is its data
+directory.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ OURS = ("node.id", "process.roles", "listeners", "log.dirs", "controller.quorum.
 
 
 class LocalNode(NamedTuple):
-    """One node of the plan. `write` creates its properties file; `Ports` holds its ports."""
+    """One node of the plan. `write` creates its properties file; `Ports` reserves its ports."""
 
     node_id: int
     directory: Path
@@ -45,7 +46,8 @@ class LocalNode(NamedTuple):
 
     @property
     def ready_file(self) -> Path:
-        """The node's bootstrap, data and process id as JSON; exists while it serves."""
+        """The path of a JSON file with the node's bootstrap address, data directory and process id. It exists while the
+        node serves clients."""
         return self.directory / f"node-{self.node_id}.ready"
 
     def write(self) -> None:
@@ -54,23 +56,23 @@ class LocalNode(NamedTuple):
         text = "# written by `kpybroker dev --brokers` at every start\n" + "".join(lines)
         path = _properties_file(self.directory, self.node_id)
         path.touch(0o600)
-        path.chmod(0o600)  # it may have passwords; an earlier version let everybody read it
+        path.chmod(0o600)  # the file may contain passwords, and an earlier version made it readable by all users
         path.write_text(text, encoding="utf-8")
 
 
 class Ports:
-    """Reserves ports for the nodes: binds them without listening, so that the nodes can listen but no other process.
+    """Reserves ports for the nodes by binding them without listening, so that only the nodes can listen on them.
 
     On Linux a socket may listen on a port that another socket has only bound, if both set SO_REUSEADDR, and the kernel
-    does not pick a bound port as a free one. So a node that ends keeps its port while the others run. macOS does not
-    allow this: there the ports are released just before the nodes start.
+    never assigns a bound port as a free port. So the port of a node that ends stays reserved while the others run.
+    macOS does not allow this, so the ports are released there just before the nodes start.
     """
 
     def __init__(self) -> None:
         self._held: list[socket.socket] = []
 
     def hold(self, port: int) -> int:
-        """Reserve a port, or a free one for 0, and return it. Raises ConfigError if it is in use."""
+        """Reserve a port and return it; 0 stands for any free port. Raises ConfigError if the port is in use."""
         if port and port in {each.getsockname()[1] for each in self._held}:
             raise ConfigError(
                 f"port {port} is needed twice: brokers listen from --port on, controllers {CONTROLLERS_FROM} above, "
@@ -90,7 +92,7 @@ class Ports:
         return found
 
     def let_nodes_listen(self) -> None:
-        """Release the ports if a node cannot listen on a reserved one (macOS)."""
+        """Release the ports if nodes cannot listen on reserved ports (macOS)."""
         if not self._held:
             return
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trying:
@@ -107,7 +109,7 @@ class Ports:
 
 
 class LocalClusterOptions(NamedTuple):
-    """The options of `dev`. `http_port`: that of the first node, or None."""
+    """The options of `dev`. `http_port`: the HTTP port of the first node, or None."""
 
     brokers: int
     port: int
@@ -133,7 +135,7 @@ def plan(directory: Path, wanted: LocalClusterOptions, defaults: Mapping[str, st
     clients = [ports.hold(wanted.port + place if wanted.port else 0) for place in range(count)]
     controllers = [ports.hold(_controller_port(wanted.port, place)) for place in range(votes)]
     every = {
-        "controller.listener.names": "CONTROLLER",  # kpybroker's default, but Apache Kafka requires the setting
+        "controller.listener.names": "CONTROLLER",  # the default here, but Apache Kafka requires the setting
         **defaults,
         **replication(count),
         **wanted.settings,
@@ -154,12 +156,12 @@ def plan(directory: Path, wanted: LocalClusterOptions, defaults: Mapping[str, st
 
 
 def voters_among(brokers: int) -> int:
-    """The number of voters: an odd number, as one more voter would not tolerate more failures."""
+    """The number of voters. It is odd, because one more voter would not let the quorum tolerate more failures."""
     return min(brokers - 1 | 1, VOTERS_MAX) if brokers > 1 else 1
 
 
 def replication(brokers: int) -> dict[str, str]:
-    """Usual replication settings for this many brokers: up to three replicas, two of three in sync."""
+    """Usual replication settings for this number of brokers: up to three replicas, at least two of three in sync."""
     replicas, in_sync = str(min(brokers, 3)), "2" if brokers >= 3 else "1"
     return {
         "default.replication.factor": replicas,
@@ -179,7 +181,7 @@ def existing_nodes(directory: Path) -> list[int]:
 
 
 def check_alone(directory: Path) -> None:
-    """Check that a directory for a single broker does not have the data of several. Raises ConfigError."""
+    """Check that a directory for a single broker does not have the data of several brokers. Raises ConfigError."""
     known = existing_nodes(directory)
     if known:
         raise ConfigError(

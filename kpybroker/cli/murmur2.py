@@ -1,7 +1,7 @@
-"""The partition of a key by MurmurHash2, as in Kafka's default partitioner, so that all clients agree.
+"""Computes the partition of a key with MurmurHash2 in the same way as Kafka's default partitioner.
 
-Source: Austin Appleby's MurmurHash2 (public domain) with Kafka's seed. Keys are hashed as bytes;
-the sign bit is dropped.
+Source: Austin Appleby's MurmurHash2 (public domain) with Kafka's seed. Keys are hashed as bytes. The partition is
+computed from the hash without its sign bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all commands that talk to a broker share: common options, and running a scenario on a connection."""
+"""Options common to all commands that connect to a broker, and a function that runs a command's coroutine."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from kpybroker.errors import ConfigError
 
 TIMEOUT_S_MAX = 3600.0
 BOOTSTRAP_VARIABLE = "KPYBROKER_BOOTSTRAP"
-"""Read if --bootstrap is not given. Not typer's `envvar`, which would win over an option before the command's name."""
+"""Read if --bootstrap is not given. Typer's `envvar` would override an option given before the command's name."""
 CONFIG_VARIABLE = "KPYBROKER_COMMAND_CONFIG"
 
 _given: dict[str, Any] = {}
-"""Values of --bootstrap, --timeout and --command-config, given before or after the command's name (the latter wins)."""
+"""Values of --bootstrap, --timeout and --command-config, given before or after the command's name (the last one takes
+effect)."""
 
 
 def forget() -> None:
@@ -63,14 +64,14 @@ Timeout = Annotated[
 
 
 COMMAND_CONFIG = "--command-config"
-CONFIG_HELP = f"Settings of a client for TLS and logins, as Kafka's tools take them (${CONFIG_VARIABLE})."
+CONFIG_HELP = f"Settings of a client for TLS and logins, as Kafka's tools read them (${CONFIG_VARIABLE})."
 CommandConfig = Annotated[
     str | None, typer.Option(COMMAND_CONFIG, metavar="FILE", callback=_remember, help=CONFIG_HELP)
 ]
 
 
 def command_config_option() -> TyperOption:
-    """The --command-config option of a single command. Given before the command's name, it is the program's option."""
+    """The --command-config option of one command. Before the command's name, the program's own option is used."""
     return TyperOption(
         param_decls=["command_config", COMMAND_CONFIG],
         metavar="FILE",
@@ -85,7 +86,7 @@ def flag(name: str, summary: str) -> Any:
     return typer.Option(name, metavar="", help=summary)
 
 
-Json = Annotated[bool, flag("--json", "Answer in JSON, for programs.")]
+Json = Annotated[bool, flag("--json", "Print JSON, for programs.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 Partition = Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")]
 Execute = Annotated[bool, flag("--execute", "Make the change; without this, only the plan is shown.")]
@@ -133,10 +134,10 @@ def command_config() -> Path | None:
 def run(
     scenario: Callable[[Client], Awaitable[None]], where: str | None = None, *, ends_with_reader: bool = False
 ) -> None:
-    """Connect, run the scenario, disconnect. Raises CommandFailed for refusals and lost connections.
+    """Connect, run the scenario, and disconnect. Raises CommandFailed for error responses and lost connections.
 
-    `where`: bootstrap servers, instead of those of the options. `ends_with_reader`: raise BrokenPipeError as soon as
-    the reader of stdout is gone, and not only when something is printed next.
+    `where`: bootstrap servers that replace those of the options. `ends_with_reader`: raise BrokenPipeError as soon as
+    the reader of stdout closes it, not only at the next print.
     """
     around = _reader_of_stdout if ends_with_reader else contextlib.nullcontext
     session.run(scenario, where or bootstrap(), timeout_ms(), properties=properties(), around=around)
@@ -161,7 +162,7 @@ def _reader_of_stdout() -> Iterator[None]:
     except (OSError, ValueError):  # closed, or not a file
         is_pipe = False
     if is_pipe:
-        loop.add_reader(stdout, on_closed)  # the write end of a pipe becomes "readable" only when its reader is gone
+        loop.add_reader(stdout, on_closed)  # a write end is "readable" when its reader closes the pipe
     try:
         yield
     except asyncio.CancelledError:

@@ -14,9 +14,9 @@ def place(
 ) -> dict[int, list[int]]:
     """New replicas by partition, the preferred leader first.
 
-    `current`: replicas by partition. `brokers`: the brokers that may hold replicas. `replicas`: how many each partition
-    gets (None: as many as now). `racks`: by broker; replicas of a partition go to different racks if possible.
-    Raises ValueError for more replicas than brokers.
+    `current`: replicas by partition. `brokers`: the brokers that may hold replicas. `replicas`: the new number of
+    replicas of each partition (None: unchanged). `racks`: racks by broker; replicas of a partition are placed on
+    different racks if possible. Raises ValueError for more replicas than brokers.
     """
     racks = racks or {}
     wanted = {index: replicas or len(held) for index, held in current.items()}
@@ -42,7 +42,7 @@ def _shares_rack(broker: int, held: Sequence[int], racks: Mapping[int, str | Non
 
 
 def _move_one(placed: dict[int, list[int]], load: Counter[int], racks: Mapping[int, str | None]) -> bool:
-    """Move one replica to a broker that has at least two fewer. Returns False if no such move is left."""
+    """Move one replica to a broker that has at least two fewer. Returns False if there is no such move."""
     by_load = sorted(load, key=lambda each: (load[each], each))
     for high in reversed(by_load):
         for low in by_load:
@@ -60,7 +60,8 @@ def _move_one(placed: dict[int, list[int]], load: Counter[int], racks: Mapping[i
 
 
 def _with_leaders(placed: dict[int, list[int]]) -> dict[int, list[int]]:
-    """Order each partition's replicas so that leaders are spread evenly. The first replica stays first if possible."""
+    """Order each partition's replicas so that preferred leaders are spread evenly. The first stays first if
+    possible."""
     leads: Counter[int] = Counter()
     most = -(-len(placed) // len({broker for held in placed.values() for broker in held} or {0}))
     for index in sorted(placed):

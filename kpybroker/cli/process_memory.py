@@ -1,4 +1,4 @@
-"""Memory settings of a broker's process: the garbage collector, and glibc's allocator."""
+"""Memory settings of a broker's process: the garbage collector and glibc's allocator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import sys
 
 GC_THRESHOLDS = (10_000, 5, 200)
-"""A young collection scans at most 60,000 objects, some 15 ms; a full one comes after 1,000 young ones."""
+"""A young collection scans at most 60,000 objects in about 15 ms. A full one follows after 1,000 young ones."""
 PUT_OFF = 20
 """The factor by which full collections become rarer while long requests are in progress."""
 MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3
@@ -22,14 +22,15 @@ def freeze_startup_objects() -> None:
 
 
 def put_off_full_collections(is_busy: bool) -> None:
-    """Make full collections rarer during long requests: their objects live until the answer, and scanning them takes
-    seconds."""
+    """Make full collections rarer during long requests, whose objects live until the response and take seconds to
+    scan."""
     young, middle, old = GC_THRESHOLDS
     gc.set_threshold(young, middle, old * PUT_OFF if is_busy else old)
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep the memory that large replies free: new pages for each reply cost more than copying it."""
+    """Have glibc keep the freed memory of large replies: new pages for a reply would cost more than copying the
+    reply."""
     if not sys.platform.startswith("linux"):
         return
     import ctypes

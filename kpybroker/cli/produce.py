@@ -24,7 +24,7 @@ from kpybroker.wire.records.compression import CODEC_BY_NAME
 
 READ_BYTES = 1 << 20
 LINGER_S = 0.005
-"""Records are sent when the input pauses for this long, or a batch is full."""
+"""Records are sent when the input has paused for this long, or when a batch is full."""
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 HEADERS_MAX = 1000
 TYPE_HERE = "type records, one per line; Ctrl-D ends"
@@ -40,7 +40,7 @@ KeySeparator = Annotated[
 ]
 Partition = Annotated[
     int | None,
-    typer.Option("--partition", metavar="N", min=0, help="Send every record to this partition, whatever its key."),
+    typer.Option("--partition", metavar="N", min=0, help="Send every record to this partition, regardless of its key."),
 ]
 Acks = Annotated[
     str,
@@ -134,7 +134,7 @@ def _headers(texts: list[str]) -> Headers:
 
 
 async def _send_all(sender: RecordSender, how: SendOptions, source: BinaryIO, size: int | None) -> None:
-    """Read and send concurrently: lines from a pipe are sent as they arrive, not when it ends."""
+    """Read and send concurrently: lines from a pipe are sent as they arrive, not when the pipe is closed."""
     lines = Lines(how)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     more = () if size is None else (TimeRemainingColumn(),)

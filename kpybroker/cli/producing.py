@@ -1,4 +1,4 @@
-"""Sends lines as records, in batches per partition, idempotently with acks=all."""
+"""Sends lines as records, in batches per partition; with acks=all, the producer is idempotent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SendOptions:
 
 @dataclass(slots=True)
 class OpenBatch:
-    """The records that wait for their partition's next batch."""
+    """The records that will be sent in the next batch of a partition."""
 
     records: list[Record | Keyed] = field(default_factory=list)
     size_bytes: int = 0
@@ -97,7 +97,7 @@ class Lines:
 
 
 class RecordSender:
-    """Sends records to one topic. `sent` counts those that the brokers have acknowledged."""
+    """Sends records to one topic. `sent` counts the records that the brokers have acknowledged."""
 
     def __init__(self, client: Client, topic: str, how: SendOptions) -> None:
         self._client = client
@@ -111,11 +111,11 @@ class RecordSender:
         self._producer = (-1, -1)
         self._sequences: dict[int, int] = {}
         self.sent: dict[int, int] = {}
-        """Partition -> records acknowledged (with acks=0: written to the socket)."""
+        """The number of records acknowledged (with acks=0: written to the socket), by partition."""
         self.sent_bytes = 0
 
     async def start(self) -> bool:
-        """Find or create the topic, and with acks=all get a producer id. Returns whether the topic was created.
+        """Find or create the topic, and obtain a producer id for acks=all. Returns whether the topic was created.
 
         Raises CommandFailed, KafkaError.
         """
@@ -131,14 +131,15 @@ class RecordSender:
         return created
 
     async def _begin(self) -> tuple[int, int]:
-        """Get a producer id and its epoch. Apache Kafka has none just after its start, so this is retried."""
+        """Obtain a producer id and its epoch. Retries, because Apache Kafka has no producer ids just after its
+        start."""
         request = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=60_000)
         response = await self._client.ask("InitProducerId", request, at_most=5)
         check(response.error_code)
         return response.producer_id, response.producer_epoch
 
     async def add(self, records: Iterable[Outgoing]) -> None:
-        """Add records, and send when a batch is full."""
+        """Add records, and send the waiting batches when one of them is full."""
         for record in records:
             headers = record.headers + self._how.headers
             partition = self._partition(record)
@@ -190,7 +191,7 @@ class RecordSender:
             )
             todo[partition] = memoryview(batch_bytes)
         if todo:
-            # without a producer id a resent batch may be stored twice
+            # without a producer id, a batch that is sent again may be stored twice
             await self._client.patiently(lambda: self._send(todo), resend=self._producer[0] >= 0)
         for partition, batch in waiting.items():
             self.sent[partition] = self.sent.get(partition, 0) + len(batch.records)
@@ -238,7 +239,8 @@ class RecordSender:
 
 
 def _refusal(row: produce.PartitionProduceResponse, topic: str, size_bytes: int) -> KafkaError | CommandFailed:
-    """Why a batch of this size was not stored. If a size limit is the cause, names the value that allows the batch."""
+    """An error text for a batch that was not stored. If a size limit is the cause, it names a value that is
+    sufficient."""
     try:
         check(row.error_code, row.error_message or f"a batch for {topic}-{row.index}")
     except KafkaError as refusal:

@@ -1,4 +1,4 @@
-"""`kpybroker quotas`: throttle clients by user, client id or address."""
+"""`kpybroker quotas`: list, set and remove quotas by user, client id or address."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def set_(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Set quotas of a user, a client id, both together, or an address."""
+    """Set quotas of a user, of a client id, of both together, or of an address."""
     entity = _entity(("user", user, default_user), ("client-id", client_id, default_client), ("ip", ip, default_ip))
     changes = []
     for text in quotas:

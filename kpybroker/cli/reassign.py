@@ -42,13 +42,13 @@ def start(
     topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="One or more names.")] = None,
     brokers: Annotated[
         str,
-        typer.Option("--brokers", metavar="ID,ID...", help="The brokers that get all replicas, spread evenly."),
+        typer.Option("--brokers", metavar="ID,ID...", help="The brokers over which all replicas are spread."),
     ] = "",
-    all_topics: Annotated[bool, options.flag("--all-topics", "All topics, internal ones too.")] = False,
+    all_topics: Annotated[bool, options.flag("--all-topics", "All topics, including internal ones.")] = False,
     replication: Annotated[
         int | None,
         typer.Option(
-            "--replication", metavar="N", min=1, max=1000, help="Replicas of each partition (as many as now)."
+            "--replication", metavar="N", min=1, max=1000, help="Number of replicas of each partition (unchanged)."
         ),
     ] = None,
     throttle: Annotated[
@@ -103,7 +103,7 @@ def _broker_ids(text: str) -> list[int]:
 
 
 async def _plan(client: Client, topics: list[str], brokers: list[int], replication: int | None) -> list[PlannedMove]:
-    """Raises CommandFailed, KafkaError."""
+    """The moves that spread the topics evenly. Raises CommandFailed, KafkaError."""
     nodes = {node.node_id: node for node in await cluster_facts.nodes(client)}
     for broker in brokers:
         if broker not in nodes or nodes[broker].is_fenced:
@@ -161,7 +161,7 @@ def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, 
 
 @app.command()
 def wait(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False) -> None:
-    """Show progress until all moves are complete, then remove throttles."""
+    """Show progress until all moves are complete, then remove the throttles."""
 
     async def watch(client: Client) -> None:
         await _wait(client, as_json=as_json)
@@ -178,7 +178,7 @@ def cancel(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Cancel moves in progress: partitions stay where they were."""
+    """Cancel moves in progress: the partitions keep their old replicas."""
 
     async def end(client: Client) -> None:
         if topics:
@@ -197,7 +197,7 @@ def cancel(
 
 
 async def _change(client: Client, wanted: Mapping[TopicPartition, list[int] | None]) -> None:
-    """Start reassignments, or cancel them (None). Raises KafkaError."""
+    """Start reassignments, or cancel those of partitions with None. Raises KafkaError."""
     topics: dict[str, list[alter_partition_reassignments.ReassignablePartition]] = {}
     for (name, index), replicas in wanted.items():
         row = alter_partition_reassignments.ReassignablePartition(partition_index=index, replicas=replicas)
@@ -214,7 +214,7 @@ async def _change(client: Client, wanted: Mapping[TopicPartition, list[int] | No
         check(response.error_code, response.error_message)
         for topic in response.responses:
             for row in topic.partitions:
-                if row.error_code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:  # the move has just ended
+                if row.error_code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:  # the move has just been completed
                     check(row.error_code, row.error_message or f"{topic.name}-{row.partition_index}")
 
     await client.patiently(attempt)

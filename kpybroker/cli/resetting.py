@@ -1,4 +1,4 @@
-"""The plan of `groups reset`: which partitions are reset, and to which offsets."""
+"""Plans `groups reset`: which partitions are reset, and to which offsets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kpybroker.topics import TopicPartition
 
 @dataclass(slots=True, frozen=True)
 class Target:
-    """Where to reset to: exactly one of these is given."""
+    """The position to reset to. Exactly one field is set."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -35,7 +35,7 @@ class Target:
 
 @dataclass(slots=True, frozen=True)
 class PlannedReset:
-    """The new offset of one partition. `old` is None if the group has not committed there."""
+    """The new offset of one partition. `old` is None if the group has no committed offset for it."""
 
     topic: str
     partition: int
@@ -58,7 +58,8 @@ def parse_scope(text: str) -> tuple[str, list[int] | None]:
 async def scope_of(
     client: Client, scopes: Sequence[tuple[str, list[int] | None]], offsets: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
-    """The partitions to reset; without scopes, all of the topics that the group has committed. Raises CommandFailed."""
+    """The partitions to reset; without scopes, all partitions of all topics with committed offsets of the group. Raises
+    CommandFailed."""
     wanted = list(scopes) or [(name, None) for name in sorted({topic for topic, _ in offsets})]
     found: set[TopicPartition] = set()
     for name, chosen in wanted:

@@ -1,4 +1,4 @@
-"""`storage format --add-scram`: the SCRAM credentials of a new cluster (KIP-900).
+"""Parses `storage format --add-scram`: the SCRAM credentials of a new cluster (KIP-900).
 
 The format is that of kafka-storage: MECHANISM=[name=...,password=...|saltedpassword=...,salt=...,iterations=...], where
 salt and saltedpassword are base64.
@@ -26,7 +26,7 @@ CREDENTIALS_MAX = 1000
 
 
 def scram_records(options: Iterable[str]) -> tuple[UserScramCredentialRecord, ...]:
-    """The records of all options. Raises CommandFailed, whose text never contains a password."""
+    """The records of all options. Raises CommandFailed with a text that never contains a password."""
     records: dict[tuple[str, int], UserScramCredentialRecord] = {}
     for text in options:
         record = _record(text)
@@ -65,7 +65,7 @@ def _fields(text: str) -> dict[str, str]:
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
         if not equals or name not in FIELDS or name in found:
-            raise CommandFailed(f"--add-scram: a field is not one of {', '.join(FIELDS)}, or is there twice; {WAY_OUT}")
+            raise CommandFailed(f"--add-scram: a field is not one of {', '.join(FIELDS)}, or is given twice; {WAY_OUT}")
         found[name] = value.strip('"')
     return found
 

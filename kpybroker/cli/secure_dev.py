@@ -1,4 +1,4 @@
-"""`kpybroker dev --secure`: TLS, a SCRAM user, and ACLs that allow everything, but only to that user."""
+"""Sets up `kpybroker dev --secure`: TLS, a SCRAM user, and ACLs that allow everything, but only to that user."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ RENEWED_BEFORE_MS = 7 * 86_400_000
 
 
 class SecureFiles(NamedTuple):
-    """The files beside a data directory, and the settings that a client needs. The string form contains the
-    password."""
+    """The files in DIR.secure, and the settings that a client needs. The repr does not contain the password."""
 
     directory: Path
     port: int
@@ -39,7 +38,7 @@ class SecureFiles(NamedTuple):
 
     @property
     def client(self) -> Path:
-        """The settings file for Apache Kafka's clients and for --command-config."""
+        """The file with settings for Apache Kafka's clients and for --command-config."""
         return self.directory / CLIENT
 
     @property
@@ -67,7 +66,7 @@ class SecureFiles(NamedTuple):
         }
 
     def explained(self) -> str:
-        """Settings for various clients, as text to paste."""
+        """Settings for various clients, with the password, as text to paste."""
         return (
             f"user {USER}, password {self.password}; other users: kpybroker users add, kpybroker acls allow\n"
             f"command line, Java: --command-config {self.client}\n"
@@ -79,7 +78,7 @@ class SecureFiles(NamedTuple):
 
 
 def prepare(data_dir: Path, port: int) -> SecureFiles:
-    """Write the missing files beside the data directory to DIR.secure, readable by the owner only. Raises
+    """Write the missing files to DIR.secure next to the data directory, readable by the owner only. Raises
     ConfigError."""
     check_library()
     found = SecureFiles(directory_of(data_dir), port, "")
@@ -110,7 +109,8 @@ def format_with_user(settings: dict[str, str], data_dir: Path, files: SecureFile
 
 
 def directory_of(data_dir: Path) -> Path:
-    """DIR.secure is beside the data: Apache Kafka takes every folder in a log directory for a partition."""
+    """DIR.secure. It is next to the data, because Apache Kafka takes every folder in a log directory for a
+    partition."""
     return data_dir.with_name(data_dir.name + SUFFIX)
 
 

@@ -1,4 +1,4 @@
-"""`kpybroker dev` and `kpybroker serve`: collect the settings, start nodes, print the ready line, stop cleanly."""
+"""Runs `kpybroker dev` and `serve`: reads the settings, starts the nodes, prints the ready line, stops cleanly."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEV_DEFAULTS = {
     "group.consumer.min.heartbeat.interval.ms": "200",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""On a laptop people wait for each rebalance; Kafka's heartbeats of 5 s are meant for thousands of members."""
+"""A short heartbeat interval, as people on a laptop wait for each rebalance. Kafka's 5 s suit thousands of members."""
 
 ONE_WISH_S = 0.5
 """A second SIGINT within this time counts as the same Ctrl-C, forwarded by another process."""
@@ -53,7 +53,8 @@ class Lifetime(NamedTuple):
     ready_file: Path | None = None
     until_stdin_closes: bool = False
     hands_over: bool = False
-    """Whether the parent may send `children.HAND_OVER` on standard input first, as for nodes of a local cluster."""
+    """Whether the parent process may first send `children.HAND_OVER` on standard input, as it does in a local
+    cluster."""
     client: Path | None = None
     """The file with the settings that a client needs, if there is one."""
     explained: str = ""
@@ -66,14 +67,15 @@ class Facts(NamedTuple):
     bootstrap: str
     data: str
     http: str | None = None
-    """host:port of /metrics, /healthz and /readyz, of each broker."""
+    """host:port of /metrics, /healthz and /readyz, for each broker."""
     client: Path | None = None
 
 
 def dev(
     wanted: LocalClusterOptions, data_dir: Path | None, *, ephemeral: bool, is_secure: bool, lifetime: Lifetime
 ) -> None:
-    """Run one node on 127.0.0.1 with defaults for a laptop, or several, each in a process. Raises ConfigError."""
+    """Run one node on 127.0.0.1 with defaults for a laptop, or several nodes, each in its own process. Raises
+    ConfigError."""
     if is_secure and wanted.brokers > 1:
         raise ConfigError("--secure is for one broker; omit --brokers, or set TLS and logins with --set")
     if ephemeral and "log.dirs" in wanted.settings:
@@ -152,8 +154,8 @@ def _run_child(node: LocalNode) -> int:
 
 
 async def _oversee(forked: list[tuple[LocalNode, int, int, int]], directory: Path, lifetime: Lifetime) -> str | None:
-    """Print the ready line when all nodes serve, watch them, and stop them so that each can hand over. Returns the
-    reason if all have ended. Raises ConfigError."""
+    """Print the ready line when all nodes serve clients, watch them, and stop them so that each can hand over its
+    leaderships. Returns the reason if all have ended. Raises ConfigError."""
     brokers = [children.Child(*each) for each in forked]
     stop = _Stop()
     stop.listen(lifetime)
@@ -239,8 +241,8 @@ def _end_with(failure: str | None) -> None:
 
 
 def _log_events(config: BrokerConfig) -> None:
-    """Log cluster events by default in a cluster of several nodes, and refusals with an authorizer, unless a log level
-    was set. Lines of the audit that are JSON get nothing before them."""
+    """Unless a log level is set, log cluster events in a cluster of several nodes, and denied requests if there is an
+    authorizer. JSON lines of the audit log have no prefix."""
     if config.audit_format == JSON:
         bare = logging.StreamHandler(sys.stderr)
         bare.setFormatter(logging.Formatter("%(message)s"))
@@ -279,7 +281,7 @@ def _check_ready_file(path: Path) -> None:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether a killed process has left the file behind; a script that waits for the file must not read the old one."""
+    """Whether a killed process left the file behind. A script that waits for the file must not read the old one."""
     try:
         os.kill(int(json.loads(path.read_text())["pid"]), 0)
     except (OSError, ValueError, KeyError, TypeError) as reason:
@@ -292,16 +294,16 @@ def _partial(path: Path) -> Path:
 
 
 class _Stop:
-    """Requests to stop, from signals or the end of stdin.
+    """Receives requests to stop, from signals or the end of stdin.
 
     A second Ctrl-C exits at once. A second SIGTERM does not: `timeout` and similar tools send one to the process and
-    one to its group. A second SIGINT soon after the first one is ignored too, as a wrapper may forward a Ctrl-C.
+    one to its group. A second SIGINT soon after the first one is also ignored, because a wrapper may forward a Ctrl-C.
     """
 
     def __init__(self) -> None:
         self.wished = asyncio.Event()
         self.hand_over = asyncio.Event()
-        """Set when the parent process asks to hand over leaderships."""
+        """Set when the parent process requests that leaderships are handed over."""
         self._loop = asyncio.get_running_loop()
         self._wished_at: float | None = None
         self._hands_over = False
@@ -327,10 +329,10 @@ class _Stop:
             os._exit(1)
 
     def _on_hangup(self, number: int, frame: object) -> None:
-        self._wish()  # never forces the exit: kernel and shell both send one when a terminal closes
+        self._wish()  # SIGHUP never forces the exit: kernel and shell both send it when a terminal closes
 
     def _wish(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended already
+        with contextlib.suppress(RuntimeError):  # the loop has already ended
             self._loop.call_soon_threadsafe(self.wished.set)
 
     def _read_stdin(self) -> None:
@@ -342,7 +344,7 @@ class _Stop:
 
 
 async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
-    """Serve until a request to stop (returns None) or a failure of the node (returns the reason). Raises
+    """Serve clients until a stop is requested (returns None) or the node fails (returns the reason). Raises
     ConfigError."""
     stop = _Stop()
     stop.listen(lifetime)
@@ -398,14 +400,14 @@ def _report_ready(facts: Facts, ready_file: Path | None) -> None:
 
 
 def _say(line: str) -> None:
-    """Print a line on stdout. If that fails, the broker still serves."""
+    """Print a line on stdout. If that fails, the broker keeps running."""
     try:
         print(line, flush=True)
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
             why = error.strerror or error
             print(f"kpybroker: cannot write to standard output: {why}; the broker keeps running", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the line is not written again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # prevents another write at exit
 
 
 def _remove_ready_file(ready_file: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""`kpybroker dev` and `serve` in the program's list of commands; `arguments.py` reads their options."""
+"""Entries for `kpybroker dev` and `serve` in the program's list of commands; `arguments.py` parses their options."""
 
 from __future__ import annotations
 

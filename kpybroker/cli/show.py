@@ -27,7 +27,7 @@ def show_table(
 ) -> None:
     """Print a table on stdout. Numbers are right-aligned; `-` stands for unknown values.
 
-    If the terminal is too narrow, column number `folds` is wrapped. In a pipe nothing is wrapped.
+    If the terminal is too narrow, column number `folds` is wrapped. Nothing is wrapped if stdout is a pipe.
     """
     console = Console(highlight=False, soft_wrap=False)
     if not console.is_terminal:
@@ -45,7 +45,7 @@ def show_table(
 
 
 def show_size(size_bytes: int) -> str:
-    """A size for people, in powers of 1,000 bytes; `-` if it is unknown."""
+    """A size in readable form, in powers of 1,000 bytes; `-` if it is unknown."""
     if size_bytes < 0:
         return "-"
     amount = float(size_bytes)
@@ -63,5 +63,5 @@ def show_line(text: str) -> None:
 
 
 def remark(text: str) -> None:
-    """Print a line for people on stderr, which programs that read stdout do not see."""
+    """Print a line for people on stderr, so that it does not get into the input of programs that read stdout."""
     print(text, file=sys.stderr, flush=True)

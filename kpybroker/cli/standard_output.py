@@ -1,4 +1,4 @@
-"""Remembers why standard output could not be written to: an OSError alone does not name its file."""
+"""Records errors of standard output, because an OSError alone does not show which file could not be written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _File(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError:
-            raise  # the reader has closed the pipe, which is no failure
+            raise  # the reader has closed the pipe, which is not a failure
         except OSError as error:
             self.failure = error
             raise
@@ -35,7 +35,7 @@ def watch() -> None:
 
 
 def failure() -> str | None:
-    """Why stdout could not be written to; None if it could, or is not watched."""
+    """An error text if stdout could not be written to; None if it could, or if it is not watched."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     error = raw.failure if isinstance(raw, _File) else None
     return None if error is None else f"cannot write to standard output: {error.strerror or error}"

@@ -1,4 +1,4 @@
-"""`kpybroker status`, `cluster` and `brokers list`: the cluster on one screen."""
+"""`kpybroker status`, `cluster` and `brokers`: show the cluster on one screen, and unregister brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kpybroker.wire.rpc import unregister_broker
 PARTITIONS_SHOWN = 8
 GROUPS_SHOWN = 12
 PATIENCE_S_MAX = 5.0
-"""Timeout of each part of the screen. Parts without an answer are listed as unknown."""
+"""Timeout of each part of the screen. Parts without a response are listed as unknown."""
 
 T = TypeVar("T")
 brokers_app = typer.Typer(
@@ -32,7 +32,7 @@ brokers_app = typer.Typer(
 
 @dataclass(slots=True)
 class Screen:
-    """All parts of the screen. A part without an answer is None, and `unknown` has the reason."""
+    """All parts of the screen. A part without a response is None, and `unknown` has the reason."""
 
     cluster: str | None = None
     nodes: list[NodeFacts] | None = None
@@ -58,7 +58,7 @@ class Screen:
 
 
 async def look(client: Client, *, with_groups: bool) -> Screen:
-    """Query all parts, one after the other."""
+    """Query all parts, one after another."""
     screen = Screen()
     client.limit_timeout(int(1000 * PATIENCE_S_MAX))
     screen.nodes = await screen.part("nodes", cluster_facts.nodes(client))
@@ -115,7 +115,7 @@ def cluster(
 
 @brokers_app.command("list")
 def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False) -> None:
-    """List the brokers: address, state, what they lead and hold, disk, HTTP address."""
+    """List the brokers with address, state, number of leaders and replicas, disk usage and HTTP address."""
 
     async def show(client: Client) -> None:
         screen = await look(client, with_groups=False)

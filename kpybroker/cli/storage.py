@@ -1,4 +1,4 @@
-"""`kpybroker storage`: work on the data directories of a stopped broker.
+"""`kpybroker storage`: formats, describes, checks and repairs the data directories of a stopped broker.
 
 `format`, `info` and `random-uuid` have the options and the output of Apache Kafka's kafka-storage.
 """
@@ -53,7 +53,7 @@ def format_(
     ],
     ignore_formatted: Annotated[
         bool,
-        typer.Option("--ignore-formatted", "-g", metavar="", help="Skip directories that are formatted already."),
+        typer.Option("--ignore-formatted", "-g", metavar="", help="Skip directories that are already formatted."),
     ] = False,
     standalone: Annotated[
         bool,
@@ -125,7 +125,7 @@ Directory = Annotated[
 ]
 Topic = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Only this topic's partitions.")]
 Partition = Annotated[
-    int | None, typer.Option("--partition", metavar="N", min=0, help="Only partitions of this number.")
+    int | None, typer.Option("--partition", metavar="N", min=0, help="Only partitions with this number.")
 ]
 DATA_DIR = Path("kpybroker-data")
 
@@ -134,7 +134,7 @@ DATA_DIR = Path("kpybroker-data")
 def check(
     directory: Directory = DATA_DIR, topic: Topic = None, partition: Partition = None, as_json: Json = False
 ) -> None:
-    """Read all files of a stopped broker's directory and show what is wrong; exits with 1 if anything is."""
+    """Read all files of a stopped broker's directory and list the problems. Exits with 1 if there are any."""
     if checking.check(directory, topic, partition, as_json=as_json):
         raise typer.Exit(1)
 
@@ -145,8 +145,8 @@ def repair(
     topic: Topic = None,
     partition: Partition = None,
     dry_run: Annotated[bool, flag("--dry-run", "Only show what would be done, as without --yes.")] = False,
-    yes: Annotated[bool, flag("--yes", "Do it. Replaced files are kept in DIR.set-aside.")] = False,
+    yes: Annotated[bool, flag("--yes", "Make the repairs. Replaced files are kept in DIR.set-aside.")] = False,
 ) -> None:
-    """Show what would repair a stopped broker's directory; with --yes, do it. Exits with 1 if anything is left."""
+    """Show the repairs of a stopped broker's directory; with --yes, make them. Exits with 1 if problems remain."""
     if checking.repair(directory, topic, partition, does=yes and not dry_run):
         raise typer.Exit(1)

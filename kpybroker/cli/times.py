@@ -17,9 +17,9 @@ TIME_HELP = "5m (five minutes ago), 2h30m, yesterday, 2026-07-01T12:00, or milli
 def parse_time(text: str, now_ms: int | None = None) -> int:
     """Milliseconds since the epoch.
 
-    `text` is such a number, ISO 8601 (in local time if it has no zone), a time span before now such as `5m` or `1h30m`,
-    or `now`, `today` or `yesterday` (local midnight). `now_ms`: the current time (by the system's clock).
-    Raises ConfigError.
+    `text` is milliseconds since the epoch, an ISO 8601 time (local time if it has no zone), a time span before now such
+    as `5m` or `1h30m`, or `now`, `today` or `yesterday` (local midnight). `now_ms`: the current time (default: the
+    system's clock). Raises ConfigError.
     """
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     if text.isascii() and text.isdigit():
@@ -41,7 +41,7 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
 
 
 def when(timestamp_ms: int) -> str:
-    """A record's timestamp for people, in UTC; `-` if it has none."""
+    """A record's timestamp in readable form, in UTC; `-` if it has none."""
     if timestamp_ms < 0:
         return "-"
     try:

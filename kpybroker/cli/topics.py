@@ -1,4 +1,4 @@
-"""`kpybroker topics`: create, list, describe, delete, alter."""
+"""`kpybroker topics`: create, list, describe, delete and alter topics."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def create(
     ] = None,
     replication_factor: Factor = None,
     settings: Settings = None,
-    if_not_exists: Annotated[bool, options.flag("--if-not-exists", "Do not fail if a topic exists already.")] = False,
+    if_not_exists: Annotated[bool, options.flag("--if-not-exists", "Do not fail if a topic already exists.")] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create one topic or several with the same settings."""
+    """Create one topic, or several topics with the same settings."""
     factor = _one_factor(replication, replication_factor)
     given = [create_topics.CreatableTopicConfig(name=name, value=value) for name, value in _settings(settings)]
     wanted = [
@@ -155,7 +155,8 @@ def _replication(topic: MetadataResponseTopic) -> int:
 
 
 async def _records_of(client: Client, topics: Sequence[MetadataResponseTopic]) -> dict[str | None, int | None]:
-    """By topic, the offsets between start and end of its partitions; None if one has no leader or is offline."""
+    """The number of offsets between start and end of all partitions, by topic; None if a partition has no leader or is
+    offline."""
     counted: dict[str | None, int | None] = {}
     asked = [topic for topic in topics if not any(row.error_code for row in topic.partitions)]
     places = [(topic.name or "", row.partition_index) for topic in asked for row in topic.partitions]

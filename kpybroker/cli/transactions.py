@@ -1,4 +1,4 @@
-"""`kpybroker transactions`: list and describe transactions, and abort one whose producer is gone."""
+"""`kpybroker transactions`: list and describe transactions, and abort a transaction whose producer has ended."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def describe(
 
 
 async def _find(client: Client, name: str) -> describe_transactions.TransactionState:
-    """Raises CommandFailed, KafkaError."""
+    """The description of a transactional id. Raises CommandFailed, KafkaError."""
 
     async def attempt() -> describe_transactions.TransactionState:
         node = await coordinator(client, name, OF_TRANSACTIONS)
@@ -124,7 +124,7 @@ def abort(
 
 
 async def _fence(client: Client, name: str, timeout_ms: int) -> None:
-    """Send InitProducerId for that id: the coordinator first aborts the open transaction (KIP-98)."""
+    """Send InitProducerId for the transactional id, so that the coordinator aborts the open transaction (KIP-98)."""
 
     async def attempt() -> None:
         node = await coordinator(client, name, OF_TRANSACTIONS)

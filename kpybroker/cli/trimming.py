@@ -24,7 +24,7 @@ def trim(
     before_offset: Annotated[
         int | None, typer.Option("--before-offset", metavar="N", min=0, help="Delete records below this offset.")
     ] = None,
-    everything: Annotated[bool, options.flag("--everything", "Delete all records that are there now.")] = False,
+    everything: Annotated[bool, options.flag("--everything", "Delete all existing records.")] = False,
     partition: options.Partition = None,
     execute: options.Execute = False,
     bootstrap: options.Bootstrap = None,

@@ -1,4 +1,4 @@
-"""`kpybroker users`: list, add and remove the users who log in with SCRAM (KIP-554)."""
+"""`kpybroker users`: list, add and remove users who log in with SCRAM (KIP-554)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def add(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Add a user, or change a user's password. Asks for the password, or reads it from standard input."""
+    """Add a user, or change a user's password. Prompts for the password, or reads it from standard input."""
     code = _mechanism(mechanism or DEFAULT_MECHANISM)
     password = _password(name, password_file)
     salt = salt_of(secrets.randbits(SALT_BITS))
@@ -102,7 +102,7 @@ def remove(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Remove a user's credential: that of --mechanism, or all."""
+    """Remove a user's credential for --mechanism, or all credentials of the user."""
     only = None if mechanism is None else MECHANISM_NAMES[_mechanism(mechanism)]
 
     async def change(client: Client) -> None:
@@ -111,7 +111,7 @@ def remove(
         removed = [each for each in held if only in (None, each)]
         if not removed:
             raise CommandFailed(_no_such_user(name, only, held, {user for user, _, _ in every}))
-        for each in removed:  # a request may change one mechanism of a user only, as in Apache Kafka
+        for each in removed:  # a request may change only one mechanism of a user, as in Apache Kafka
             deletion = alter.ScramCredentialDeletion(name=name, mechanism=MECHANISMS[each])
             await _alter(client, alter.Request(deletions=[deletion]))
         if as_json:
@@ -131,7 +131,7 @@ def _no_such_user(name: str, only: str | None, held: list[str], known: set[str])
 
 
 def _mechanism(name: str) -> ScramMechanism:
-    """Raises ConfigError."""
+    """The mechanism with this name. Raises ConfigError."""
     if name.upper() not in MECHANISMS:
         raise ConfigError(f"--mechanism {name}: the mechanisms are {', '.join(MECHANISMS)}")
     return MECHANISMS[name.upper()]
@@ -152,14 +152,14 @@ async def _alter(client: Client, request: alter.Request) -> None:
     async def attempt() -> None:
         for row in (await client.ask("AlterUserScramCredentials", request)).results:
             if request.deletions and row.error_code == ErrorCode.RESOURCE_NOT_FOUND:
-                continue  # it was listed a moment ago: an earlier attempt, or somebody else, has removed it
+                continue  # it was listed a moment ago, so an earlier attempt or another client has removed it
             check(row.error_code, row.error_message)
 
     await client.patiently(attempt)
 
 
 def _password(name: str, file: Path | None) -> bytes:
-    """UTF-8. Raises ConfigError, which never has the password."""
+    """The password in UTF-8. Raises ConfigError with a text that never contains the password."""
     if file is not None:
         try:
             with file.open("rb") as opened:

@@ -1,5 +1,4 @@
-"""Connections to the other brokers of the cluster: one for each broker, opened on demand, and opened again after a
-loss."""
+"""Connections to the other brokers of the cluster: one for each broker, opened on demand, reopened after a loss."""
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ from kpybroker.client.peer import Peer
 from kpybroker.errors import MalformedFrame
 
 LOST = (OSError, MalformedFrame, TimeoutError)
-"""The exceptions of a request whose connection fails; a ConnectionError is an OSError."""
+"""The exceptions that a request raises when its connection fails. (ConnectionError is a kind of OSError.)"""
 DIAL_TIMEOUT_S = 1.0
 
 
 class BrokerConnections:
-    """Sends requests to other brokers. `address`: where other brokers reach this broker id; None if unknown."""
+    """Sends requests to other brokers. `address`: returns the address of a broker id, None if unknown."""
 
     def __init__(self, dialer: Dialer, client_id: str, address: Callable[[int], tuple[str, int] | None]) -> None:
         self._dialer = dialer
@@ -27,8 +26,8 @@ class BrokerConnections:
         self._is_closed = False
 
     async def ask(self, node_id: int, name: str, request: Any, timeout_ms: int) -> Any:
-        """The response of a broker. Must be called in a task, because of its timeout. Raises OSError, MalformedFrame,
-        TimeoutError: see LOST."""
+        """The response of a broker. Must be called in a task, because it has a timeout. Raises the exceptions in
+        LOST."""
         async with asyncio.timeout(timeout_ms / 1000):
             peer = await self._connected(node_id)
             answered = False
@@ -37,7 +36,7 @@ class BrokerConnections:
                 answered = True
             finally:
                 if not answered:
-                    peer.close()  # the request has timed out or was cancelled; its reply may still arrive
+                    peer.close()  # the request timed out or was cancelled, but its reply may still arrive
         return answer
 
     async def _connected(self, node_id: int) -> Peer:
@@ -53,7 +52,7 @@ class BrokerConnections:
             self._hang_up(node_id)
             dialling = asyncio.get_running_loop().create_task(self._dial(address))
             self._peers[node_id] = (address, dialling)
-        await asyncio.wait([dialling])  # the dial may be cancelled without its waiters being cancelled
+        await asyncio.wait([dialling])  # the connection attempt may be cancelled without its waiters being cancelled
         if dialling.cancelled():
             raise ConnectionError("the connection attempt was cancelled")
         return dialling.result()
@@ -73,7 +72,7 @@ class BrokerConnections:
             dialled.result().close()
 
     def close(self) -> None:
-        """Close all connections; requests in progress get no answer."""
+        """Close all connections; requests in progress receive no response."""
         self._is_closed = True
         for node_id in list(self._peers):
             self._hang_up(node_id)

@@ -1,4 +1,4 @@
-"""The client of the commands: connections to brokers, metadata, leaders, and retries of transient errors."""
+"""The Kafka client of the command line: connections to brokers, metadata, leaders, and retries of transient errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADDRESSES_MAX = 64
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 1.0
 CREATION_PAUSES_S = (0.05, 0.1, 0.2, 0.4)
-"""Pauses while a topic is created: Apache Kafka first answers that the topic is unknown, and then creates it."""
+"""Pauses while a topic is created: Apache Kafka first reports that the topic is unknown, and then creates it."""
 EARLIEST, LATEST = -2, -1
 """Special timestamps of ListOffsets."""
 STORAGE_ERROR = "its leader, node {}, cannot read or write its log (KAFKA_STORAGE_ERROR); see the log of that node"
@@ -55,11 +55,11 @@ PASSING = {
 
 
 class CommandFailed(Exception):
-    """A command failed. The text is one line with the cause and what to do. Exit code 1."""
+    """A command failed. The text is one line with the cause and a remedy. The exit code is 1."""
 
 
 class NodeOutOfReach(ConnectionError):
-    """A broker of the cluster that is unreachable, although another one answers. The text names it."""
+    """A broker of the cluster is unreachable, although another one responds. The text names the broker."""
 
 
 def check(code: int, message: str | None = None) -> None:
@@ -107,7 +107,7 @@ class Client:
         """The cluster id in the last Metadata response."""
 
     async def start(self) -> None:
-        """Connect to the first address that answers. Raises CommandFailed."""
+        """Connect to the first address that responds. Raises CommandFailed."""
         failures: list[str] = []
         for address in self._addresses:
             try:
@@ -135,11 +135,11 @@ class Client:
         )
 
     def limit_timeout(self, most_ms: int) -> None:
-        """Wait for no response longer than this."""
+        """Lower the timeout of all responses to this."""
         self.timeout_ms = min(self.timeout_ms, most_ms)
 
     def learn(self, cluster_id: str | None, brokers: Mapping[int, Address]) -> None:
-        """Remember the cluster id and the brokers' addresses from a response."""
+        """Store the cluster id and the brokers' addresses from a response."""
         self.cluster_id = cluster_id
         self.brokers |= brokers
 
@@ -166,7 +166,7 @@ class Client:
             raise NodeOutOfReach(f"node {node} is unreachable at {_shown(address)}") from error
 
     async def ask(self, name: str, request: Any, *, node: int | None = None, at_most: int | None = None) -> Any:
-        """The reply of broker `node`, or of the bootstrap broker. `at_most` limits the version.
+        """The response of broker `node`, or of the bootstrap broker. `at_most` limits the version.
 
         Raises OSError (which includes TimeoutError and ConnectionError) and MalformedFrame.
         """
@@ -178,11 +178,11 @@ class Client:
             async with asyncio.timeout(self.timeout_ms / 1000):
                 return await peer.ask(name, request, version=version)
         except TimeoutError:
-            peer.close()  # replies come in order, so the next request would wait for this reply too
+            peer.close()  # responses arrive in order, so the next request would also wait for this response
             raise
 
     async def send(self, name: str, request: Any, *, node: int) -> None:
-        """Send a request without a reply (Produce with acks=0), at the pace of the socket. Raises OSError."""
+        """Send a request without a response (Produce with acks=0), at the pace of the socket. Raises OSError."""
         peer = await self._peer(self.brokers[node])
         async with asyncio.timeout(self.timeout_ms / 1000):
             await peer.send(name, request)
@@ -190,11 +190,11 @@ class Client:
     async def patiently(self, attempt: Callable[[], Awaitable[T]], *, resend: bool = True) -> T:
         """Retry `attempt` after retriable errors until the timeout; then raise the last error.
 
-        `resend`: also retry after a lost connection, because a repeated request does no harm.
+        `resend`: also retry after a lost connection, because repeating the request is harmless.
         """
         clock = asyncio.get_running_loop().time
         outer = self._deadline
-        # nested calls, such as for metadata, share this deadline
+        # nested calls, for example for metadata, share this deadline
         deadline = self._deadline = clock() + self.timeout_ms / 1000 if outer is None else outer
         pause_s = FIRST_PAUSE_S
         try:
@@ -263,7 +263,7 @@ class Client:
         return (await self.topics([name]))[name]
 
     async def create_if_missing(self, name: str) -> bool:
-        """Have the broker create a missing topic, as for any producer. Returns whether it was created.
+        """Have the broker create a missing topic, as it does for any producer. Returns whether it was created.
 
         Raises CommandFailed (if the broker's auto.create.topics.enable is false), KafkaError.
         """
@@ -278,7 +278,7 @@ class Client:
     async def wait_until_created(self, name: str, tell: Callable[[str], None], *, patient: bool) -> bool:
         """Wait until the topic exists. Returns False if it existed already.
 
-        `tell` is called with one line for people before a wait. Unless `patient`, waits at most for the timeout. Raises
+        `tell` is called with a line to print before a wait. Unless `patient`, waits at most for the timeout. Raises
         CommandFailed, KafkaError.
         """
         if await self._exists(name):
@@ -316,11 +316,11 @@ class Client:
         committed: bool = False,
         offline: Reasons | None = None,
     ) -> dict[TopicPartition, int]:
-        """By partition, the offset for a timestamp in ms, EARLIEST or LATEST; -1 if no record has that timestamp or a
+        """The offset for a timestamp in ms, EARLIEST or LATEST, by partition; -1 if no record has that timestamp or a
         later one.
 
-        `committed`: LATEST is the last stable offset (KIP-98). `offline`: if given, it collects the partitions whose
-        leader is unreachable or answers KAFKA_STORAGE_ERROR, with the reason, and these do not fail the call. Raises
+        `committed`: LATEST is the last stable offset (KIP-98). `offline`: if given, partitions whose leader is
+        unreachable or returns KAFKA_STORAGE_ERROR do not fail the call, but are added to it with the reason. Raises
         CommandFailed, KafkaError.
         """
         found = await self.list_offsets_and_times(asked, committed=committed, offline=offline)

@@ -1,4 +1,4 @@
-"""How a node or a command connects to a listener."""
+"""Opens connections to a listener, with TLS and a login if the listener needs them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Dialer:
         *,
         is_logged: bool = True,
     ) -> None:
-        """`tls` is called for a context at each connection; it is None for listeners without TLS.
+        """`tls` is called at each connection and returns a context; it is None for listeners without TLS.
 
-        `is_logged`: failed handshakes are logged, too, for callers that keep connecting. `secret_bytes`: a World's.
+        `is_logged`: also log failed handshakes, for callers that keep retrying. `secret_bytes`: the method of a World.
         """
         self._network = network
         self._login = login
@@ -44,12 +44,12 @@ class Dialer:
         self._is_logged = is_logged
         self._secret_bytes = secret_bytes
         self._told: dict[tuple[str, int], str] = {}
-        """For each address, the reason of the last failed handshake that was logged."""
+        """The last logged reason of a failed handshake, by address."""
 
     async def dial(self, host: str, port: int, *, client_id: str) -> Peer:
-        """A new connection, whose versions are not negotiated yet. Logs in if the listener requires it.
+        """A new connection without negotiated versions. Logs in if the listener requires it.
 
-        Raises OSError; ConnectionError if the login is refused.
+        Raises OSError, or ConnectionError if the login is refused.
         """
         context = None if self._tls is None else self._tls()
         try:
@@ -89,8 +89,8 @@ class Dialer:
 
 
 def broker_dialer(world: World, config: Callable[[], BrokerConfig]) -> Dialer:
-    """A dialer for the listeners that brokers use among themselves (inter.broker.listener.name). Raises ConfigError if
-    the stores cannot be used."""
+    """A dialer for the listeners through which brokers connect to each other (inter.broker.listener.name). Raises
+    ConfigError if the stores cannot be used."""
     now = config()
     return Dialer(world.network, now.login_to_brokers, _context(world, config, now.tls_to_brokers), world.secret_bytes)
 

@@ -14,10 +14,12 @@ from kpybroker.world.secure import read_public, read_store
 
 
 def librdkafka_settings(properties: Mapping[str, str]) -> dict[str, str]:
-    """The settings for `security.protocol`, the login and TLS. They contain the password and the key: never show them.
+    """The settings for `security.protocol`, the login and TLS. They contain the password and the private key, so they
+    must never be printed.
 
-    Stores of all kinds (PEM, PKCS12, JKS) become PEM in the settings, so that other machines need no files. Raises
-    ConfigError for properties that are wrong, or that librdkafka does not support.
+    Stores of all kinds (PEM, PKCS12, JKS) become PEM in the settings, so that the settings can be used on other
+    machines without these files. Raises ConfigError for properties that are invalid or that librdkafka does not
+    support.
     """
     check_client_properties(properties)
     found = {"security.protocol": protocol_of(properties)}

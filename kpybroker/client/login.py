@@ -1,5 +1,6 @@
-"""The client's side of a login: SaslHandshake, then the tokens of the mechanism (KIP-43, KIP-152). If the broker limits
-the session's lifetime, the client logs in again before it ends (KIP-368).
+"""The client side of a login: SaslHandshake, then the tokens of the mechanism (KIP-43, KIP-152).
+
+If the broker limits the session's lifetime, the client logs in again before the session ends (KIP-368).
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ RENEWED_AFTER = 0.85
 AGAIN_AFTER_S = 1.1
 """A broker accepts one renewal per second."""
 VERSION = 1
-"""The version of both requests: every broker since Apache Kafka 2.2 serves it, and versions are negotiated after the
-login."""
+"""The version of both requests. Every broker since Apache Kafka 2.2 serves it; other versions are negotiated only after
+the login."""
 
 
 class LoginFailed(ConnectionError):
-    """The broker refuses the login."""
+    """The broker refused the login."""
 
 
 async def log_in(peer: Peer, login: Login, secret_bytes: Callable[[int], bytes] = token_bytes) -> None:
@@ -45,10 +46,10 @@ async def log_in(peer: Peer, login: Login, secret_bytes: Callable[[int], bytes] 
 
 
 class Renewal:
-    """Logs in again on a connection when most of the session's lifetime is over (KIP-368).
+    """Logs in again on a connection after most of the session's lifetime (KIP-368).
 
-    Requests that were sent before are answered first; later ones wait until the login is renewed. `again` logs in, and
-    returns for how many milliseconds the login is valid; 0 for no limit.
+    The broker responds to earlier requests first; later requests wait until the login is renewed. `again` logs in and
+    returns the lifetime of the login in milliseconds; 0 for no limit.
     """
 
     def __init__(self, again: Callable[[], Awaitable[int]], lifetime_ms: int) -> None:
@@ -64,9 +65,8 @@ class Renewal:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
             self._renewing.add_done_callback(lambda done: done.cancelled() or done.exception())
         if self._renewing is not None:
-            await asyncio.shield(
-                self._renewing
-            )  # a cancelled caller must not cancel the renewal, for which other callers wait too
+            # a cancelled caller must not cancel the renewal, because other callers also wait for it
+            await asyncio.shield(self._renewing)
 
     async def _renew(self) -> None:
         try:
@@ -94,7 +94,7 @@ async def _log_in(peer: Peer, login: Login, secret_bytes: Callable[[int], bytes]
 
 
 async def exchange(peer: Peer, login: Login, secret_bytes: Callable[[int], bytes]) -> int:
-    """Log in with PLAIN or SCRAM. Returns for how many milliseconds the login is valid; 0 for no limit.
+    """Log in with PLAIN or SCRAM. Returns the lifetime of the login in milliseconds; 0 for no limit.
 
     Raises LoginRefused, ConnectionError and MalformedFrame; the connection stays open.
     """
@@ -114,7 +114,7 @@ async def exchange(peer: Peer, login: Login, secret_bytes: Callable[[int], bytes
 
 
 async def _token(peer: Peer, token: bytes) -> sasl_authenticate.Response:
-    """Send a token and return the broker's answer. Raises LoginRefused."""
+    """Send a token and return the broker's token. Raises LoginRefused."""
     request = sasl_authenticate.Request(auth_bytes=token)
     told: sasl_authenticate.Response = await peer.ask("SaslAuthenticate", request, version=VERSION)
     if told.error_code:

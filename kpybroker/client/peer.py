@@ -1,6 +1,6 @@
 """The client side of a connection to a broker, for the command line and for connections between brokers.
 
-`ask` encodes and sends a request, and waits for its reply. Requests may be pipelined; replies come in order.
+`ask` encodes and sends a request, and waits for its response. Requests may be pipelined; responses arrive in order.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kpybroker.world.secure import TlsContext
 
 _SIZE = Struct(">i")
 REPLY_LIMIT_BYTES = 256 * 1024 * 1024
-"""The largest valid reply; a larger size means that the stream is not Kafka's protocol."""
+"""The largest valid response in bytes. A larger size means that the peer does not use Kafka's protocol."""
 IN_FLIGHT_MAX = 1024
-"""The most requests in flight on one connection; more means a bug in the caller."""
+"""The most requests in flight on one connection. More of them would be a bug in the caller."""
 
 
 class Peer(asyncio.Protocol):
@@ -39,7 +39,7 @@ class Peer(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.versions: dict[int, tuple[int, int]] = {}
-        """API key -> range of versions that the broker advertises; empty until `negotiate`."""
+        """The range of versions that the broker advertises, by API key; empty before `negotiate`."""
         self._renewal: Callable[[str], Awaitable[None]] | None = None
 
     @classmethod
@@ -53,15 +53,16 @@ class Peer(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is established and can take requests."""
+        """Whether the connection is established and can send requests."""
         return self._transport is not None and self._lost is None and not self._transport.is_closing()
 
     def renew_with(self, renewal: Callable[[str], Awaitable[None]]) -> None:
-        """Await this before each request, with the name of its API: the login may have to be renewed first."""
+        """Set a function that is awaited before each request with the name of its API, so that it can renew the
+        login."""
         self._renewal = renewal
 
     async def negotiate(self) -> None:
-        """Send ApiVersions (KIP-35); from then on `ask` uses the highest version that both sides support.
+        """Send ApiVersions (KIP-35). After that, `ask` uses the highest version that both sides support.
 
         Raises KafkaError if the broker refuses.
         """
@@ -81,7 +82,7 @@ class Peer(asyncio.Protocol):
     async def ask(self, name: str, request: Any = None, *, version: int | None = None) -> Any:
         """The response to a request; `request` defaults to an empty one. Raises ConnectionError, MalformedFrame.
 
-        If the call is cancelled or times out, the late reply is dropped, and the connection can still be used.
+        If the call is cancelled or times out, a late response is dropped, and the connection can still be used.
         """
         api = api_table.by_name[name]
         if self._renewal is not None:
@@ -101,7 +102,7 @@ class Peer(asyncio.Protocol):
         return await reply
 
     async def send(self, name: str, request: Any, *, version: int | None = None) -> None:
-        """Send a request without a reply: a Produce with acks=0. Raises ConnectionError."""
+        """Send a request that has no response: a Produce with acks=0. Raises ConnectionError."""
         api = api_table.by_name[name]
         if self._renewal is not None:
             await self._renewal(name)
@@ -120,7 +121,7 @@ class Peer(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    # ---- called by asyncio
+    # ---- methods that asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from it
@@ -178,5 +179,6 @@ class Peer(asyncio.Protocol):
         while self._waiting:
             reply = self._waiting.popleft()[3]
             if not reply.done():
-                # a plain ConnectionError: the caller would take a BrokenPipeError for one of its own stdout
+                # a plain ConnectionError, because the caller would take a BrokenPipeError for an error of its own
+                # stdout
                 reply.set_exception(why if isinstance(why, MalformedFrame) else ConnectionError(str(why)))

@@ -1,4 +1,4 @@
-"""Runs one scenario on a connection to a cluster, and turns errors into one line for people."""
+"""Runs a coroutine with a connection to a cluster, and turns exceptions into one line of text."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ def run(
     properties: Mapping[str, str] = NO_PROPERTIES,
     around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> None:
-    """Connect to `bootstrap` (`host:port[,host:port...]`), run the scenario within `around`, and disconnect.
+    """Connect to `bootstrap` (`host:port[,host:port...]`), run the scenario within the context manager `around`, and
+    disconnect.
 
     `properties` are security settings, named as in Apache Kafka's clients.
 
-    Raises CommandFailed for refusals and lost connections, ConfigError for invalid addresses and properties.
+    Raises CommandFailed for error responses and lost connections, ConfigError for invalid addresses and properties.
     """
     addresses = parse_bootstrap(bootstrap)
     client = Client(client_dialer(real_world(), properties), addresses, timeout_ms)
@@ -55,7 +56,7 @@ def run(
             f"the broker did not answer within {timeout_ms / 1000:g} s; allow more time with --timeout"
         ) from error
     except BrokenPipeError:
-        raise  # raised by our own stdout, whose reader has closed it
+        raise  # our own stdout raises it after its reader has closed it
     except NodeOutOfReach as error:
         raise CommandFailed(f"{error}; is it running? `kpybroker status` shows the other nodes") from error
     except ConnectionError as error:
@@ -70,9 +71,9 @@ def run(
 
 
 def refusal_text(refusal: KafkaError) -> str:
-    """A refusal as text for people: the broker's message, and what to do if that is known."""
+    """The text for an error response: the broker's message, and a remedy if one is known."""
     text = f"the broker refuses: {refusal.message} ({refusal.code.name})" if refusal.message else str(refusal.code.name)
     if refusal.code is ErrorCode.REQUEST_TIMED_OUT and refusal.message:
-        return text  # the message names the cause, and a longer timeout does not help
+        return text  # the message names the cause, and a longer timeout would not help
     hint = HINTS.get(refusal.code)
     return f"{text}; {hint}" if hint is not None else text

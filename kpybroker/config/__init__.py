@@ -1,4 +1,4 @@
-"""Settings: every key of Kafka 4.3 with its type, default and range, and the typed views that the broker reads."""
+"""Settings: all keys of Kafka 4.3 with type, default and range, and the typed views that the broker reads."""
 
 from kpybroker.config.broker_config import BrokerConfig
 from kpybroker.config.listeners import Endpoint

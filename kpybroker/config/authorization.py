@@ -1,4 +1,4 @@
-"""The settings of the authorizer: its class, super users, and the access to resources without ACLs."""
+"""Parses the settings of the authorizer: its class, super users, and the access to resources without ACLs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kpybroker.errors import ConfigError
 
 
 def parse_authorization(class_name: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """The values of AUTHORIZER_KEYS. Raises ConfigError for another class, and for super users that are not principals.
+    """The values of AUTHORIZER_KEYS. Raises ConfigError for other classes, and for super users that are not principals.
 
     `texts`: all settings.
     """
     if class_name not in ("", STANDARD_AUTHORIZER):
         raise ConfigError(
-            f"authorizer.class.name={class_name} cannot be obeyed: Java classes are not run, and a node without its "
+            f"authorizer.class.name={class_name} cannot be applied: Java classes are not run, and a node without its "
             f"authorizer would let every client do everything; use {STANDARD_AUTHORIZER}, whose rules are served here, "
             "or remove the setting"
         )

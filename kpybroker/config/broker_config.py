@@ -1,4 +1,4 @@
-"""The typed view of a broker's settings: the static ones, overridden by the dynamic ones (KIP-226)."""
+"""The typed view of a broker's settings: static settings, overridden by dynamic settings (KIP-226)."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ NOT_GIVEN = {"node.id": "1", "process.roles": "broker,controller", "controller.l
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig:
-    """A broker's effective settings, by Kafka's names in snake_case. Create it with `parse_config`.
+    """A broker's effective settings, named as in Kafka but in snake_case. Create it with `parse_config`.
 
-    `static` are the settings that were given at the start; `dynamic_default` and `dynamic_broker` are from the
+    `static` has the settings that were given at the start; `dynamic_default` and `dynamic_broker` have those in the
     ConfigRecords of BROKER "" and of this broker. `listeners` are the listeners for clients; `controller_listeners` are
-    those in controller.listener.names.
+    the listeners in controller.listener.names.
     """
 
     static: Mapping[str, str] = field(repr=False)
@@ -66,12 +66,12 @@ class BrokerConfig:
     controller_listeners: tuple[Endpoint, ...]
     advertised_listeners: tuple[Endpoint, ...]
     controller_listener_names: tuple[str, ...]
-    """In upper case, like all listener names."""
+    """In upper case, as all listener names are here."""
     controller_quorum_voters: tuple[StaticVoter, ...]
     controller_quorum_bootstrap_servers: tuple[ControllerServer, ...]
     controller_quorum_auto_join_enable: bool
     initial_controllers: tuple[InitialController, ...] | None
-    """The first voters; empty if other nodes know them, None for this node alone."""
+    """The initial voters; empty if other nodes have them, None if this node is the only voter."""
     controller_quorum_election_timeout_ms: int
     controller_quorum_election_backoff_max_ms: int
     controller_quorum_fetch_timeout_ms: int
@@ -125,10 +125,10 @@ class BrokerConfig:
     max_connections_per_ip: int
     max_connections_per_ip_overrides: Mapping[str, int]
     listener_limits: Mapping[str, int]
-    """Connection limits of single listeners, by their full names."""
+    """Connection limits of individual listeners, by the full names of the settings."""
     connection_failed_authentication_delay_ms: int
     sasl_listeners: Mapping[str, SaslListener]
-    """The listeners where clients log in, by name."""
+    """The listeners at which clients log in, by name."""
     login_to_brokers: Login | None
     login_to_controllers: Login | None
     tls_to_brokers: str | None
@@ -245,14 +245,14 @@ class BrokerConfig:
         default_factory=dict, init=False, repr=False, compare=False
     )
     described_topics: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Cache of `describe` for topics under these settings."""
+    """A cache of the results of `describe` for topics under these settings."""
 
     @classmethod
     def of(
         cls, static: Mapping[str, str], dynamic_default: Mapping[str, str], dynamic_broker: Mapping[str, str]
     ) -> BrokerConfig:
-        """The view of three layers of settings, of which the last one wins. Raises ConfigError for a value out of
-        range."""
+        """The view of three layers of settings; later layers override earlier ones. Raises ConfigError for a value that
+        is out of range."""
         texts = {**static, **dynamic_default, **dynamic_broker}
         values: dict[str, Any] = {}
         for key in CHANGEABLE_KEYS.values():
@@ -264,13 +264,13 @@ class BrokerConfig:
 
     @property
     def is_rack_aware(self) -> bool:
-        """Whether consumers are sent to a replica in their own rack (KIP-392)."""
+        """Whether consumers are directed to a replica in their own rack (KIP-392)."""
         return self.replica_selector_class == RACK_AWARE
 
     def with_dynamic(self, default: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
-        """The settings with the cluster's and this broker's dynamic ones over the static ones. Never raises.
+        """The static settings, overridden by the dynamic ones of the cluster and of this broker. Never raises.
 
-        If a value cannot be applied, the last good one stays in force.
+        If a value cannot be applied, the last valid value stays in effect.
         """
         for_all = usable(BROKER, _changeable(default), self.dynamic_default)
         for_this = usable(BROKER, _changeable(broker), self.dynamic_broker)
@@ -317,7 +317,7 @@ class BrokerConfig:
                 return
 
     def log_settings(self, topic_overrides: Mapping[str, str] = NO_SETTINGS, *, replayed: bool = False) -> LogSettings:
-        """The settings of a log whose topic has these overrides. Equal overrides get the same object. Never raises.
+        """The settings of a log whose topic has these overrides. Equal overrides share one object. Never raises.
 
         An override that cannot be applied is ignored.
         """
@@ -345,8 +345,8 @@ class BrokerConfig:
 
 
 def _changeable(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that can change while running. Listeners and logins, which are set per broker, wait for the next
-    start."""
+    """The settings that can change while the broker runs. Listeners and logins, which are set per broker, take effect
+    at the next start."""
     return {
         name: text
         for name, text in settings.items()

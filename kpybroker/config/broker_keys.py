@@ -1,4 +1,4 @@
-"""Every broker setting by its name: those of Kafka 4.3, and our own with the prefix `kpybroker.`."""
+"""All broker settings by name: those of Kafka 4.3, and our own with the prefix `kpybroker.`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DYNAMIC_KEYS: Mapping[str, ConfigKey] = {
         obeyed("replica.alter.log.dirs.io.max.bytes.per.second", LONG, RATE_MAX, at_least(0), Mode.CLUSTER_WIDE),
     )
 }
-"""Settings that are dynamic only: not in a file, and shown only if they are set."""
+"""Settings that are only dynamic: a file cannot have them, and they are shown only if they are set."""
 
 CHANGEABLE_KEYS: Mapping[str, ConfigKey] = {**BROKER_KEYS, **DYNAMIC_KEYS}
 """All settings that IncrementalAlterConfigs may name for a broker; READ_ONLY ones among them are refused."""
@@ -46,4 +46,4 @@ BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "log.roll.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     "log.roll.ms": ("log.roll.ms", "log.roll.hours"),
 }
-"""Broker settings for the same thing in different units; the first one that is set wins."""
+"""Broker settings for the same thing in different units; the first one that is set takes effect."""

@@ -1,4 +1,4 @@
-"""The settings of a client: a properties file, as Apache Kafka's tools read it with `--command-config`.
+"""The settings of a client, from a properties file as Apache Kafka's tools read it with `--command-config`.
 
 `security.protocol`, `sasl.*` and `ssl.*` take effect. Other settings are those of producers and consumers, and are
 ignored.
@@ -19,8 +19,8 @@ OF_SECURITY = ("security.", "sasl.", "ssl.")
 
 
 def check_client_properties(properties: Mapping[str, str]) -> None:
-    """Raises ConfigError for an unknown security protocol, and for an unknown name that resembles a security setting:
-    if it were ignored, the connection would be less secure than intended."""
+    """Raises ConfigError for an unknown security protocol, and for an unknown name that resembles a security setting,
+    because the connection would be less secure than intended if it were ignored."""
     protocol = protocol_of(properties)
     if protocol not in PROTOCOLS:
         raise ConfigError(f"{PROTOCOL}={protocol}: name one of {', '.join(PROTOCOLS)}")
@@ -35,5 +35,5 @@ def protocol_of(properties: Mapping[str, str]) -> str:
 
 
 def has_tls(properties: Mapping[str, str]) -> bool:
-    """Whether the client speaks TLS."""
+    """Whether the client uses TLS."""
     return protocol_of(properties) in TLS_PROTOCOLS

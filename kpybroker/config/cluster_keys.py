@@ -22,7 +22,7 @@ from kpybroker.config.key import (
 CLUSTER_WIDE = Mode.CLUSTER_WIDE
 
 NO_POLICY = (
-    "Java classes are not run, and no policy would refuse anything; remove the setting, and check requests before they "
+    "Java classes are not run, so the policy would not be enforced; remove the setting, and check requests before they "
     "are sent"
 )
 
@@ -61,7 +61,10 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
     obeyed("default.replication.factor", INT, "1"),
     obeyed("delete.topic.enable", BOOLEAN, "true"),
     harmless(
-        "early.start.listeners", LIST, None, doc="Those of controllers always open early; all others wait for the ACLs."
+        "early.start.listeners",
+        LIST,
+        None,
+        doc="Controllers' listeners always open early; others wait for the ACLs.",
     ),
     obeyed("initial.broker.registration.timeout.ms", INT, "60000"),
     obeyed("inter.broker.listener.name", STRING, None),

@@ -1,6 +1,6 @@
-"""Settings of one component: a dataclass whose fields name the broker settings from which they are read.
+"""Reads the settings of one component into a dataclass whose fields name the broker settings.
 
-A setting is declared once, in the table of keys; a component takes its name, type and default from there.
+A setting is declared once, in the table of keys; a component takes the name, type and default of a setting from there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def setting(name: str, read: Callable[[Any], Any] = _as_it_is) -> Any:
 
 
 def read_settings(cls: type[T], config: BrokerConfig, **others: Any) -> T:
-    """An object of `cls` with the settings of `config`; `others` are fields that are not settings."""
+    """An object of `cls` with values from `config`; `others` are fields that are not settings."""
     assert dataclasses.is_dataclass(cls)
     found = {f.name: f.metadata["read"](config) for f in dataclasses.fields(cls) if "read" in f.metadata}
     return cls(**found, **others)

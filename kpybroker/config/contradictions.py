@@ -1,7 +1,7 @@
-"""Broker settings that are valid one by one but contradict each other: Apache Kafka refuses them, at its start or as a
-change.
+"""Finds broker settings that are valid individually but contradict each other. Apache Kafka refuses them too.
 
-The rules come from Kafka's answers to a table of settings (`tests/config/test_contradictions.py`); one is our own.
+The rules were derived from Kafka's behaviour with a table of settings (`tests/config/test_contradictions.py`); one rule
+is our own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CODEC_MAX = 4
 """The code of zstd."""
 NOT_EMPTY = ("advertised.listeners", "group.consumer.assignors", "group.share.assignors", "log.dir", "log.dirs")
 DEDUPE_BYTES_MIN = 1 << 20
-"""The value per thread must be greater than this, whatever Kafka's message says."""
+"""The value per thread must be greater than this, although Kafka's message says `at least`."""
 
 
 class Contradiction(NamedTuple):
@@ -61,7 +61,7 @@ def contradictions(config: BrokerConfig) -> Iterator[Contradiction]:
 
 
 def check_fsync(config: BrokerConfig, source: str) -> None:
-    """Raise ConfigError if a file both requires and disables forced writes. Kafka has only the first setting."""
+    """Raise ConfigError if a file both requires and disables forced writes. Kafka has no setting that disables them."""
     mapped = newly_set(BROKER, config.static).get(Effect.MAPPED)
     if mapped and "kpybroker.fsync" in config.static and config.fsync != "always":
         said = ", ".join(f"{name}={config.static[name]}" for name in mapped)
@@ -89,7 +89,8 @@ def _orders(config: BrokerConfig) -> Iterator[Contradiction]:
 
 
 def _times(config: BrokerConfig) -> Iterator[Contradiction]:
-    """Check settings with several units. Only the strongest unit that is set takes effect, so no unit has a range."""
+    """Check settings that exist in several units. Only the first unit that is set takes effect, so no unit has its own
+    range."""
     for topic_name, least, expected in (
         ("retention.ms", 1, "unlimited (-1) or, greater than or equal to 1"),
         ("segment.ms", 1, "at least 1"),
@@ -137,7 +138,7 @@ def _directories(config: BrokerConfig) -> Iterator[Contradiction]:
     cordoned, here = "cordoned.log.dirs", "log.dirs" if config.text("log.dirs") is not None else "log.dir"
     paths, known = _value(config, cordoned), _value(config, here)
     if "*" in paths and len(paths) > 1:
-        yield Contradiction((cordoned,), f"{cordoned} ({config.text(cordoned)}): * means all, and stands alone")
+        yield Contradiction((cordoned,), f"{cordoned} ({config.text(cordoned)}): * means all, so omit the rest")
     elif "broker" in config.process_roles and (missing := [path for path in paths if path not in (*known, "*")]):
         said = f"{cordoned} ({', '.join(missing)}) must be among {here} ({', '.join(known)}), and written as there"
         yield Contradiction((cordoned, here), said)
@@ -165,13 +166,13 @@ def _listeners(config: BrokerConfig) -> Iterator[Contradiction]:
     given = [name for name in (between, protocol) if name in config.static]
     if len(given) == 2:
         said = " and ".join(f"{name} ({config.static[name]})" for name in given)
-        yield Contradiction((between, protocol), f"{said} say the same; set one of them")
+        yield Contradiction((between, protocol), f"{said} have the same meaning; set only one of them")
     if "broker" not in config.process_roles:
         return
     shown = advertised if _value(config, advertised) else listening
     for_brokers = [name for name in _names(config, shown) if name not in config.controller_listener_names]
     if not for_brokers:
-        yield Contradiction((shown,), f"{shown} ({config.text(shown)}) has none but controllers'; add a broker's")
+        yield Contradiction((shown,), f"{shown} ({config.text(shown)}) has only controllers'; add a broker's")
     for name in given:
         if (said := config.static[name]).upper() not in for_brokers:
             reason = f"{name} ({said}) must be among a broker's {shown} ({', '.join(for_brokers)})"

@@ -32,7 +32,7 @@ class Source(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A setting that provides, or would provide, the value; strongest first."""
+    """A setting that provides the value, or would if the stronger ones were not set."""
 
     name: str
     value: str | None
@@ -53,14 +53,14 @@ class Described(NamedTuple):
 
 
 class BrokerLayers(NamedTuple):
-    """The settings of a broker in layers: its own dynamic ones, the cluster's, the file's."""
+    """The settings of a broker in layers: its own dynamic settings, the cluster's dynamic settings, and the file."""
 
     config: BrokerConfig
     dynamic_broker: Mapping[str, str]
     dynamic_default: Mapping[str, str]
 
     def synonyms(self, name: str, names: Iterable[str]) -> list[Synonym]:
-        """The values of the settings in `names`, beginning with `name` (Kafka leaves out those before it)."""
+        """The values of the settings in `names`, beginning with `name` (Kafka omits the settings before it)."""
         layers = (
             (Source.DYNAMIC_BROKER_CONFIG, self.dynamic_broker),
             (Source.DYNAMIC_DEFAULT_BROKER_CONFIG, self.dynamic_default),
@@ -107,7 +107,7 @@ def _describe_topic(layers: BrokerLayers, overrides: Mapping[str, str]) -> Seque
 
 
 def describe_broker(layers: BrokerLayers) -> list[Described]:
-    """Every setting of a broker, known or not, by name."""
+    """Every setting of a broker, including unknown ones, by name."""
     known = [key for key in BROKER_KEYS.values() if not key.internal]
     entries = [_broker_entry(layers, key) for key in known]
     others = {
@@ -132,7 +132,8 @@ def _broker_entry(layers: BrokerLayers, key: ConfigKey) -> Described:
 
 
 def _unlisted(layers: BrokerLayers, name: str) -> Described:
-    """A setting of one listener, or an unknown one. It may be a secret of a plug-in, so its value is not shown."""
+    """A setting of one listener, or an unknown one. The value of an unknown setting is not shown, because it may be a
+    secret of a plug-in."""
     key = CHANGEABLE_KEYS.get(without_prefix(name))
     names = dict.fromkeys((name,) if key is None else (name, key.name))
     synonyms = layers.synonyms(name, names)

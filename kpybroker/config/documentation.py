@@ -1,7 +1,7 @@
-"""The purpose of each setting in a sentence, for DescribeConfigs and the page about settings.
+"""Describes each setting in one sentence, for DescribeConfigs and the page about settings.
 
 The sentences are in `documentation.txt`, one `name: sentence` per line. A setting that is only the default or the limit
-of another one has no sentence: the sentence of the other one describes it.
+of another setting has no sentence of its own: it is described with the sentence of the other setting.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from importlib.resources import files
 from kpybroker.config.key import ConfigKey, Effect
 from kpybroker.config.topic_keys import GROUP_KEYS, TOPIC_SYNONYMS
 
-NO_EFFECT = "Accepted and kept; without effect on this broker."
+NO_EFFECT = "Accepted and stored, but without effect on this broker."
 REFUSED = "Any value but the default is refused:"
 BOUND = re.compile(r"group\.(\w+)\.(min|max)\.(.+)")
 SMALLEST = {"min": "Smallest", "max": "Largest"}
 
 
 def documentation(key: ConfigKey) -> str:
-    """The purpose of a setting, then how this broker treats it."""
+    """The purpose of a setting, and how this broker treats it."""
     return " ".join(part for part in (purpose(key.name), here(key)) if part)
 
 

@@ -1,7 +1,7 @@
-"""Which dynamic settings can be applied: the same rule for changes and for the metadata that a node follows.
+"""Decides which dynamic settings can be applied, with the same rule for changes and for replicated metadata.
 
-The metadata may contain any text: an earlier version or Apache Kafka may have accepted more. An unusable value stays in
-the metadata, and the last good value stays in effect.
+The metadata may contain any text, because an earlier version or Apache Kafka may have accepted more. An unusable value
+stays in the metadata, and the last valid value stays in effect.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ TOPICS_OF = {
     for names in TOPIC_SYNONYMS.values()
     for synonym, _ in names
 }
-"""Broker setting -> the topic settings for which it is the default, each with the factor to the topic's unit."""
+"""The topic settings for which a broker setting is the default, each with the factor that converts its unit."""
 CONNECTIONS_MIN = 2
-"""The connections that a client of Apache Kafka opens to a broker: one for metadata, which stays open, and one for
+"""The number of connections from a client of Apache Kafka to a broker: one for metadata, which stays open, and one for
 requests."""
 LEAST = {"max.connections": CONNECTIONS_MIN, "max.connection.creation.rate": 1}
-"""Below these values, no client could connect to undo a change. A properties file may have lower ones, since it can be
-edited."""
+"""Minimum values of dynamic settings: below them, no client could connect to undo the change. A properties file may
+have lower values, because it can be edited."""
 MIN_ISR = "min.insync.replicas"
-"""Set for the whole cluster while eligible leader replicas are enabled."""
+"""Must be set for the whole cluster while eligible leader replicas are enabled."""
 ENTITIES = {2: "topics", 4: "brokers", 16: "client-metrics", 32: "groups"}
 """The names of resource types in `kafka-configs --entity-type`."""
 
 
 class Unusable(NamedTuple):
-    """A setting in the metadata that cannot be applied, and why."""
+    """A setting in the metadata that cannot be applied, and the reason."""
 
     resource_type: int
     resource_name: str
@@ -47,7 +47,7 @@ class Unusable(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """The setting in words. Secret values are not shown, and long ones are shortened."""
+        """The name and the resource of the setting, as text."""
         of = f"{ENTITIES.get(self.resource_type, self.resource_type)} {self.resource_name or '(default)'}"
         return f"the setting {self.name} of {of}"
 
@@ -64,17 +64,18 @@ class Unusable(NamedTuple):
 
 
 def topic_text(topic_setting: str, text: str, factor: int) -> str:
-    """The text of a broker setting as the default of a topic setting."""
+    """The value of a broker setting, converted to the default of a topic setting."""
     if len(TOPIC_SYNONYMS[topic_setting]) == 1:
         return text
-    return str(max(int(text) * factor, -1))  # every negative retention means: for ever
+    return str(max(int(text) * factor, -1))  # every negative retention means no limit
 
 
 def why_unusable(resource_type: int, name: str, text: str) -> str | None:
-    """Why this value cannot be applied, in Kafka's words where Kafka has such an error; None if it can be applied.
+    """The reason why this value cannot be applied, as in Kafka's message if Kafka has such an error; None if it can be
+    applied.
 
-    A value that requires a protection that is not available (`Effect.REFUSED`) cannot be applied either. None for
-    unknown settings.
+    A value that requires a protection that is not available (`Effect.REFUSED`) cannot be applied. None for unknown
+    settings.
     """
     if len(text) > KEPT_LENGTH_MAX:
         return _why_unusable(resource_type, name, text)
@@ -131,8 +132,8 @@ def _check_least(key: ConfigKey, text: str) -> None:
 
 
 def usable(resource_type: int, settings: Mapping[str, str], before: Mapping[str, str] = NOTHING) -> dict[str, str]:
-    """The settings that can be applied, and for the others their values in `before`, if they have any. `before` are the
-    settings that were applied so far."""
+    """The settings to apply. A setting that cannot be applied keeps its value in `before`, the settings applied so
+    far."""
     found = {}
     for name, text in settings.items():
         good = text if before.get(name) == text or why_unusable(resource_type, name, text) is None else before.get(name)

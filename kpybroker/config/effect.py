@@ -1,4 +1,4 @@
-"""The effect of settings. Each row of the tables has one (`key.Effect`)."""
+"""Finds the table row and the effect (`key.Effect`) of a setting."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def without_prefix(name: str) -> str:
 
 
 def key_of(kind: int, name: str) -> ConfigKey | None:
-    """The row of a setting, also of one for a single listener; None if it is unknown."""
+    """The row of a setting, with or without the prefix of a listener; None if the setting is unknown."""
     if kind != BROKER:
         return KEYS.get(kind, {}).get(name)
     setting = without_prefix(name)
@@ -45,9 +45,9 @@ def key_of(kind: int, name: str) -> ConfigKey | None:
 def newly_set(
     kind: int, settings: Mapping[str, str], before: Mapping[str, str] = NOTHING
 ) -> dict[Effect | None, list[str]]:
-    """The names of newly set settings, sorted, by their effect; None for unknown ones of a broker.
+    """The names of newly set settings, sorted, by effect; unknown settings of a broker are under None.
 
-    Repeated defaults and invalid values are left out.
+    Repeated defaults and invalid values are omitted.
     """
     found: dict[Effect | None, list[str]] = {}
     for name in sorted(settings):

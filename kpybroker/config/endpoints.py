@@ -1,4 +1,4 @@
-"""The listeners of a node, and how the node connects to other nodes: with which login, and whether with TLS."""
+"""Reads the listeners of a node, and the login and TLS with which it connects to other nodes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kpybroker.errors import ConfigError
 
 
 def read_endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """The endpoint fields of BrokerConfig, by name. `values` are the parsed settings, `texts` the given ones. Raises
-    ConfigError."""
+    """The endpoint fields of BrokerConfig, by name. `values` has the parsed settings, `texts` those that were given.
+    Raises ConfigError."""
     controller_names = tuple(name.upper() for name in values["controller_listener_names"])
     protocols = parse_protocol_map(
         values["listener_security_protocol_map"], controller_names, "listener.security.protocol.map" in texts
@@ -55,5 +55,5 @@ def read_endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str
 
 
 def _tls_to_controllers(names: Sequence[str], protocols: Mapping[str, str]) -> str | None:
-    """The first listener of controller.listener.names, if controllers use TLS there."""
+    """The first listener of controller.listener.names, if it uses TLS."""
     return names[0] if names and protocols.get(names[0]) in TLS_PROTOCOLS else None

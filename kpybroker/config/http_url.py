@@ -1,4 +1,4 @@
-"""An HTTP URL, `http://host:port/path?query`, or with https."""
+"""Parses HTTP URLs: `http://host:port/path?query`, or the same with https."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SCHEMES = {"http": 80, "https": 443}
 """The supported schemes and their default ports."""
 URL_MAX = 2048
 WRITTEN = re.compile(r"[\x21-\x7e]+")
-"""The characters of a valid URL: none of them can end a line of the HTTP request."""
+"""The characters of a valid URL. None of them can end a line of the HTTP request."""
 
 
 class HttpUrl(NamedTuple):
@@ -25,7 +25,7 @@ class HttpUrl(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Host and port, as in the header Host."""
+        """Host and port, as in the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == SCHEMES[self.scheme] else f"{host}:{self.port}"
 
@@ -38,7 +38,7 @@ class HttpUrl(NamedTuple):
 
 def parse_url(text: str) -> HttpUrl:
     """Parse a URL. Raises ValueError with the reason."""
-    from urllib.parse import urlsplit  # imported here, as few brokers need it
+    from urllib.parse import urlsplit  # imported here, because few brokers need it
 
     if len(text) > URL_MAX or not WRITTEN.fullmatch(text):
         raise ValueError(f"it must have at most {URL_MAX} ASCII characters, and no spaces")

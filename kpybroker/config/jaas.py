@@ -1,4 +1,4 @@
-"""The text of `sasl.jaas.config`: a Java login module and its options (KIP-85).
+"""Parses the value of `sasl.jaas.config`: a Java login module and its options (KIP-85).
 
 Only Kafka's own modules are supported, and no Java class is run.
 """
@@ -32,7 +32,7 @@ USER_PREFIX = "user_"
 
 
 class Jaas(NamedTuple):
-    """A login module and its options, which are secret."""
+    """A login module and its options. The options are secret."""
 
     module: str
     options: Mapping[str, str]
@@ -51,7 +51,7 @@ class Jaas(NamedTuple):
 
 
 def parse_jaas(setting: str, text: str) -> Jaas:
-    """Parse one login module. Raises ConfigError, whose message has no part of the text, as the text is secret."""
+    """Parse one login module. Raises ConfigError without any part of the text in its message, because it is secret."""
     words, symbols = _tokens(setting, text)
     if not symbols.endswith(";") or ";" in symbols[:-1]:
         raise ConfigError(f"{setting}: it must have one login module and end with a semicolon; {FORM}")
@@ -64,7 +64,7 @@ def parse_jaas(setting: str, text: str) -> Jaas:
 
 
 def module_of(setting: str, text: str, mechanism: str) -> Jaas:
-    """The login module of a mechanism that is served. Raises ConfigError if it is another one."""
+    """The login module in the text. Raises ConfigError if it is not the module of the mechanism."""
     jaas = parse_jaas(setting, text)
     if jaas.module != MODULES[mechanism]:
         raise ConfigError(
@@ -74,7 +74,7 @@ def module_of(setting: str, text: str, mechanism: str) -> Jaas:
 
 
 def _tokens(setting: str, text: str) -> tuple[list[str], str]:
-    """The words, and the kinds of all tokens as one string, in which `w` stands for a word."""
+    """The words of the text, and a string with the kind of each token, in which `w` stands for a word."""
     if len(text) > TEXT_MAX:
         raise ConfigError(f"{setting}: longer than {TEXT_MAX} characters")
     words, symbols, at, text = [], "", 0, text.rstrip()

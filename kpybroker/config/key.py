@@ -1,4 +1,4 @@
-"""One setting: its name, type, default, range, and whether it may change while the broker runs.
+"""Defines a setting: its name, type, default and range, and whether it may change while the broker runs.
 
 Type codes and update modes are Kafka's (DescribeConfigs v3+, `kafka-configs`). A row is made by one of four functions:
 `obeyed`, `mapped`, `harmless` or `refused`. The function defines the effect of the setting (see `Effect`).
@@ -25,7 +25,7 @@ DECIMAL = re.compile(r"[+-]?(NaN|Infinity|([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?
 """A number as Java reads a double, except for hexadecimal ones."""
 COUNT = re.compile(r"[0-9]{1,10}")
 SHOWN_MAX = 200
-"""The most characters of a value in a message."""
+"""The most characters of a value that a message shows."""
 LIMITS = {"INT": (-(1 << 31), (1 << 31) - 1), "SHORT": (-(1 << 15), (1 << 15) - 1), "LONG": (-(1 << 63), (1 << 63) - 1)}
 
 
@@ -48,7 +48,7 @@ DOUBLE, LIST, CLASS, PASSWORD = Kind.DOUBLE, Kind.LIST, Kind.CLASS, Kind.PASSWOR
 
 
 class Mode(Enum):
-    """Where a broker setting may change while it runs (KIP-226): nowhere, per broker, or also for the whole cluster."""
+    """How a broker setting may change while the broker runs (KIP-226): not at all, per broker, or also cluster-wide."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -56,7 +56,7 @@ class Mode(Enum):
 
 
 class Effect(Enum):
-    """What happens if a setting gets another value than its default.
+    """The effect of giving a setting another value than its default.
 
     A setting may be harmless only if nobody relies on it: one that protects data or access (encryption, authentication,
     authorization, durability) is obeyed, mapped or refused.
@@ -65,7 +65,7 @@ class Effect(Enum):
     OBEYED = "obeyed"
     """The broker uses it."""
     MAPPED = "mapped"
-    """Another setting, which promises as much or more, takes its place."""
+    """Another setting, with the same or a stronger guarantee, is used instead."""
     HARMLESS = "harmless"
     """Accepted, validated, stored and shown; nothing is less safe because the broker does not use it."""
     REFUSED = "refused"
@@ -76,7 +76,7 @@ class Check(Protocol):
     """The range of a setting."""
 
     def refuse(self, value: Value) -> str | None:
-        """Why this value is out of range, or None if it is valid."""
+        """The reason why this value is out of range, or None if it is valid."""
 
     def __str__(self) -> str: ...
 
@@ -141,14 +141,14 @@ class NotEmpty(NamedTuple):
     """A string or list that must not be empty if it is set."""
 
     def refuse(self, value: Value) -> str | None:
-        return None if value else "it must not be empty; leave it out instead"
+        return None if value else "it must not be empty; omit it instead"
 
     def __str__(self) -> str:
         return "not empty"
 
 
 class ThrottledReplicas(NamedTuple):
-    """`*`, or partition:broker pairs, of a replication throttle."""
+    """The replicas that a replication throttle applies to: `*`, or partition:broker pairs."""
 
     def refuse(self, value: Value) -> str | None:
         assert isinstance(value, tuple)
@@ -180,7 +180,7 @@ class HostCounts(NamedTuple):
 
 
 class OffsetReset(NamedTuple):
-    """Where a share group begins (KIP-932, KIP-1106)."""
+    """The position at which a share group starts to read (KIP-932, KIP-1106)."""
 
     def refuse(self, value: Value) -> str | None:
         assert isinstance(value, str)
@@ -223,7 +223,7 @@ class ConfigKey(NamedTuple):
 
     @property
     def default_value(self) -> Value:
-        """The typed default; it may lie outside of the range (an empty list means: not set)."""
+        """The typed default. It may be out of range (an empty list means that the setting is not set)."""
         return None if self.default is None else _convert(self.kind, self.default)
 
     def parse(self, text: str | None) -> Value:
@@ -237,19 +237,18 @@ class ConfigKey(NamedTuple):
         return _convert(self.kind, text)
 
     def asks(self, text: str) -> bool:
-        """Whether a valid value requires something: it is neither empty nor the default."""
+        """Whether a valid value is neither empty nor the default."""
         value = _convert(self.kind, text)
         return value not in ("", ()) and value != self.default_value
 
     def unprotected(self, text: str) -> str | None:
-        """Why this valid value is refused: it requires a protection that this broker does not provide. None if it is
-        not refused."""
+        """An error text if this valid value requires a protection that this broker does not provide, else None."""
         if self.effect is not Effect.REFUSED or not self.asks(text):
             return None
-        return f"{self.name}={'[hidden]' if self.sensitive else text[:SHOWN_MAX]} cannot be obeyed: {self.doc}"
+        return f"{self.name}={'[hidden]' if self.sensitive else text[:SHOWN_MAX]} cannot be applied: {self.doc}"
 
     def refusal(self, text: str) -> str | None:
-        """Why this value is invalid, or None if it is valid."""
+        """An error text if this value is invalid, else None."""
         try:
             value = _convert(self.kind, text)
         except ValueError as error:
@@ -331,7 +330,7 @@ def harmless(
     internal: bool = False,
     doc: str | None = None,
 ) -> ConfigKey:
-    """A setting that is stored and shown, and that nothing relies on here."""
+    """A setting that is stored and shown, but has no effect here."""
     return ConfigKey(name, kind, default, Effect.HARMLESS, check, mode, internal, doc)
 
 

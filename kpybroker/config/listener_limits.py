@@ -1,7 +1,7 @@
-"""Settings of single listeners that can change while the broker runs: `listener.name.<listener>.<setting>`.
+"""Settings of one listener that can change while the broker runs: `listener.name.<listener>.<setting>`.
 
-They limit the connections to a listener (KIP-402) and their rate, also per address (KIP-612), or set the listener's TLS
-stores (KIP-226).
+They limit the number (KIP-402) and the rate (KIP-612) of connections to a listener, or set the listener's TLS stores
+(KIP-226).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_listener_store(name: str) -> bool:
 
 
 def read_listener_limits(settings: Mapping[str, str]) -> dict[str, int]:
-    """The listener limits among the settings, by their full names. Raises ConfigError."""
+    """The listener limits among the settings, by the full names of the settings. Raises ConfigError."""
     found = {}
     for name, text in settings.items():
         if is_listener_limit(name):

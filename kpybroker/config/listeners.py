@@ -1,4 +1,4 @@
-"""`listeners` and `advertised.listeners`: NAME://host:port, and the security protocol of each name."""
+"""Parses `listeners` and `advertised.listeners` (NAME://host:port), and the security protocol of each name."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def parse_protocol_map(text: str, controller_names: Sequence[str], given: bool) 
 
 
 def check_listening(endpoints: Sequence[Endpoint]) -> None:
-    """Refuse what cannot be served: duplicate addresses, no listener at all."""
+    """Raise ConfigError if listeners have the same address, or if there are no listeners."""
     if not endpoints:
         raise ConfigError("listeners: no listener for clients; write e.g. listeners=PLAINTEXT://:9092")
     taken: dict[tuple[str, int], str] = {}
@@ -84,7 +84,8 @@ def check_listening(endpoints: Sequence[Endpoint]) -> None:
 def listener_for_brokers(endpoints: Sequence[Endpoint], named: str | None) -> Endpoint | None:
     """The listener at which other brokers reach this one; None for a node without listeners for clients.
 
-    `named` is inter.broker.listener.name. Without it, brokers use the listener PLAINTEXT, or else the first.
+    `named` is inter.broker.listener.name. Without it, brokers use the listener PLAINTEXT, or the first listener if
+    there is none.
     """
     wanted = (named or "PLAINTEXT").upper()
     return next((each for each in endpoints if each.name == wanted), endpoints[0] if endpoints else None)
@@ -99,6 +100,4 @@ def check_advertised(advertised: Sequence[Endpoint], listening: Sequence[Endpoin
                 f"advertised.listeners: {endpoint.name} is not in listeners; name one of {', '.join(sorted(names))}"
             )
         if endpoint.host in ANY_ADDRESS:
-            raise ConfigError(
-                f"advertised.listeners: clients cannot dial {endpoint.host}; write an address that reaches this broker"
-            )
+            raise ConfigError(f"advertised.listeners: clients cannot connect to {endpoint.host}; use another address")

@@ -25,7 +25,7 @@ CLUSTER_WIDE = Mode.CLUSTER_WIDE
 PER_BROKER = Mode.PER_BROKER
 
 FSYNC_ALWAYS = (
-    "Any other value than the default is kept as kpybroker.fsync=always keeps it: a record is on disk before it is "
+    "Any other value than the default has the effect of kpybroker.fsync=always: a record is on disk before it is "
     "acknowledged."
 )
 NO_CORDON = (

@@ -1,4 +1,4 @@
-"""The levels of this process's loggers under Kafka's names, for BROKER_LOGGER resources (KIP-412)."""
+"""Reads and sets the levels of this process's loggers, for BROKER_LOGGER resources (KIP-412)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """The effective settings of one log: topic overrides, else the broker's settings, else the defaults."""
+    """The effective settings of one log: topic overrides take precedence over broker settings, and those over
+    defaults."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * DAY_MS
@@ -46,19 +47,20 @@ class LogSettings:
     follower_replication_throttled_replicas: frozenset[str] = frozenset()
     """`partition:broker`, or `*` (KIP-73)."""
     fsync_always: bool = False
-    """Whether records are on disk before they are acknowledged, not only in the page cache: if `kpybroker.fsync=always`
-    is set, or flush.messages or flush.ms, which map to it."""
+    """Whether records are on disk, and not only in the page cache, before they are acknowledged. This is so if
+    `kpybroker.fsync=always`, flush.messages or flush.ms is set."""
     record_validation_full: bool = True
     """The broker's `kpybroker.record.validation=full`: the records of clients' batches are checked."""
     replayed: bool = False
-    """Whether a coordinator replays the whole log before it answers: such an internal topic is compacted early."""
+    """Whether a coordinator replays the whole log before it serves requests. Such an internal topic is compacted
+    early."""
 
     @property
     def compacted(self) -> bool:
-        """Whether cleanup.policy has `compact`: records then need a key."""
+        """Whether cleanup.policy has `compact`. If so, every record needs a key."""
         return "compact" in self.cleanup_policy
 
     @property
     def deletes(self) -> bool:
-        """Whether cleanup.policy has `delete`: retention by time and size then applies."""
+        """Whether cleanup.policy has `delete`. If so, retention by time and size applies."""
         return "delete" in self.cleanup_policy

@@ -9,12 +9,12 @@ from kpybroker.config.jaas import MODULES, OAUTHBEARER, module_of
 from kpybroker.errors import ConfigError
 
 NOT_SERVED = {"GSSAPI": "it needs Kerberos: a key distribution centre, keytabs and a library in C"}
-"""Mechanisms of Apache Kafka that are refused, and why."""
+"""Mechanisms of Apache Kafka that are refused, with the reasons."""
 
 
 class Login(NamedTuple):
-    """A mechanism, a user and the password, which is never logged. `by_token`: user and password are the id and the
-    secret of a delegation token."""
+    """A mechanism, a user and the user's password, which is never logged. `by_token`: user and password are the id and
+    the secret of a delegation token."""
 
     mechanism: str
     user: str
@@ -26,7 +26,7 @@ class Login(NamedTuple):
 
 
 def check_mechanism(setting: str, mechanism: str) -> None:
-    """Raises ConfigError, with the reason, for a mechanism that is not served."""
+    """Raises ConfigError with the reason if the broker does not serve this mechanism."""
     if mechanism in MODULES:
         return
     reason = NOT_SERVED.get(mechanism, "there is no such mechanism in Apache Kafka")
@@ -34,7 +34,7 @@ def check_mechanism(setting: str, mechanism: str) -> None:
 
 
 def check_own_mechanism(setting: str, mechanism: str) -> None:
-    """Raises ConfigError, with the reason, for a mechanism that kpybroker cannot log in with itself."""
+    """Raises ConfigError with the reason if kpybroker itself cannot log in with this mechanism."""
     check_mechanism(setting, mechanism)
     if mechanism == OAUTHBEARER:
         others = ", ".join(name for name in MODULES if name != OAUTHBEARER)

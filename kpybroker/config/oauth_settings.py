@@ -1,7 +1,7 @@
-"""What a listener with OAUTHBEARER requires of tokens (KIP-255, KIP-768).
+"""The settings of a listener with OAUTHBEARER, which say which tokens are valid (KIP-255, KIP-768).
 
-Without a callback handler, tokens are unsecured, as in Apache Kafka: anybody can write one. With Kafka's own handler
-for signed tokens, an identity provider signs them, and the listener knows its public keys.
+Without a callback handler, tokens are unsecured, as in Apache Kafka: anyone can create one. With Kafka's own handler
+for signed tokens, an identity provider signs the tokens, and the listener has the provider's public keys.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ REFRESH, BACKOFF, BACKOFF_MAX = (
 AUDIENCE, ISSUER = "sasl.oauthbearer.expected.audience", "sasl.oauthbearer.expected.issuer"
 SCOPE_CLAIM, SUB_CLAIM = "sasl.oauthbearer.scope.claim.name", "sasl.oauthbearer.sub.claim.name"
 OF_SIGNED = (KEYS_URL, AUDIENCE, ISSUER)
-"""Settings for checks that unsecured tokens do not get."""
+"""Settings of checks that are not made for unsecured tokens."""
 OPTION = "unsecuredValidator"
 FILE = re.compile("file:(//[^/]*)?", re.IGNORECASE)
 """The prefix of a file URL."""
 SCOPE_ITEM = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 DAYS_MAX_MS = 366 * 86_400_000
-"""Intervals are at most a year, so that a timer can wait for them."""
+"""The longest interval, one year, because a timer must be able to wait for it."""
 
 
 class UnsecuredTokens(NamedTuple):
@@ -76,13 +76,14 @@ TokenRules = UnsecuredTokens | SignedTokens
 
 
 def token_rules(listener: str, handler: str | None, jaas: Jaas, value: Callable[[str], Value]) -> TokenRules:
-    """The rules of a listener. `value` has its settings by their names without prefix. Raises ConfigError."""
+    """The rules of a listener. `value` returns a setting of the listener by its name without prefix. Raises
+    ConfigError."""
     if handler is not None:
         return _signed(listener, jaas, value)
     for setting in OF_SIGNED:
         if value(setting):
             raise ConfigError(
-                f"listener {listener}: {setting} is set, and no token would be checked for it: Apache Kafka takes "
+                f"listener {listener}: {setting} is set but would not be checked: Apache Kafka accepts "
                 f"unsecured tokens unless listener.name.{listener.lower()}.{OAUTHBEARER.lower()}.{HANDLER} is "
                 f"{HANDLER_OF_SIGNED}; set that, or remove {setting}"
             )
@@ -90,19 +91,19 @@ def token_rules(listener: str, handler: str | None, jaas: Jaas, value: Callable[
 
 
 def check_handlers(texts: Mapping[str, str]) -> None:
-    """Raise ConfigError for a callback handler other than Kafka's own for signed tokens, and for one in a place where
+    """Raise ConfigError for a callback handler other than Kafka's own for signed tokens, or for one that is set where
     it has no effect."""
     for name, text in texts.items():
         if not name.endswith(HANDLER) or not text.strip():
             continue
         if not (name.startswith("listener.name.") and name.endswith(f".{OAUTHBEARER.lower()}.{HANDLER}")):
             raise ConfigError(
-                f"{name}={text} cannot be obeyed: Java classes are not run; remove the setting, and give the users of "
+                f"{name}={text} cannot be applied: Java classes are not run; remove the setting, and give the users of "
                 f"PLAIN in sasl.jaas.config. Only listener.name.<listener>.{OAUTHBEARER.lower()}.{HANDLER} may be set"
             )
         if text.strip() != HANDLER_OF_SIGNED:
             raise ConfigError(
-                f"{name}={text} cannot be obeyed: Java classes are not run; write {HANDLER_OF_SIGNED} for signed "
+                f"{name}={text} cannot be applied: Java classes are not run; write {HANDLER_OF_SIGNED} for signed "
                 "tokens, or remove the setting for unsecured ones"
             )
 

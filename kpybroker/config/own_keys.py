@@ -1,4 +1,4 @@
-"""Broker settings that only kpybroker has. They are never settings of a topic, and never in a ConfigRecord."""
+"""Broker settings that only kpybroker has. They never apply to a topic and are never in a ConfigRecord."""
 
 from __future__ import annotations
 

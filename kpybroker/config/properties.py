@@ -1,5 +1,4 @@
-"""Properties files by Java's rules, and `--set name=value`. Misspelt names are refused, and the error suggests the
-nearest known one."""
+"""Parses properties files by Java's rules, and `--set name=value`. Unknown names are refused with a suggestion."""
 
 from __future__ import annotations
 
@@ -19,19 +18,19 @@ ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 BLANK = " \t\f"
 SUGGESTION_CUTOFF = 0.6
 OTHERS = frozenset({"com", "confluent", "cruise", "io", "org", "rlmm", "rsm", "strimzi"})
-"""First words of other software's settings, and of its Java packages. Apache Kafka ignores all unknown names; here, a
-name that does not belong to other software is an error."""
+"""The first words in the names of other software's settings and Java packages. Apache Kafka ignores all unknown names;
+here, an unknown name that does not belong to other software is an error."""
 NAME_MAX = 200
 """Longer names are not compared."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 OTHERWISE = {other: topic for topic, others in TOPIC_SYNONYMS.items() for other, _ in others} | {
     topic: others[0][0] for topic, others in TOPIC_SYNONYMS.items()
 }
-"""Settings that topic and broker name differently, by both names."""
+"""Settings with different names for topics and brokers, by both names."""
 REMOVED = {
-    "zookeeper.connect": "ZooKeeper is gone since Kafka 4.0; the node keeps its metadata itself",
-    "zookeeper.connection.timeout.ms": "ZooKeeper is gone since Kafka 4.0",
-    "inter.broker.protocol.version": "removed in Kafka 4.0; the metadata version takes its place",
+    "zookeeper.connect": "ZooKeeper was removed in Kafka 4.0; the node stores its metadata itself",
+    "zookeeper.connection.timeout.ms": "ZooKeeper was removed in Kafka 4.0",
+    "inter.broker.protocol.version": "removed in Kafka 4.0; replaced by the metadata version",
     "log.message.format.version": "removed in Kafka 4.0; the record format is v2",
     "log.message.timestamp.difference.max.ms": "use log.message.timestamp.before.max.ms and .after.max.ms",
     "offsets.commit.required.acks": "removed in Kafka 4.0; commits always wait for all in-sync replicas",
@@ -40,9 +39,11 @@ REMOVED = {
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """Read a properties file: comments (# !), `=`, `:` or blank as separator, continued lines, \\t \\n \\uXXXX escapes.
+    """Parse a properties file: comments (# !), `=`, `:` or blank as separator, continued lines, \\t \
+ \\uXXXX escapes.
 
-    The last of two equal names wins, as in Java. Raises ConfigError with `source` and the line for what cannot be read.
+    If a name occurs twice, the last value takes effect, as in Java. Raises ConfigError with `source` and the number of
+    the line that cannot be parsed.
     """
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError(f"{source}: larger than {FILE_BYTES_MAX} bytes; is it a properties file?")
@@ -57,7 +58,7 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
 
 
 def parse_setting(text: str) -> tuple[str, str]:
-    """Read one `name=value` of a command line."""
+    """Parse one `name=value` of a command line."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ConfigError(f"cannot read the setting {shown_name(text)}: write name=value")
@@ -65,7 +66,7 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def check_names(names: Iterable[str], source: str) -> None:
-    """Raise ConfigError for the first mistake: a name that is neither a broker setting nor other software's."""
+    """Raise ConfigError for the first name that belongs neither to a broker setting nor to other software."""
     for name in names:
         setting = without_prefix(name)
         if setting not in BROKER_KEYS and setting not in AUTHORIZER_KEYS and not is_of_others(name):
@@ -73,8 +74,9 @@ def check_names(names: Iterable[str], source: str) -> None:
 
 
 def shown_name(name: str) -> str:
-    """A wrong name, for a message. A text that does not look like a name is not shown, because it may be a piece of a
-    secret, such as a line of a key after a missing backslash. If it begins with a known setting, that is shown."""
+    """An unknown name, for a message. Text that does not look like a name is not shown, because it may be part of a
+    secret, such as a line of a key after a missing backslash. If it begins with a known setting, the setting is
+    shown."""
     form = NAME.match(name)
     begin = "" if form is None else form[0]
     if begin == name and len(name) <= NAME_MAX and ("." in name or did_you_mean(name, BROKER_KEYS)):
@@ -101,7 +103,7 @@ def check_protection(properties: Mapping[str, str], source: str) -> None:
                 shown = "[hidden]" if key.sensitive else text[:SHOWN_MAX]
                 found.setdefault(key.doc or "", []).append(f"{name}={shown}")
     if found:
-        said = (f"{', '.join(settings)} cannot be obeyed: {why}" for why, settings in found.items())
+        said = (f"{', '.join(settings)} cannot be applied: {why}" for why, settings in found.items())
         raise ConfigError(f"{source}: {'. '.join(said)}")
 
 
@@ -112,8 +114,8 @@ def _hint(name: str) -> str:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """A hint to append if a wrong name is similar to a known one, or is the topic's name for a broker setting; else
-    nothing."""
+    """A hint for an unknown name that is similar to a known one, or that is the topic's name for a broker setting;
+    empty if there is none."""
     if len(name) > NAME_MAX:
         return ""
     nearest = (

@@ -15,14 +15,14 @@ log = logging.getLogger(__name__)
 OTHERS = 0o007
 """The mode bits of users who are neither the owner nor in the group."""
 PUBLIC = ("ssl.keystore.certificate.chain", "ssl.truststore.certificates")
-"""Settings that Apache Kafka hides, although certificates are not secret."""
+"""Settings that Apache Kafka hides although they hold only certificates, which are not secret."""
 
 
 def read_properties(path: Path) -> dict[str, str]:
     """Settings by name. Raises ConfigError.
 
-    If other users may read a file with a secret, this logs a warning. Key stores are refused instead; Apache Kafka
-    accepts such properties files, so refusing them would stop nodes and scripts that work today.
+    If other users can read a file that contains a secret, this logs a warning. Such key stores are refused, but such
+    properties files are not: Apache Kafka accepts them, so nodes and scripts that work today would stop working.
     """
     try:
         text, mode = path.read_text(encoding="utf-8"), path.stat().st_mode
@@ -37,9 +37,9 @@ def read_properties(path: Path) -> dict[str, str]:
 
 @cache
 def _warn_once(path: Path, name: str) -> None:
-    """A command reads the file of --command-config more than once."""
+    """Log the warning once for each file, because a command reads the file of --command-config more than once."""
     log.warning(
-        "%s holds %s, and every user of this machine may read or change it; run: chmod o-rwx %s", path, name, path
+        "%s holds %s, and every user of this machine can read or change it; run: chmod o-rwx %s", path, name, path
     )
 
 

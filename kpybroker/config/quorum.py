@@ -1,5 +1,4 @@
-"""`process.roles`, `controller.quorum.voters` and `controller.quorum.bootstrap.servers`: the roles of a cluster's
-nodes."""
+"""Parses `process.roles`, `controller.quorum.voters` and `controller.quorum.bootstrap.servers`."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class ControllerServer(NamedTuple):
 
 
 class InitialController(NamedTuple):
-    """One voter of a new quorum that may change its voters: id@host:port:directory-id."""
+    """One voter of a new quorum with dynamic voters (KIP-853): id@host:port:directory-id."""
 
     node_id: int
     host: str
@@ -82,7 +81,7 @@ def parse_initial(
     servers: Sequence[ControllerServer],
     said: str = INITIAL,
 ) -> tuple[InitialController, ...] | None:
-    """The first voters: empty if other nodes know them, None for this node alone. Raises ConfigError.
+    """The initial voters: empty if other nodes have them, None if this node is the only voter. Raises ConfigError.
 
     `said` is the value of the setting.
     """
@@ -135,7 +134,7 @@ def check_roles(
     servers: Sequence[ControllerServer],
     controller_listeners: Sequence[Endpoint],
 ) -> None:
-    """Raises ConfigError if the roles contradict the voters, or if no controller could be reached."""
+    """Raises ConfigError if the roles contradict the voters, or if no controllers are configured."""
     named = ", ".join(f"{voter.node_id}@{voter.host}:{voter.port}" for voter in voters)
     votes = any(voter.node_id == node_id for voter in voters)
     if "controller" in roles:
@@ -143,7 +142,7 @@ def check_roles(
             raise ConfigError(f"{VOTERS}: node.id={node_id} is not a voter ({named}); name this node")
         if len(voters) > 1 and not controller_listeners:
             raise ConfigError(
-                f"{VOTERS} names {len(voters)} voters, and this one has no listener for them; add e.g. "
+                f"{VOTERS} names {len(voters)} voters, and this node has no listener for them; add e.g. "
                 "CONTROLLER://:9093 to listeners"
             )
         return

@@ -1,4 +1,4 @@
-"""The page about settings, made from the tables: their purpose, and which have an effect here."""
+"""Generates the page about settings from the tables: their purpose, and whether they have an effect here."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ later, and take effect at once.
 MAPPED = """
 ## Replaced by another setting
 
-For each of these, the broker uses another setting, which guarantees as much or more, and logs this at startup.
+Instead of each of these, the broker uses another setting with the same or a stronger guarantee, and logs this at
+startup.
 """
 REFUSED = """
 ## Refused
 
-These ask for a protection that this broker does not provide: a node does not start with one of them, and a change is
-refused. An empty value, or one that equals the default, is accepted. If one is already in the metadata, from Apache
-Kafka, the node starts and logs an ERROR line.
+These require a protection that this broker does not provide: a node does not start with one of them, and a change is
+refused. An empty value and the default are accepted. If such a setting is already in the metadata, from Apache Kafka,
+the node starts and logs an ERROR line.
 """
 HARMLESS = """
 ## Accepted without effect
 
-The broker validates, stores and shows these, so that property files and tools work, but they change nothing: this
-broker does not have what they configure, and nothing is less safe without it. One warning at startup lists all of them
-that are set.
+The broker validates, stores and shows these, so that property files and tools work, but they have no effect: they
+configure parts that this broker does not have, and nothing is less safe without those. One warning at startup lists all
+of them that are set.
 
-As in Apache Kafka, settings of other software are ignored, and one warning lists them: those whose names begin with
-`com`, `confluent`, `cruise`, `io`, `org`, `rlmm`, `rsm` or `strimzi`. Any other unknown name is refused as a mistake.
+As in Apache Kafka, settings of other software are ignored, and one warning lists them. Their names begin with `com`,
+`confluent`, `cruise`, `io`, `org`, `rlmm`, `rsm` or `strimzi`. Any other unknown name is refused as a mistake.
 """
 
 
@@ -62,7 +63,7 @@ def page() -> str:
             "\n## Broker settings\n",
             *_table(key for key in changing if key.effect is Effect.OBEYED),
             "\n## Group settings\n",
-            "Of one group (`kafka-configs --entity-type groups`), within the limits of the broker's settings.\n",
+            "Settings of one group (`kafka-configs --entity-type groups`), within the limits of the broker settings.\n",
             *_table(key for key in GROUP_KEYS.values() if key.effect is Effect.OBEYED),
             MAPPED,
             *_table(key for key in every if key.effect is Effect.MAPPED),
@@ -81,7 +82,7 @@ def page() -> str:
 
 
 def _table(keys: Iterable[ConfigKey]) -> Iterable[str]:
-    yield "| setting | type | default | range | changes | what it is for |"
+    yield "| setting | type | default | range | changes | purpose |"
     yield "|---|---|---|---|---|---|"
     for key in keys:
         of_broker = key.name in BROKER_KEYS or key.name in DYNAMIC_KEYS

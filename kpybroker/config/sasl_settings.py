@@ -1,7 +1,8 @@
-"""The SASL settings, by listener and mechanism: who may log in at a listener, and how this node logs in to other nodes.
+"""Reads the SASL settings by listener and mechanism: how clients log in, and how this node logs in to other nodes.
 
-The most specific setting wins: `listener.name.<listener>.<mechanism>.<setting>`, `listener.name.<listener>.<setting>`,
-`<setting>`. A JAAS text takes effect only with listener and mechanism, as in Apache Kafka.
+The most specific setting takes effect: `listener.name.<listener>.<mechanism>.<setting>`,
+`listener.name.<listener>.<setting>`, `<setting>`. A JAAS text takes effect only with the prefix of listener and
+mechanism, as in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NEED_JAAS = {
     ),
     OAUTHBEARER: ("configures which tokens are accepted", f"{OAUTHBEARER_MODULE} required;"),
 }
-"""By mechanism whose listeners need a JAAS text: the purpose of the text, and an example."""
+"""The mechanisms whose listeners need a JAAS text, with the purpose of the text and an example."""
 
 
 class SaslListener(NamedTuple):
@@ -59,7 +60,7 @@ def sasl_listeners(texts: Mapping[str, str], endpoints: Sequence[Endpoint]) -> d
 def login_to_brokers(
     texts: Mapping[str, str], for_brokers: Endpoint | None, found: Mapping[str, SaslListener]
 ) -> Login | None:
-    """The login to other brokers; None if their listener has no logins."""
+    """The login to other brokers; None if their listener does not use SASL."""
     if for_brokers is None or for_brokers.name not in found:
         return None
     name = for_brokers.name
@@ -72,7 +73,7 @@ def login_to_brokers(
 
 
 def login_to_controllers(texts: Mapping[str, str], names: Sequence[str], protocols: Mapping[str, str]) -> Login | None:
-    """The login to controllers; None if the first listener of controller.listener.names has no logins."""
+    """The login to controllers; None if the first listener of controller.listener.names does not use SASL."""
     if not names or not has_login(protocols.get(names[0], "")):
         return None
     mechanism = _mechanism(texts, names[0], TO_CONTROLLERS)
@@ -88,7 +89,7 @@ def _listener(texts: Mapping[str, str], name: str) -> SaslListener:
     mechanisms = _value(texts, name, ENABLED)
     assert isinstance(mechanisms, tuple)
     if not mechanisms:
-        raise ConfigError(f"{ENABLED} is empty, and listener {name} has logins; name one of {', '.join(MODULES)}")
+        raise ConfigError(f"{ENABLED} is empty, but listener {name} has logins; name one of {', '.join(MODULES)}")
     lifetimes_ms: dict[str, int] = {}
     jaas: dict[str, Jaas] = {}
     for mechanism in dict.fromkeys(mechanisms):

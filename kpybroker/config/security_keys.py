@@ -1,7 +1,7 @@
 """Broker settings of security: TLS, SASL, delegation tokens, authorization.
 
-A setting that requires a missing protection is refused. A setting that only configures such a protection is harmless:
-alone it protects nothing, neither here nor in Apache Kafka. Each such row names the other settings.
+A setting that requires a protection that is missing here is refused. A setting that only configures such a protection
+is harmless, because it protects nothing by itself, neither here nor in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ NO_VALIDATOR = (
     "expected.issuer instead"
 )
 NO_TLS = (
-    "Java classes are not run, and OpenSSL does TLS here; remove the setting, and set ssl.keystore.location instead"
+    "Java classes are not run, and TLS uses OpenSSL here; remove the setting, and set ssl.keystore.location instead"
 )
 NO_PRINCIPALS = (
     "Java classes are not run; remove the setting, and set ssl.principal.mapping.rules instead: the principal is the "
     "user of the login, or the name in the certificate"
 )
-AT_START = "Read when the broker starts, also for one listener: listener.name.<listener>.<setting>."
-STORED = "For one listener, also while the broker runs: listener.name.<listener>.<setting>."
+AT_START = "Read when the broker starts. Setting for one listener: listener.name.<listener>.<setting>."
+STORED = "For one listener (listener.name.<listener>.<setting>), it can change while the broker runs."
 STORES = f"PEM, PKCS12 or JKS. {STORED}"
-SUITES = f"By Java's names; those of TLS 1.3 all together or none. {AT_START}"
-HOST_NAMES = "Whether a node checks that a certificate is of the host that it dials; empty: it does not."
-OTHER_TLS = "Has no effect: OpenSSL does TLS here."
+SUITES = f"Named as in Java. The suites of TLS 1.3 can only be enabled or disabled together. {AT_START}"
+HOST_NAMES = "Whether a node checks that a certificate belongs to the host that it connects to; if empty, it does not."
+OTHER_TLS = "Has no effect: TLS uses OpenSSL here."
 ONLY_SASL = "Configures GSSAPI or Java classes of SASL; neither is served."
 ONLY_CLIENTS = "For clients that fetch tokens, and for nodes that log in with them, which is not served."
 MECHANISMS = "Of Kafka's mechanisms, PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER are served."
 BETWEEN = "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are served between brokers."
-OF_TOKENS = "Of OAUTHBEARER with signed tokens. May have the prefix of listener and mechanism."
-OF_KEYS = "Of OAUTHBEARER whose keys are at http:// or https://. May have the prefix of listener and mechanism."
+OF_TOKENS = "Only for OAUTHBEARER with signed tokens. May have the prefix of listener and mechanism."
+OF_KEYS = "Only for OAUTHBEARER with keys at http:// or https://. May have the prefix of listener and mechanism."
 HANDLERS = (
     "Only for OAUTHBEARER, with the prefix of listener and mechanism: "
-    "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler for signed tokens; none for "
-    "unsecured ones."
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler for signed tokens; not set for "
+    "unsecured tokens."
 )
-DELAY = "Nothing is read from it meanwhile."
+DELAY = "Nothing is read from the connection during this time."
 PREFIXED = "May have the prefix of a listener."
-JAAS = "Counts with the prefix of listener and mechanism: listener.name.<listener>.<mechanism>.sasl.jaas.config."
-TOKENS = "Of delegation tokens, which there are if delegation.token.secret.key is set."
-TOKEN_KEY = "Has to be the same on all nodes. Without it, there are no delegation tokens."
+JAAS = "Takes effect with the prefix of listener and mechanism: listener.name.<listener>.<mechanism>.sasl.jaas.config."
+TOKENS = "Only for delegation tokens, which are enabled if delegation.token.secret.key is set."
+TOKEN_KEY = "Must be the same on all nodes. Without it, delegation tokens are disabled."
 NO_PROVIDERS = "Adds Java classes for cryptography; none is used here."
 
 SECURITY_KEYS: tuple[ConfigKey, ...] = (
@@ -153,7 +153,7 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "PLAINTEXT",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        doc="Names the listener that brokers use, unless inter.broker.listener.name does.",
+        doc="Brokers then use the listener with the name of this protocol.",
     ),
     harmless("security.providers", STRING, None, doc=NO_PROVIDERS),
     harmless("ssl.allow.dn.changes", BOOLEAN, "false", doc=OTHER_TLS),
@@ -184,8 +184,8 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
 AUTHORIZER_KEYS: Mapping[str, ConfigKey] = {
     key.name: key
     for key in (
-        obeyed("allow.everyone.if.no.acl.found", BOOLEAN, "false", doc="Of the authorizer."),
-        obeyed("super.users", STRING, "", doc="Of the authorizer: User:a;User:b."),
+        obeyed("allow.everyone.if.no.acl.found", BOOLEAN, "false", doc="Only with an authorizer."),
+        obeyed("super.users", STRING, "", doc="Only with an authorizer. Example: User:a;User:b."),
     )
 }
 """Settings of Kafka's StandardAuthorizer, which are not in Kafka's table. The defaults are the values that apply
@@ -214,7 +214,7 @@ SASL_KEYS: Mapping[str, ConfigKey] = {
         "sasl.server.max.receive.size",
     )
 }
-"""Settings of logins, which a node reads at its start; until then, a change would have no effect."""
+"""Settings of logins. A node reads them only when it starts, so a dynamic change would have no effect."""
 
 STORE_KEYS = frozenset(
     {

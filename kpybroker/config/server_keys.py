@@ -21,11 +21,11 @@ CLUSTER_WIDE = Mode.CLUSTER_WIDE
 PER_BROKER = Mode.PER_BROKER
 
 NO_CALLBACK = (
-    "Java classes are not run, and it would limit no client; remove the setting, and set quotas with kafka-configs"
+    "Java classes are not run, so it would not limit clients; remove the setting, and set quotas with kafka-configs"
 )
 NO_CONFIG_PROVIDERS = (
-    "Java classes are not run, and ${provider:path:key} in a value, such as a password, would be used literally; "
-    "remove the setting, and write the values themselves"
+    "Java classes are not run, so ${provider:path:key} in a value, such as a password, would be used literally; "
+    "remove the setting, and write the actual values"
 )
 
 SERVER_KEYS: tuple[ConfigKey, ...] = (
@@ -37,7 +37,7 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
         "connections.max.idle.ms",
         LONG,
         "600000",
-        doc="Also if the client reads none of its responses, or sends a frame at less than 1 KB per second.",
+        doc="A client that reads no responses, or that sends a frame at less than 1 KB per second, counts as idle.",
     ),
     harmless("delete.records.purgatory.purge.interval.requests", INT, "1"),
     obeyed("fetch.max.bytes", INT, "57671680", at_least(1024)),
@@ -59,7 +59,7 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
         "2147483647",
         at_least(0),
         CLUSTER_WIDE,
-        doc="Further connections are closed (Kafka makes them wait), except those of nodes of the cluster. "
+        doc="Connections beyond the limit are closed (in Kafka, they wait), except those from nodes of the cluster. "
         "Controllers' listeners are counted separately. listener.name.<listener>.max.connections limits one listener.",
     ),
     obeyed("max.connections.per.ip", INT, "2147483647", at_least(0), CLUSTER_WIDE),
@@ -84,7 +84,7 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
         "queued.max.request.bytes",
         LONG,
         "-1",
-        doc="Counts receive buffers, which grow as frames arrive; without a limit, 512 MB. Once others wait, a "
+        doc="Limits the sum of all receive buffers, which grow as frames arrive; -1 means 512 MB. While others wait, a "
         "connection whose frame would take more than 30 s is closed.",
     ),
     harmless("queued.max.requests", INT, "500", at_least(1)),

@@ -19,10 +19,10 @@ from kpybroker.config.key import (
 
 CLUSTER_WIDE = Mode.CLUSTER_WIDE
 
-ONLY_TIERS = "Of tiered storage, which is refused; without it the other settings of retention hold."
+ONLY_TIERS = "Only for tiered storage, which is refused; without it, the other settings of retention apply."
 NO_TIERS = (
-    "tiered storage is not served, and all records are kept in log.dirs alone; remove the setting, and give log.dirs "
-    "the space for what retention keeps"
+    "tiered storage is not supported, so all records are kept in log.dirs; remove the setting, and make log.dirs "
+    "large enough for all records that retention keeps"
 )
 
 TIERED_KEYS: tuple[ConfigKey, ...] = (

@@ -22,7 +22,7 @@ class TokenSettings(NamedTuple):
 
 
 def token_settings(values: Mapping[str, Any]) -> TokenSettings:
-    """The values by attribute, from all settings. An empty key counts as none, as in Apache Kafka."""
+    """The token settings among all settings. An empty key means that there is none, as in Apache Kafka."""
     return TokenSettings(
         values["delegation_token_secret_key"] or None,
         values["delegation_token_max_lifetime_ms"],

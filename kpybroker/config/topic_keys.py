@@ -129,7 +129,7 @@ GROUP_KEYS: Mapping[str, ConfigKey] = {
         harmless("streams.session.timeout.ms", INT, "45000", at_least(1)),
     )
 }
-"""The default of a group setting is the broker setting with `group.` in front of its name, if there is one."""
+"""The broker settings that provide the defaults of group settings: those with `group.` in front of the name."""
 
 CLIENT_METRICS_KEYS: Mapping[str, ConfigKey] = {
     key.name: key

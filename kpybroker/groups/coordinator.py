@@ -34,8 +34,9 @@ class GroupCoordinator:
     """Finds the machine of a group.
 
     - partitions: returns the number of partitions that `__consumer_offsets` has, or will have.
-    - image: returns the metadata, which has the topics that groups subscribe to.
-    - keeper: calls the share coordinators; if None, errands of share groups are not run.
+    - image: returns the metadata with the topics to which groups subscribe.
+    - keeper: calls the share coordinators. If None, the errands of share groups (requests to share coordinators) are
+      not run.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class GroupCoordinator:
         self.led = LedPartitions(OFFSETS_TOPIC, world, self._machine, check_record, self._loaded)
 
     def partition_for(self, group_id: str) -> int:
-        """The partition of `__consumer_offsets` for a group, chosen as Kafka does."""
+        """The partition of `__consumer_offsets` for a group, chosen as in Kafka."""
         return _place(group_id, self._partitions())
 
     def runner(self, group_id: str, *, may_be_empty: bool = False) -> Runner:
@@ -72,7 +73,7 @@ class GroupCoordinator:
         return self.led.runner(self.partition_for(group_id))
 
     def configure(self, settings: GroupSettings) -> None:
-        """The settings have changed while the broker runs; only settings of consumer groups can change."""
+        """Apply settings that changed while the broker runs. Only settings of consumer groups can change."""
         self._settings = settings
         for led in self.led:
             led.machine.configure(settings)
@@ -80,7 +81,7 @@ class GroupCoordinator:
     # -- leadership -----------------------------------------------------------------------------------------------
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
-        """Load a partition and coordinate its groups. An epoch that is not above the known one changes nothing."""
+        """Load a partition and coordinate its groups. Does nothing unless the epoch is higher than the known one."""
         self.led.become_leader(partition, state_log, epoch)
 
     def _machine(self, _partition: int, _epoch: int) -> GroupMachine:
@@ -95,19 +96,20 @@ class GroupCoordinator:
             self._start_drop(led, deleted)
 
     def resign(self, partition: int) -> None:
-        """Another broker leads the partition, or it was deleted: refuse all waiting requests with NOT_COORDINATOR."""
+        """Called when another broker leads the partition, or it was deleted. Refuses waiting requests with
+        NOT_COORDINATOR."""
         self.led.resign(partition)
         self._deleted_meanwhile.pop(partition, None)
 
     def close(self) -> None:
-        """The broker stops: resign from everything."""
+        """Resign from all partitions, because the broker stops."""
         self.led.close()
         if self._errands is not None:
             self._errands.close()
         self._deleted_meanwhile.clear()
 
     async def loaded(self) -> None:
-        """Wait until every partition that is led now has been loaded, or has failed to load."""
+        """Wait until every partition that this broker leads now has been loaded or has failed to load."""
         await self.led.loaded()
 
     def end_transaction(self, partition: int, marker: Marker, timeout_ms: int) -> asyncio.Future[None]:
@@ -132,8 +134,8 @@ class GroupCoordinator:
     # -- all partitions -------------------------------------------------------------------------------------------
 
     async def list(self, command: ListGroups, timeout_ms: int) -> list[Any]:
-        """The groups of every partition that is led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being
-        loaded."""
+        """The groups of all partitions that this broker leads. Raises COORDINATOR_LOAD_IN_PROGRESS while a partition is
+        being loaded."""
         found: list[Any] = []
         for led in self.led:
             if led.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -143,7 +145,7 @@ class GroupCoordinator:
         return found
 
     def on_topics_deleted(self, topics: Mapping[str, bytes]) -> None:
-        """Delete, in the background, the offsets of deleted topics (name -> the id they had)."""
+        """Delete the offsets of deleted topics in the background. `topics`: the ids of the topics by name."""
         for partition, led in self.led.items():
             if led.refusal is None:
                 self._start_drop(led, topics)

@@ -1,4 +1,4 @@
-"""The kinds of group: the one place where a new one is registered."""
+"""Registers all kinds of groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kpybroker.metadata.image import Image
 KINDS: tuple[type[GroupKind], ...] = (ClassicGroups, ConsumerGroups, ShareGroups, UnservedGroups)
 """Each kind may use the kinds before it."""
 BY_RECORD: dict[int, type[GroupKind]] = {kind: each for each in KINDS for kind in each.record_kinds}
-"""Kind of record -> the kind of group that reads it."""
+"""The kind of group that reads each kind of record."""
 assert len(BY_RECORD) == sum(len(each.record_kinds) for each in KINDS), "two kinds of group read the same records"
 
 
@@ -27,7 +27,7 @@ def group_kinds(
     new_id: Callable[[], str],
     image: Callable[[], Image],
 ) -> GroupKinds:
-    """The kinds of one machine."""
+    """Create the kinds of one machine."""
     context = KindContext(GroupKinds(settings), settings, timers, new_id, image)
     for kind in registered:
         context.kinds.add(kind(context))

@@ -1,9 +1,9 @@
 """The groups of one partition of `__consumer_offsets`: a Machine (`machine/contract.py`).
 
 Hard state changes only in `apply`: the records of each kind of group (`ground/kind.py`), and the committed offset of
-each group and partition, with the pending offsets of transactions. Everything else is soft: members that come and go
-between two records, parked requests, sessions. A new coordinator starts from the hard state and restarts every session,
-and members of a generation that was not complete join again.
+each group and partition, with the pending offsets of transactions. Everything else is soft state: members that join and
+leave between two records, parked requests, sessions. A new coordinator starts from the hard state and restarts every
+session, and members of an incomplete generation join again.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from kpybroker.metadata.image import Image
 from kpybroker.wire.records.markers import Marker
 
 TIMERS_A_TICK, GROUPS_A_TICK = 100, 200
-"""Background work is done in steps of this size, so that the loop never stalls for long."""
+"""Background work is done in steps of this size, so that the event loop is never blocked for long."""
 
 
 class GroupMachine:
-    """Groups and their offsets. `new_id` makes the random part of member ids; `image` returns the metadata."""
+    """Groups and their offsets. `new_id` creates the random part of member ids; `image` returns the metadata."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class GroupMachine:
         self._by_record = {record: kind for kind in self.kinds for record in kind.record_kinds}
         self._awake = False
         self._unapplied = 0
-        """The records of the last step that have not been applied. If some are left, the log refused them, and the soft
-        state is ahead of it."""
+        """The number of records of the last step that have not been applied. If it is not 0 at the next step, the log
+        refused them, and the soft state is ahead of the log."""
         self._expiry = Timer(self._expire)
         self._expiring: Iterator[str] | None = None
         self._decisions: dict[type, Decision] = {
@@ -84,19 +84,19 @@ class GroupMachine:
             self._decisions.update(kind.decisions())
 
     def configure(self, settings: GroupSettings) -> None:
-        """The settings have changed while the broker runs; each kind applies the settings that can change."""
+        """Apply settings that changed while the broker runs. Each kind applies the settings that can change."""
         for kind in self.kinds:
             kind.configure(settings)
 
     @property
     def stored_count(self) -> int:
-        """How many groups have records of their own."""
+        """The number of groups that have records of their own."""
         return sum(len(kind.stored) for kind in self.kinds)
 
     # -- Machine --------------------------------------------------------------------------------------------------
 
     def decide(self, ticket: Any, command: Command, now: Moment) -> Outcome:
-        """One step: returns the records to write and the answers."""
+        """Execute one step. Returns the records to write and the results."""
         step = Step(now)
         if self._unapplied:
             self._start_over(step)
@@ -112,7 +112,7 @@ class GroupMachine:
     def apply(self, record: Stored) -> None:
         """Apply one record to the hard state. Records of unserved kinds stay in the log and have no effect here.
 
-        Raises Damage if a record of a served kind cannot be read: skipping it would lose its content.
+        Raises Damage if a record of a served kind cannot be read, because its content would be lost if it were skipped.
         """
         if self._unapplied:
             self._unapplied -= 1
@@ -133,10 +133,10 @@ class GroupMachine:
             raise Damage(f"the record at offset {record.offset} cannot be read: {unreadable}") from unreadable
 
     def deadline_ms(self) -> int | None:
-        """When to wake up; at once after a replay, to begin the sessions."""
+        """The time of the next step; 0 after a replay, so that the sessions begin at once."""
         return self._timers.deadline_ms() if self._awake and not self._unapplied else 0
 
-    # -- waking after a replay ------------------------------------------------------------------------------------
+    # -- start after a replay -------------------------------------------------------------------------------------
 
     def _wake(self, step: Step) -> None:
         self._awake = True
@@ -148,7 +148,7 @@ class GroupMachine:
         self._timers.set(self._expiry, step.now_ms + self.settings.offsets_retention_check_interval_ms)
 
     def _start_over(self, step: Step) -> None:
-        """The log refused the last step: return to the logged state, and begin as a new coordinator would."""
+        """Return to the state in the log and start like a new coordinator, because the log refused the last step."""
         self._unapplied = 0
         for kind in self.kinds:
             kind.start_over(step)
@@ -157,7 +157,7 @@ class GroupMachine:
         self._expiring = None
         self._awake = False
 
-    # -- the classic calls ----------------------------------------------------------------------------------------
+    # -- the classic protocol--------------------------------------------------------------------------------------
 
     def _join(self, ticket: Any, command: Join, step: Step) -> None:
         self.kinds.classic_calls(command.request.group_id).join(ticket, command, step)
@@ -225,7 +225,8 @@ class GroupMachine:
         step.answer(ticket, None)
 
     def _expire(self, step: Step) -> None:
-        """One step of a round over all groups. The next step follows at once, the next round after the interval."""
+        """Execute one step of a round over all groups. The next step follows at once, the next round after the
+        interval."""
         if self._expiring is None:
             self._expiring = iter([*chain.from_iterable(kind.expiring() for kind in self.kinds)])
         for _ in range(GROUPS_A_TICK):

@@ -10,9 +10,9 @@ from kpybroker.machine.contract import Stored
 
 
 def check_record(record: Stored) -> None:
-    """Read a record as a replay does, and then the coordinator. Raises Damage if they could not read it.
+    """Read a record in the same way as a replay and as the coordinator after it. Raises Damage if either would fail.
 
-    Records of other kinds have no effect, whatever they contain. The decoded offset commit is kept in `message`.
+    Records of other kinds have no effect, regardless of their content. The decoded offset commit is kept in `message`.
     """
     key, value = record.key, record.value
     if key is None or record.message is not None:

@@ -1,4 +1,4 @@
-"""Groups of protocols that are not served: their ids are reserved, and their records stay in the log."""
+"""Groups of protocols that are not served. Their ids are reserved, and their records stay in the log."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from kpybroker.wire.rpc.list_groups import ListedGroup
 
 @dataclass(frozen=True, slots=True)
 class UnservedGroup:
-    """A group whose state is not known."""
+    """A group of a protocol that is not served. Its state is not known."""
 
     group_id: str
     type: str
     may_expire = False
 
     def usage(self) -> Usage:
-        """Unknown, so nothing expires."""
+        """The topics in use are unknown, so no offsets expire."""
         return Usage(None, None)
 
     def subscribes(self, topic: str) -> bool:
-        """Unknown, so it counts as subscribed."""
+        """True, because the subscription is unknown."""
         return True
 
     def check_delete(self) -> None:
-        """Raises GROUP_ID_NOT_FOUND."""
+        """Raises GROUP_ID_NOT_FOUND: these groups cannot be deleted."""
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {self.group_id} not found.")
 
     check_delete_offsets = check_delete
@@ -45,7 +45,7 @@ class UnservedGroups(GroupKind):
 
     def __init__(self, context: KindContext) -> None:
         self.stored: dict[str, UnservedGroup] = {}
-        """Hard: everything that is known of the groups."""
+        """Hard state: the type of each group, by group id."""
         self.groups = self.stored
 
     @staticmethod
@@ -60,10 +60,10 @@ class UnservedGroups(GroupKind):
             self.stored[group_id] = UnservedGroup(group_id, FOREIGN_GROUP_METADATA[kind])
 
     def wake(self, step: Step) -> None:
-        """Nothing to do for these groups."""
+        """Does nothing for these groups."""
 
     def start_over(self, step: Step) -> None:
-        """Nothing to do: all state is hard."""
+        """Does nothing, because all state is hard state."""
 
     def commit(self, command: CommitOffsets, step: Step) -> list[ErrorCode]:
         if command.generation >= 0:

@@ -1,9 +1,9 @@
-"""Machines: replicated state as a log plus pure decisions. One `Runner` runs them all.
+"""The interface of a Machine, which keeps replicated state as a log plus pure decisions.
 
 A `Machine` decides on commands (`decide`), changes its state (`apply`) and names its next deadline (`deadline_ms`). The
-`Runner` makes each command one atomic step: decide, append, apply. It sends answers once the records that they depend
-on are committed. The controller, the groups, the transactions and the share groups differ only in their machine and
-their log.
+`Runner` makes each command one atomic step: decide, append, apply. It returns the answers (the results of commands)
+once the records on which they depend are committed. The controller, the groups, the transactions and the share groups
+differ only in their machine and their log.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, NamedTuple, Protocol
 from kpybroker.wire.records.markers import Marker
 
 Answer = Any
-"""The answer to a command: a value, or a `KafkaError`, which is raised to the caller."""
+"""The result of a command: a value, or a `KafkaError` that is raised in the caller."""
 
 
 class Stored:
     """One record of a state log.
 
-    `transaction` is None, or (producer id, epoch) of a record that counts once the transaction commits, or the Marker
-    that ends a transaction, which has no key. Other control records never reach a machine. `offset` is -1 until the log
-    has assigned one. For the controller `message` is always the metadata record, and the quorum serializes it into
-    `value` if that is None. Other machines may keep the parsed value in `message`, so that they need not parse what
-    they have just written; replayed records have none.
+    `transaction` is None, or (producer id, epoch) of a record that takes effect once the transaction commits, or the
+    Marker that ends a transaction; its record has no key. Other control records never reach a machine. `offset` is -1
+    until the log has assigned one. For the controller, `message` is always the metadata record, and the quorum
+    serializes it into `value` if `value` is None. Other machines may keep the parsed value in `message`, so that they
+    need not parse a record that they have just written; in replayed records, it is None.
     """
 
     __slots__ = ("key", "message", "offset", "timestamp_ms", "transaction", "value")
@@ -47,7 +47,7 @@ class Stored:
         self.transaction = transaction
 
     def serialized(self, frame: Callable[[Any], bytes]) -> bytes:
-        """The value. If there is none yet, `frame` builds it from the message."""
+        """The value. If it is None, `frame` builds it from the message."""
         if self.value is None:
             self.value = frame(self.message)
         return self.value
@@ -57,11 +57,11 @@ class Stored:
         self.offset = offset
 
     def stamp(self, timestamp_ms: int) -> None:
-        """Set the record's time, in milliseconds of wall clock."""
+        """Set the record's time, in milliseconds by the wall clock."""
         self.timestamp_ms = timestamp_ms
 
     def keep(self, message: Any) -> None:
-        """Keep the parsed value, so that the machine need not parse it."""
+        """Keep the parsed value, so that the machine need not parse the record."""
         self.message = message
 
     def __eq__(self, other: object) -> bool:
@@ -76,7 +76,7 @@ class Stored:
 
 
 class Ticket:
-    """Represents one caller. A machine may keep it and answer it in the Outcome of a later command, but only once.
+    """Represents the caller of a command. A machine may keep it and answer it, once, in the Outcome of a later command.
 
     A ticket is decided when a machine has answered it, and settled when the caller has received the answer.
     """
@@ -94,7 +94,7 @@ class Ticket:
 
     @property
     def open(self) -> bool:
-        """Whether no machine has answered it yet and the caller still waits."""
+        """Whether no machine has answered the ticket yet and the caller still waits."""
         return not self._is_decided and not self.is_abandoned
 
     def wait(self, done: Callable[[Answer], None]) -> None:
@@ -102,7 +102,7 @@ class Ticket:
         self._done = done
 
     def decide(self) -> None:
-        """The machine has answered this ticket."""
+        """Note that the machine has answered this ticket."""
         assert not self._is_decided, "a ticket was answered twice"
         self._is_decided = True
 
@@ -113,7 +113,7 @@ class Ticket:
             self._timer = asyncio.get_running_loop().call_later(self._timeout_ms / 1000, expire, self)
 
     def settle(self, answer: Answer) -> None:
-        """Give the caller this answer, unless it already has one."""
+        """Pass this answer to the caller, unless the caller has already received one."""
         if self.is_settled:
             return
         self.answer = answer
@@ -123,11 +123,11 @@ class Ticket:
             self._done(answer)
 
     def void(self) -> None:
-        """The decision failed. The machine may have kept the ticket; a later answer is ignored."""
+        """Called when the decision failed. The machine may have kept the ticket; a later answer is ignored."""
         self._is_decided, self.is_abandoned = False, True
 
     def abandon(self) -> None:
-        """The caller no longer waits."""
+        """Note that the caller no longer waits."""
         self.is_abandoned = True
         self._cancel_timer()
 
@@ -138,7 +138,7 @@ class Ticket:
 
 
 class Outcome:
-    """The result of a decision: the records to write, and the answers that follow their commit.
+    """The result of a decision: the records to write, and the answers to return after their commit.
 
     The records are appended together or not at all. The answers may be for tickets of other commands.
     """
@@ -151,7 +151,7 @@ class Outcome:
 
 
 class Tick:
-    """The command of the timer: it is run once after a replay, and then whenever `deadline_ms` is reached."""
+    """The command of the timer. It is run once after a replay, and then whenever `deadline_ms` is reached."""
 
     __slots__ = ()
 
@@ -159,8 +159,9 @@ class Tick:
 class Moment(NamedTuple):
     """The time of a step on two clocks, in milliseconds.
 
-    Timeouts use `steady_ms`, which only goes forward and is meaningless in another process. `wall_ms`, since the epoch,
-    is for stored and returned values: the wall clock may be set back or forward at any time.
+    Timeouts use `steady_ms`, which never goes backward and has no meaning in another process. Stored and returned times
+    use `wall_ms`, milliseconds since the epoch, because they must have a meaning elsewhere; the wall clock may be
+    changed at any time.
     """
 
     steady_ms: int
@@ -168,28 +169,28 @@ class Moment(NamedTuple):
 
 
 class Machine(Protocol):
-    """Replicated state. Its methods never wait, read no clock, and use only the random numbers given to them."""
+    """Replicated state. Its methods never wait, read no clock, and use only random numbers that are passed to them."""
 
     def decide(self, ticket: Ticket, command: Any, now: Moment) -> Outcome:
         """Decide on a command without changing hard state. A KafkaError refuses the command.
 
-        Any other exception is a bug. If the command has a caller, the caller gets UNKNOWN_SERVER_ERROR. Others are not
-        affected, because only the records carry the decision.
+        Any other exception is a bug. If the command has a caller, the caller receives UNKNOWN_SERVER_ERROR. Other
+        callers are not affected, because a decision changes no state.
         """
 
     def apply(self, record: Stored) -> None:
-        """Change hard state. This is the only place that does so; it is called for each record in order, live and
-        during replay."""
+        """Change hard state. Nothing else changes it. `apply` is called for each record in order, live and during a
+        replay."""
 
     def deadline_ms(self) -> int | None:
         """The steady time of the next `Tick`, or None. Called after each step, so it must be cheap."""
 
 
 class StateLog(Protocol):
-    """The log of a Runner: the metadata log or a partition's.
+    """The log of a Runner: the metadata log, or the log of a partition.
 
-    `append` may write at once or queue. `committed` may reach the new end inside `append` (one voter, page cache) or
-    later (fsync, followers); each time it advances, the callbacks are called.
+    `append` may write the records at once or queue them. `committed` may reach the new end during `append` (one voter,
+    page cache) or later (fsync, followers); each time it advances, the callbacks are called.
     """
 
     @property
@@ -198,13 +199,14 @@ class StateLog(Protocol):
 
     @property
     def committed(self) -> int:
-        """All records below are committed."""
+        """The offset below which all records are committed."""
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append all or nothing at consecutive offsets; returns the new end. Raises KafkaError, or Damage if the log is
-        offline for good."""
+        """Append all records or none, at consecutive offsets. Returns the new end. Raises KafkaError, or Damage if the
+        log is permanently offline."""
 
     def on_committed(self, callback: Callable[[], None]) -> None: ...
 
     def replay(self) -> AsyncIterator[Sequence[Stored]]:
-        """All records from the snapshot or the log start to the end, in pieces small enough not to hold up the loop."""
+        """All records from the snapshot or the log start to the end, in pieces so small that they do not block the
+        event loop."""

@@ -1,4 +1,4 @@
-"""What coordinators share: a log with coordinator error codes, and a machine for each partition that they lead."""
+"""The common parts of coordinators: a log with their error codes, and a machine for each partition that they lead."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Machine)
 
 AGAIN_S, AGAIN_MAX_S = 1.0, 60.0
-"""The first and the longest pause before a partition is replayed after a bug: the replay may hit the same bug at
-once."""
+"""The first and the longest pause before a partition is replayed after a bug, because the replay may cause the same bug
+again."""
 
 LOGGED_LIMIT = 10
-"""How many unreadable records one replay logs by their offsets."""
+"""The most unreadable records of one replay that are logged with their offsets."""
 
 COORDINATOR_CODES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -34,11 +34,12 @@ COORDINATOR_CODES = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""Error codes of the log -> those of coordinators, as in Apache Kafka; other codes stay."""
+"""The error codes of coordinators that replace error codes of the log, as in Apache Kafka. Other codes stay."""
 
 
 class CoordinatorLog:
-    """A StateLog with coordinator error codes. Turns Damage into a refusal, because the partition itself goes offline.
+    """A StateLog with coordinator error codes. Turns Damage into a KafkaError, because the partition itself goes
+    offline.
 
     - name: the name of the partition, for logging.
     - check: raises Damage if a record cannot be replayed.
@@ -62,7 +63,7 @@ class CoordinatorLog:
         return self._log.committed
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append all or nothing. Raises KafkaError with an error code of coordinators."""
+        """Append all records or none. Raises KafkaError with an error code of coordinators."""
         try:
             return self._log.append(records)
         except KafkaError as refusal:
@@ -115,7 +116,7 @@ class LedPartition(Generic[M]):
         """The timer of the next replay after a bug."""
         self.loading: asyncio.Task[None] | None = None
         self.refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        """The answer to requests until the machine is loaded."""
+        """The error code for requests until the machine is loaded; None after that."""
 
 
 class LedPartitions(Generic[M]):
@@ -125,8 +126,8 @@ class LedPartitions(Generic[M]):
     - check: raises Damage if a machine could not replay a record.
     - on_loaded: called once a machine has been replayed.
 
-    Unreadable records are skipped and logged, so that only they are lost and not the whole partition. Records are
-    checked only after a replay has failed on one.
+    Unreadable records are skipped and logged, so that only these records are lost and not the whole partition. Records
+    are checked only after a replay has failed because of one.
 
     A bug in a machine affects only its partition, which is replayed after a pause that doubles each time.
     """
@@ -146,13 +147,13 @@ class LedPartitions(Generic[M]):
         self._on_loaded = on_loaded
         self._led: dict[int, LedPartition[M]] = {}
         self._turn = asyncio.Lock()
-        """Makes replays run one at a time: fifty at once would each take time in every turn of the loop."""
+        """Makes replays run one at a time. Many at once would each take time in every turn of the event loop."""
 
     def __iter__(self) -> Iterator[LedPartition[M]]:
         return iter(list(self._led.values()))
 
     def items(self) -> list[tuple[int, LedPartition[M]]]:
-        """(partition index, LedPartition) of all partitions led."""
+        """Pairs of partition index and LedPartition, for all partitions that this broker leads."""
         return list(self._led.items())
 
     def runner(self, partition: int) -> Runner:
@@ -166,7 +167,7 @@ class LedPartitions(Generic[M]):
         return led.runner
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
-        """Replay a partition and start to serve it. Ignored unless the epoch is newer than the known one."""
+        """Replay a partition and start to serve it. Does nothing unless the epoch is newer than the known one."""
         known = self._led.get(partition)
         if known is not None:
             if epoch <= known.epoch:
@@ -230,7 +231,7 @@ class LedPartitions(Generic[M]):
         led.again_s = min(2 * led.again_s, AGAIN_MAX_S)
 
     def resign(self, partition: int) -> None:
-        """This broker no longer leads the partition: answer all waiting requests with NOT_COORDINATOR."""
+        """Refuse all waiting requests with NOT_COORDINATOR, because this broker no longer leads the partition."""
         led = self._led.pop(partition, None)
         if led is None:
             return
@@ -242,18 +243,18 @@ class LedPartitions(Generic[M]):
         led.runner.stop(KafkaError(ErrorCode.NOT_COORDINATOR))
 
     def close(self) -> None:
-        """The broker stops: resign from all partitions."""
+        """Resign from all partitions, because the broker stops."""
         for partition in list(self._led):
             self.resign(partition)
 
     async def loaded(self) -> None:
-        """Wait until the replay of every partition led now has succeeded or failed."""
+        """Wait until the replay of every partition that this broker leads now has succeeded or failed."""
         loading: list[asyncio.Task[Any]] = [led.loading for led in self._led.values() if led.loading is not None]
         if loading:
             await asyncio.wait(loading)
 
 
 def _consume_exception(loading: asyncio.Task[None]) -> None:
-    """Retrieve the exception of a failed replay, so that asyncio does not log it too."""
+    """Retrieve the exception of a failed replay, so that asyncio does not also log it."""
     if not loading.cancelled():
         loading.exception()

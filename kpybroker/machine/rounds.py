@@ -1,4 +1,4 @@
-"""Rounds: background work on everything that a machine keeps, in steps, so that the loop never stalls for long."""
+"""Rounds of background work on all keys of a machine, in steps, so that the event loop is never blocked for long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOKED_AT_A_TICK = 1000
 
 
 class Round(Generic[K]):
-    """A walk over all keys, in steps, repeated at an interval."""
+    """Goes through all keys in steps, and repeats this at an interval."""
 
     def __init__(self, interval_ms: int) -> None:
         self.at_ms: int | None = None
@@ -20,11 +20,11 @@ class Round(Generic[K]):
         self._left: Iterator[K] | None = None
 
     def begin_at(self, now_ms: int) -> None:
-        """Begin the next walk now, unless one is under way."""
+        """Begin the next round now, unless one is in progress."""
         self.at_ms = now_ms
 
     def step(self, keys: Mapping[K, Any], now_ms: int) -> Iterator[K]:
-        """The keys of this step. The next step of the walk is due at once."""
+        """The keys of this step. The next step of the round is due at once."""
         if self.at_ms is None:
             self.at_ms = now_ms + self._interval_ms
         if now_ms < self.at_ms:

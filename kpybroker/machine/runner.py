@@ -1,4 +1,4 @@
-"""The Runner of all machines: each command is one atomic step, and answers are sent once they are committed."""
+"""Runs machines: each command is one atomic step, and its answer is returned once its records are committed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Runner:
     - loading_code: the error code of commands until `load` is done.
     - late_code: the error code of a command that was decided but not committed in time. Its records stay in the log.
     - on_bug: called with any exception of the machine other than KafkaError, except in the decision on a command with a
-      caller. The Runner has stopped then, because the state may be wrong.
+      caller. The Runner has then stopped, because the state may be wrong.
     """
 
     def __init__(
@@ -49,18 +49,19 @@ class Runner:
         self._refusal: KafkaError | None = KafkaError(loading_code)
         self._stopped = False
         self._running = False
-        self._held: deque[tuple[int, list[tuple[Ticket, Answer]]]] = deque()  # (end offset to commit, answers)
+        self._held: deque[tuple[int, list[tuple[Ticket, Answer]]]] = deque()
+        """Pairs of the end offset that must be committed, and the answers that wait for it."""
         self._asking: dict[Ticket, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
     @property
     def ready(self) -> bool:
-        """Whether the Runner is loaded and not stopped, so that it takes commands."""
+        """Whether the Runner is loaded and not stopped, so that it accepts commands."""
         return self._refusal is None
 
     async def load(self) -> None:
-        """Replay the log into the machine, then accept commands; the first one is a Tick. Raises Damage."""
+        """Replay the log into the machine, and then accept commands. The first command is a Tick. Raises Damage."""
         async for records in self.log.replay():
             if self._stopped:
                 return
@@ -72,7 +73,7 @@ class Runner:
         self._run(Ticket(0), Tick())
 
     async def ask(self, command: Any, timeout_ms: int) -> Any:
-        """Decide on a command and wait for its answer. Raises KafkaError of the machine or of the Runner.
+        """Decide on a command and wait for its answer. Raises the KafkaError of the machine or of the Runner.
 
         Does not suspend if the answer is available at once. The timeout covers only the wait for the commit; the
         machine itself limits how long it keeps a ticket.
@@ -94,8 +95,8 @@ class Runner:
     def submit(self, command: Any, timeout_ms: int, done: Callable[[Answer], None]) -> Ticket | None:
         """Like `ask`, for callers without a coroutine: calls `done` with the answer, which may be a KafkaError.
 
-        Calls `done` at once and returns None if the answer is available. If not, `done` is called from the loop, unless
-        the returned ticket is abandoned before. Raises KafkaError of the Runner.
+        Calls `done` at once and returns None if the answer is available. If not, `done` is called from the event loop,
+        unless the returned ticket is abandoned first. Raises the Runner's KafkaError.
         """
         ticket = self._begin(command, timeout_ms)
         if ticket.is_settled:
@@ -108,7 +109,7 @@ class Runner:
         if self._refusal is not None:
             raise KafkaError(self._refusal.code, self._refusal.message)
         if self.waiters >= self._waiters_limit:
-            raise KafkaError(self._late_code, f"too many waiting requests: {self.waiters}, which is the limit")
+            raise KafkaError(self._late_code, f"too many waiting requests: the limit is {self.waiters}")
         ticket = Ticket(timeout_ms)
         self._run(ticket, command, is_asked=True)
         return ticket
@@ -119,7 +120,7 @@ class Runner:
         self._asking[ticket] = None
 
     def _leave_soon(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
-        """Call `done` after the step that answered, because it may send another command to the machine."""
+        """Call `done` after the current step, because it may send another command to the machine."""
         asyncio.get_running_loop().call_soon(self._leave, ticket, done, answer)
 
     def _leave(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
@@ -128,7 +129,7 @@ class Runner:
             done(answer)
 
     def abandon(self, ticket: Ticket) -> None:
-        """The caller no longer waits for the answer."""
+        """Note that the caller no longer waits for the answer."""
         if not ticket.is_abandoned:
             ticket.abandon()
             self.waiters -= 1
@@ -153,7 +154,7 @@ class Runner:
             ticket.settle(KafkaError(error.code, error.message))
 
     def _run(self, ticket: Ticket, command: Any, *, is_asked: bool = False) -> None:
-        """One atomic step. Not a coroutine: nothing may come between decide and apply."""
+        """Run one atomic step. It is not a coroutine, because nothing else may run between decide and apply."""
         assert not self._running, "a machine got a command inside its own step"
         self._running = True
         sound = False
@@ -220,7 +221,7 @@ class Runner:
                 self._break_off(sys.exception())
 
     def _break_off(self, bug: BaseException | None) -> None:
-        """Stop after a bug: any exception other than a refusal, after which the machine's state may be wrong."""
+        """Stop after a bug (any exception other than a KafkaError), because the machine's state may be wrong."""
         self.stop(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a bug stopped this state machine"))
         if self._on_bug is not None and bug is not None:
             self._on_bug(bug)
@@ -231,7 +232,8 @@ class Runner:
             ticket.hold(answer, self._expire)
 
     def _release(self) -> None:
-        """The committed offset has advanced: send the answers that depend only on committed records, in order."""
+        """Return the answers that depend only on committed records, in order, after the committed offset has
+        advanced."""
         committed = self.log.committed
         while self._held and self._held[0][0] <= committed:
             for ticket, answer in self._held.popleft()[1]:

@@ -1,1 +1,1 @@
-"""Client quotas: how much a client may do in a period, and how long it must wait if it did more (KIP-13, KIP-219)."""
+"""Client quotas: the limits on a client's usage, and its throttle time if it exceeds them (KIP-13, KIP-219)."""

@@ -24,7 +24,7 @@ from kpybroker.wire.api import Api
 
 
 class ClientQuotas:
-    """Client quotas and their use, by user and client id. `now_ms` is the loop's clock."""
+    """Client quotas and their usage, by user and client id. `now_ms` returns the time of the event loop."""
 
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self.windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
@@ -41,11 +41,11 @@ class ClientQuotas:
         self._on_change: Callable[[], None] = lambda: None
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when the quotas change."""
+        """Set a function that is called when the quotas change."""
         self._on_change = callback
 
     def limit_fetches(self, most_bytes: int | None) -> None:
-        """Limit the bytes of a Fetch response further; None: to fetch.max.bytes only."""
+        """Limit the bytes of a Fetch response to this, or, with None, only to fetch.max.bytes."""
         allowed = self._fetch_max_bytes
         self.fetch_max_bytes = allowed if most_bytes is None else min(most_bytes, allowed)
 
@@ -70,7 +70,7 @@ class ClientQuotas:
         return key in self._limits
 
     def charge(self, key: str, client_id: str | None, value: float, user: str = ANONYMOUS) -> int:
-        """Record a client's usage; returns for how many milliseconds it must wait."""
+        """Record a client's usage. Returns the client's throttle time in milliseconds."""
         found = self._applying(key, client_id, user)
         if found is None:
             return 0
@@ -88,15 +88,15 @@ class ClientQuotas:
             self._rates.at((key, found.user, found.client_id), now_ms).record(-value, now_ms)
 
     def most_at_once(self, key: str, client_id: str | None, user: str = ANONYMOUS) -> float | None:
-        """How much an idle client may do at once without having to wait; None for no limit."""
+        """The most usage at once for which an idle client is not throttled; None if there is no limit."""
         found = self._applying(key, client_id, user)
         if found is None:
             return None
         return found.limit * (self.windows.samples - 1) * self.windows.size_ms / 1000
 
     def connected(self, host: str) -> int:
-        """Record a new connection. Returns how many milliseconds to hold it unserved before closing it; 0 to serve it.
-        An unserved connection does not count."""
+        """Record a new connection. Returns the milliseconds after which it must be closed without being served, or 0 if
+        it may be served. A connection that is not served does not count."""
         limits = self._limits.get(CONNECTION_CREATION_RATE)
         limit = None if limits is None else of_address(limits, host)
         if limit is None:
@@ -110,7 +110,7 @@ class ClientQuotas:
         return min(wait_ms, self.windows.size_ms)
 
     def mutations(self, api: Api, version: int, client_id: str | None, user: str = ANONYMOUS) -> Mutations:
-        """The mutation quota of one request to create, extend or delete topics; its API has a `strict_from`."""
+        """The mutation quota of one request to create, extend or delete topics; its API must have a `strict_from`."""
         assert api.strict_from is not None
         found = self._applying(CONTROLLER_MUTATION_RATE, client_id, user)
         permits = None
@@ -126,7 +126,7 @@ class ClientQuotas:
 class Mutations:
     """The partitions that one request creates or deletes, charged one topic at a time (KIP-599).
 
-    A strict request is refused if permits are already owed. Any other is accepted, and its client is throttled
+    A strict request is refused if permits are already owed. Any other request is accepted, and its client is throttled
     afterwards.
     """
 
@@ -140,7 +140,7 @@ class Mutations:
         self._until_ms = 0
 
     def take(self, partitions: int) -> None:
-        """Raises THROTTLING_QUOTA_EXCEEDED."""
+        """Take the permits of one topic. Raises THROTTLING_QUOTA_EXCEEDED."""
         if self._permits is None:
             return
         now_ms = self._now_ms()
@@ -156,7 +156,7 @@ class Mutations:
 
     @property
     def wait_ms(self) -> int:
-        """How long the client must wait before its next request."""
+        """The client's throttle time after this request, in milliseconds."""
         return max(self._until_ms - self._now_ms(), 0)
 
     def _owe(self, wait_ms: int, now_ms: int) -> None:
@@ -164,7 +164,8 @@ class Mutations:
 
 
 def _normal(entity: Entity) -> Entity:
-    """The entity with its address as sockets write it. A host name, which only Kafka accepts, matches no address."""
+    """The entity with its address in the form that sockets use. A host name, which only Kafka accepts, never
+    matches."""
     if len(entity) != 1 or entity[0][0] != IP or entity[0][1] is None:
         return entity
     try:

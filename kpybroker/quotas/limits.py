@@ -1,4 +1,4 @@
-"""Which quota applies to a client: entities, and the order in which they are tried (KIP-55, KIP-546)."""
+"""Finds the quota that applies to a client: entities, and the order in which they are tried (KIP-55, KIP-546)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kpybroker.metadata.quotas import CLIENT_ID, IP, USER, Entity
 
 ANONYMOUS = "ANONYMOUS"
-"""The user of a client that has not authenticated: of every client, on listeners without authentication."""
+"""The user of a client that has not authenticated. On listeners without authentication, all clients have it."""
 
 Limits = Mapping[Entity, float]
 """The quotas of one kind, by entity."""
@@ -23,8 +23,8 @@ class Applying(NamedTuple):
 
 
 def applying(limits: Limits, user: str, client_id: str) -> Applying | None:
-    """The limit for a client, or None. A user's own quota takes precedence over the default one, a quota for user and
-    client id over one for the user, and users over client ids."""
+    """The limit for a client, or None. A user's own quota takes precedence over the default quota, a quota for user and
+    client id over a quota for the user, and quotas of users over those of client ids."""
     for named in (user, None):
         for entity in (((CLIENT_ID, client_id), (USER, named)), ((CLIENT_ID, None), (USER, named))):
             if entity in limits:
@@ -38,6 +38,6 @@ def applying(limits: Limits, user: str, client_id: str) -> Applying | None:
 
 
 def of_address(limits: Limits, host: str) -> float | None:
-    """The limit on the connections of an address: its own quota, or the default one."""
+    """The limit on the connections of an address: its own quota, or the default quota."""
     own = limits.get(((IP, host),))
     return limits.get(((IP, None),)) if own is None else own

@@ -1,4 +1,4 @@
-"""A meter for each entity with a quota. Unused meters are dropped, as Kafka drops its sensors."""
+"""Keeps a meter for each entity with a quota. Unused meters are removed, as Kafka removes unused sensors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 
 IDLE_MS = 3_600_000
 METERS_MAX = 10_000
-"""The most meters in one table; beyond it, the meter that has been idle longest is dropped, because clients can
-invent client ids."""
+"""The most meters in one table. If there are more, the meter that was unused for the longest time is removed. The limit
+is needed because clients choose their client ids."""
 
 Key = tuple[str, str, str]
 """The kind of quota, the user and the client id; empty if the quota does not depend on it."""
@@ -38,7 +38,7 @@ class Meters(Generic[T]):
         return meter
 
     def _forget(self, now_ms: int) -> None:
-        """Make room for one more meter."""
+        """Remove meters to make room for one more."""
         while self._meters:
             key = next(iter(self._meters))
             if len(self._meters) < METERS_MAX and now_ms - self._used_ms[key] < IDLE_MS:

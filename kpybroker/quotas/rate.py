@@ -1,6 +1,6 @@
-"""Measures rates: over windows of samples (KIP-13), or by permits that are refilled over time (KIP-599).
+"""Measures rates, over windows of samples (KIP-13) or with permits that are refilled over time (KIP-599).
 
-The formulas are Kafka's, to the millisecond: tests/quotas has Apache Kafka's results for the same histories.
+The formulas give Kafka's results to the millisecond: tests/quotas compares them with those of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ class _Sample:
 
 
 class Rate:
-    """An amount per second.
+    """Measures an amount per second.
 
-    A sample begins with the first record after the previous one was full, and counts until its last record is as old as
-    all windows together. The rate is the sum of the samples divided by the time since the oldest one began, but at
-    least by the length of all windows except one: a new client may use at once what the quota allows in that time.
+    A sample begins with the first record after the end of the previous sample, and counts until its last record is as
+    old as all windows together. The rate is the sum of the samples, divided by the time since the oldest sample began
+    or by the length of all windows except one, whichever is longer. So a new client may use at once the amount that the
+    quota allows in that time.
     """
 
     __slots__ = ("_samples", "_windows")
@@ -56,7 +57,7 @@ class Rate:
         return sum(sample.total for sample in self._samples) / (window_ms / 1000)
 
     def wait_ms(self, limit: float, now_ms: int) -> int:
-        """How long until the rate is down to its limit; 0 if it is not above it."""
+        """The time in milliseconds after which the rate is no longer above the limit."""
         rate = self.per_second(now_ms)
         if rate <= limit:
             return 0
@@ -81,7 +82,7 @@ class Permits:
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
         self._left: float | None = None
-        """None until permits are taken: all are available."""
+        """None before the first permits are taken, when all permits are available."""
         self._since_ms = 0
 
     def take(self, count: float, limit: float, now_ms: int) -> None:
@@ -90,7 +91,7 @@ class Permits:
         self._since_ms = now_ms
 
     def wait_ms(self, limit: float, now_ms: int) -> int:
-        """How long until no permit is owed; 0 if none is."""
+        """The time in milliseconds after which no permits are owed."""
         left = self._at(limit, now_ms)
         if left >= 0:
             return 0
@@ -104,5 +105,5 @@ class Permits:
 
 
 def _whole_ms(wait_ms: float) -> int:
-    """Rounds up to whole milliseconds; with the smallest limits the time is infinite."""
+    """Round to whole milliseconds, at most LONGEST_MS. With the smallest limits, the time would be infinite."""
     return floor(min(wait_ms, LONGEST_MS) + 0.5)

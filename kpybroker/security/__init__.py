@@ -1,1 +1,1 @@
-"""User credentials, principals, logins, TLS for listeners, and the authorizer."""
+"""Security: user credentials, principals, logins, TLS for listeners, and the authorizer."""

@@ -1,4 +1,4 @@
-"""The rules of Kafka's StandardAuthorizer: which ACLs apply to a request, and what they decide (KIP-11, KIP-290).
+"""Implements the rules of Kafka's StandardAuthorizer: which ACLs apply to a request, and the result (KIP-11, KIP-290).
 
 Source: Apache Kafka's documentation, "Authorization and ACLs". A host is an IP address as Java prints it.
 """
@@ -14,14 +14,14 @@ from typing import NamedTuple
 from kpybroker.security.authorizer import Operation
 
 ANY = 1
-"""In a filter: matches every code of the field."""
+"""In a filter, this matches every code of the field."""
 MATCH = 2
-"""As the pattern type of a filter: every pattern that covers a resource of this name: its literal name, `*`, and
-prefixes."""
+"""As the pattern type of a filter, this matches every pattern that covers a resource of this name: its literal name,
+`*`, and prefixes."""
 WILDCARD = "*"
-"""As the host: any host. As the name of a LITERAL pattern: any name."""
+"""As a host, this means any host. As the name of a LITERAL pattern, it means any name."""
 WILDCARD_PRINCIPAL = "User:*"
-"""In an ACL: any principal."""
+"""In an ACL, this means any principal."""
 
 
 class PatternType(IntEnum):
@@ -39,7 +39,8 @@ class Permission(IntEnum):
 
 
 class Acl(NamedTuple):
-    """One access control entry. Records may contain codes that kpybroker does not know; such an ACL matches nothing."""
+    """One access control entry. Records may contain codes that kpybroker does not know; an ACL with such a code matches
+    nothing."""
 
     resource_type: int
     resource_name: str
@@ -51,7 +52,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Which ACLs DescribeAcls and DeleteAcls select. None and ANY match everything."""
+    """The filter with which DescribeAcls and DeleteAcls select ACLs. None and ANY match everything."""
 
     resource_type: int = ANY
     resource_name: str | None = None
@@ -101,7 +102,7 @@ _IMPLYING: Mapping[int, tuple[Operation, ...]] = MappingProxyType(
         Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
     }
 )
-"""By operation, the operations that imply it: an ALLOW of one of them allows it too. A DENY implies nothing."""
+"""The operations that imply an operation: an ALLOW of one of them also allows it. A DENY implies nothing."""
 
 
 def _bits(*operations: int) -> int:
@@ -110,11 +111,11 @@ def _bits(*operations: int) -> int:
 
 DENYING = MappingProxyType({operation: _bits(operation) for operation in Operation})
 ALLOWING = MappingProxyType({operation: _bits(operation, *_IMPLYING.get(operation, ())) for operation in Operation})
-"""By operation, as bits: the operations whose DENY denies it (DENYING), or whose ALLOW allows it (ALLOWING)."""
+"""For each operation, as bits, the operations whose DENY denies it (DENYING) and whose ALLOW allows it (ALLOWING)."""
 
 
 class Verdict(NamedTuple):
-    """What the ACLs decide. `by` is the deciding ACL. If no ACL matches, `by` is None, and `is_named` says whether
+    """The decision of the ACLs. `by` is the deciding ACL. If no ACL matches, `by` is None, and `is_named` says whether
     any principal has an ACL for the resource."""
 
     allowed: bool
@@ -128,26 +129,28 @@ NOT_MATCHED = Verdict(False, None, True)
 Who = tuple[str, str]
 """Principal and host."""
 OfPattern = dict[Who, tuple[int, int]]
-"""The ACLs of one pattern: by principal and host, the bits of the denied and of the allowed operations."""
+"""The ACLs of one pattern: the bits of the denied and of the allowed operations, by principal and host."""
 NO_RULES: Mapping[Who, tuple[int, int]] = MappingProxyType({})
 
 
 class AclRules:
-    """An index of ACLs. The cost of a verdict grows with the number of different prefix lengths, and the cost of
-    `allows_some` with the number of ACLs of the principal and of `User:*`; neither grows with the number of all ACLs.
+    """An index of ACLs.
+
+    The cost of `verdict` grows with the number of different prefix lengths, and the cost of `allows_some` with the
+    number of ACLs of the principal and of `User:*`. Neither grows with the number of all ACLs.
     """
 
     def __init__(self) -> None:
         self._held: Counter[Acl] = Counter()
-        """How many times each ACL was added: the log may contain equal ACLs under different ids."""
+        """The number of times that each ACL was added. The log may contain equal ACLs with different ids."""
         self._patterns: dict[tuple[int, int], dict[str, OfPattern]] = {}
-        """By resource type and pattern type: the patterns, by name."""
+        """The patterns by name, by resource type and pattern type."""
         self._lengths: dict[int, Counter[int]] = {}
-        """By resource type: how many PREFIXED patterns there are of each length."""
+        """The number of PREFIXED patterns of each length, by resource type."""
         self._sorted_lengths: dict[int, tuple[int, ...]] = {}
-        """By resource type: those lengths in ascending order."""
+        """The lengths of PREFIXED patterns in ascending order, by resource type."""
         self._of: dict[tuple[int, Who], dict[tuple[int, str], None]] = {}
-        """By resource type, principal and host: the types and names of the patterns."""
+        """The types and names of the patterns, by resource type, principal and host."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -232,7 +235,7 @@ class AclRules:
                     yield PatternType.PREFIXED, prefix, prefixed[prefix]
 
     def verdict(self, principal: str, host: str, operation: Operation, resource_type: int, name: str) -> Verdict:
-        """What the ACLs decide about an operation on a resource. A DENY takes precedence over any ALLOW."""
+        """The decision of the ACLs on an operation on a resource. A DENY takes precedence over any ALLOW."""
         asking = _asking(principal, host)
         denying, allowing = DENYING[operation], ALLOWING[operation]
         found = NO_ACL
@@ -252,8 +255,9 @@ class AclRules:
         return found
 
     def allows_some(self, principal: str, host: str, operation: Operation, resource_type: int) -> bool:
-        """Whether there is an ALLOW of the operation that no DENY covers. A DENY covers it if it is of `*`, of the same
-        name, or of the same or a shorter prefix. Implied operations do not count (Kafka's authorizeByResourceType)."""
+        """Whether there is an ALLOW of the operation that no DENY covers. A DENY covers an ALLOW if it is for `*`, for
+        the same name, or for the same or a shorter prefix. Implied operations do not count (Kafka's
+        authorizeByResourceType)."""
         literal = self._patterns.get((resource_type, PatternType.LITERAL), {})
         prefixed = self._patterns.get((resource_type, PatternType.PREFIXED), {})
         asking, bits = _asking(principal, host), DENYING[operation]
@@ -275,7 +279,7 @@ class AclRules:
         )
 
     def patterns_of(self, asking: Sequence[Who], resource_type: int) -> Iterator[tuple[Who, int, str]]:
-        """The patterns for which these principals and hosts have ACLs: principal and host, pattern type, and name."""
+        """The patterns for which these principals and hosts have ACLs, as (principal and host, pattern type, name)."""
         for who in asking:
             for pattern_type, name in self._of.get((resource_type, who), ()):
                 yield who, pattern_type, name
@@ -283,7 +287,7 @@ class AclRules:
 
 def _bit_of(acl: Acl) -> int:
     """The bit of the ACL's operation. An ACL with an unknown operation or permission decides nothing, but its resource
-    still counts as named: it gets a bit that no operation has."""
+    still counts as named. So it has a bit that no operation has."""
     if acl.operation in DENYING and acl.permission in (Permission.DENY, Permission.ALLOW):
         return 1 << acl.operation
     return 1 << (256 + acl.permission % 256 * 256 + acl.operation % 256)
@@ -308,7 +312,8 @@ def _allows(rules: Mapping[Who, tuple[int, int]], asking: tuple[Who, ...], bits:
 
 
 def _decisive(bits: int, operation: Operation) -> int:
-    """The operation of the deciding ACL: the requested one, ALL, or one that implies the requested one."""
+    """The operation of the deciding ACL: the requested operation, ALL, or an operation that implies the requested
+    one."""
     for each in (operation, Operation.ALL):
         if bits >> each & 1:
             return each

@@ -1,5 +1,4 @@
-"""The authorizer's log: refused and granted operations, in Kafka's wording, and the number of refusals. Logger:
-kpybroker.authorizer."""
+"""Logs refused and granted operations in Kafka's wording, to the logger kpybroker.authorizer, and counts refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from kpybroker.wire.api import by_key
 AUDIT = "kpybroker.authorizer"
 DENIED, ALLOWED = "Denied", "Allowed"
 LITERAL = PatternType.LITERAL.name
-"""The pattern type that is logged: requests refer to resources by name, and only ACLs have other pattern types."""
+"""The pattern type that is logged for requests. Requests name resources; only ACLs have other pattern types."""
 log = logging.getLogger(AUDIT)
 
 MINUTE_S = 60.0
@@ -28,13 +27,13 @@ LINES = 300
 GRANTS_PER_LINE = 20
 """For grants, both limits are multiplied by this."""
 ASKERS_MAX = 1000
-"""The most pairs of principal and address that are counted; nothing is logged for further pairs in that minute."""
+"""The most pairs of principal and address that are counted in a minute. Nothing is logged for pairs beyond this."""
 SHOWN_MAX = 200
 """The most characters of a name in a line."""
 
 
 class Lines:
-    """Counts the lines of a minute. Both limits, LINES and LINES_PER_ASKER, are multiplied by `factor`."""
+    """Counts the lines that are logged in a minute. The limits LINES and LINES_PER_ASKER are multiplied by `factor`."""
 
     def __init__(self, factor: int) -> None:
         self._factor = factor
@@ -54,7 +53,7 @@ class Lines:
         return left_out
 
     def take(self, asker: tuple[str, str]) -> bool:
-        """Whether another line may be logged about a principal at an address; counts it."""
+        """Count a line about a principal at an address. Returns whether it may be logged."""
         is_known = asker in self._by_asker or len(self._by_asker) < ASKERS_MAX
         of_asker = self._by_asker[asker]
         if not is_known or self._told >= LINES * self._factor or of_asker >= LINES_PER_ASKER * self._factor:
@@ -66,7 +65,7 @@ class Lines:
 
 
 class Decision(NamedTuple):
-    """What the authorizer decided about one operation of a request, and by which rule."""
+    """The authorizer's decision on one operation of a request, and the rule that it followed."""
 
     principal: str
     host: str
@@ -78,7 +77,7 @@ class Decision(NamedTuple):
 
 
 class Wording(Protocol):
-    """How lines are written."""
+    """The format of the lines."""
 
     def decision(self, verdict: str, made: Decision) -> str:
         """The line of a refusal or a grant. `verdict` is DENIED or ALLOWED."""
@@ -100,7 +99,7 @@ class Text:
     def left_out(self, verdict: str, count: int) -> str:
         if verdict == ALLOWED:
             return f"{count} more grants were not logged"
-        return f"{count} more refusals were not logged; kpybroker_authorizer_refusals_total counts all"
+        return f"{count} more refusals were not logged; kpybroker_authorizer_refusals_total counts all of them"
 
 
 class Json:
@@ -149,12 +148,12 @@ class Audit:
         return log.isEnabledFor(logging.DEBUG)
 
     def refused(self, made: Decision) -> None:
-        """An operation of a request was refused."""
+        """Count and log a refused operation."""
         self.refusals += 1
         self._tell(self._refusals, logging.INFO, DENIED, made)
 
     def granted(self, made: Decision) -> None:
-        """An operation of a request was granted."""
+        """Log a granted operation if grants are logged."""
         self._tell(self._grants, logging.DEBUG, ALLOWED, made)
 
     def _tell(self, lines: Lines, level: int, verdict: str, made: Decision) -> None:
@@ -166,7 +165,7 @@ class Audit:
 
 
 def rule_of(acl: Acl) -> str:
-    """A deciding ACL, in words."""
+    """The text for a deciding ACL."""
     pattern = PatternType(acl.pattern_type).name
     return (
         f"{Permission(acl.permission).name} {Operation(acl.operation).name} to {shown(acl.principal)} from host "

@@ -1,4 +1,4 @@
-"""The question for an authorizer: may a principal perform an operation on a resource (KIP-11, KIP-290)?
+"""The interface of an authorizer: operations, resource types, and the check of an operation (KIP-11, KIP-290).
 
 Source: the codes of Apache Kafka's AclOperation and ResourceType.
 """
@@ -49,20 +49,22 @@ class Authorizer(Protocol):
     """Decides by the ACLs of the metadata that this node has applied."""
 
     grants: object | None
-    """Grants may be cached while this is the same object: it is replaced when a grant may no longer hold. None: nothing
-    may be cached."""
+    """Grants may be cached while this is the same object. It is replaced when grants may have become invalid. If None,
+    nothing may be cached."""
 
     def allows(
         self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource, name: str
     ) -> bool:
-        """Whether a request of this principal, from this IP address, may do the operation on the resource."""
+        """Whether this principal, from this IP address, may perform the operation on the resource."""
 
     def allows_any(
         self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource
     ) -> bool:
-        """Whether such a request may do the operation on at least one resource of the type."""
+        """Whether this principal, from this IP address, may perform the operation on at least one resource of the
+        type."""
 
     def operations(
         self, principal: Principal, host: str, asked: Iterable[Operation], resource: AclResource, name: str
     ) -> int:
-        """Which of the `asked` operations the principal may do on the resource, as bits. Refusals are not logged."""
+        """The bits of those `asked` operations that the principal may perform on the resource. Refusals are not
+        logged."""

@@ -1,4 +1,4 @@
-"""Delegation tokens: what the cluster knows of each, and the secret with which a client logs in (KIP-48, KIP-373)."""
+"""Delegation tokens: their metadata, and the secret with which a client logs in (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ HMAC_DIGEST = "sha512"
 
 
 class DelegationToken(NamedTuple):
-    """One token, without its secret. Principals are text, `User:ann`; times are milliseconds since the epoch."""
+    """One token, without its secret. Principals are strings such as `User:ann`; times are milliseconds since the
+    epoch."""
 
     token_id: str
     owner: str
     """The principal of clients that log in with the token."""
     requester: str
-    """Who requested the token."""
+    """The principal that requested the token."""
     renewers: tuple[str, ...]
-    """Who may renew the token and make it expire, besides the owner."""
+    """Principals besides the owner that may renew the token and make it expire."""
     issued_ms: int
     max_ms: int
     """The token cannot be renewed beyond this time."""
@@ -41,22 +42,23 @@ class DelegationToken(NamedTuple):
 
     @property
     def login(self) -> Principal | None:
-        """The principal of a client that logs in with the token; None if the owner is not a user: only users log in."""
+        """The principal of a client that logs in with the token. None if the owner is not a user, because only users
+        log in."""
         kind, name = parts_of(self.owner)
         return Principal(kind, name, token_authenticated=True) if kind == USER else None
 
 
 def parts_of(principal: str) -> tuple[str, str]:
-    """The type and the name in a principal's text."""
+    """The type and the name in the string form of a principal."""
     kind, _, name = principal.partition(":")
     return kind, name
 
 
 def token_hmac(secret_key: str, token_id: str) -> bytes:
-    """The secret of a token. Only the nodes, which have the key, and clients that got it from a node know it."""
+    """The secret of a token. Only the nodes, which have the key, can compute it; a client receives it from a node."""
     return hmac.digest(secret_key.encode(), token_id.encode(), HMAC_DIGEST)
 
 
 def token_password(secret_key: str, token_id: str) -> str:
-    """The secret in the form that a client uses as its password."""
+    """The secret as text, which a client uses as its password."""
     return base64.b64encode(token_hmac(secret_key, token_id)).decode()

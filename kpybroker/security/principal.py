@@ -1,4 +1,4 @@
-"""Principals: the sender of a request, and the subject of an ACL."""
+"""Principals, which identify the sender of a request and the subject of an ACL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ USER = "User"
 
 @dataclass(slots=True, frozen=True)
 class Principal:
-    """A type, which is `User` for all clients, and a name. Written `User:alice`."""
+    """A type, which is `User` for all clients, and a name. Its string form is `User:alice`."""
 
     type: str
     name: str
@@ -28,13 +28,13 @@ ANONYMOUS = Principal(USER, "ANONYMOUS")
 
 
 def encode_principal(principal: Principal) -> bytes:
-    """The form in which brokers forward a principal to the controller (DefaultKafkaPrincipalBuilder)."""
+    """Encode a principal as brokers forward it to the controller (DefaultKafkaPrincipalBuilder)."""
     return build_stored(
         PrincipalValue(type=principal.type, name=principal.name, token_authenticated=principal.token_authenticated)
     )
 
 
 def decode_principal(data: bytes | memoryview) -> Principal:
-    """The principal in an Envelope. Raises Damage."""
+    """Decode the principal in an Envelope. Raises Damage."""
     value = parse_stored(PrincipalValue, data)
     return Principal(value.type, value.name, value.token_authenticated)

@@ -1,4 +1,4 @@
-"""SCRAM credentials: what is stored in place of a password (RFC 5802, KIP-84, KIP-554)."""
+"""SCRAM credentials, which are stored instead of passwords (RFC 5802, KIP-84, KIP-554)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DIGESTS: Mapping[int, str] = MappingProxyType(
 
 
 class ScramCredential(NamedTuple):
-    """What a login is checked against. The keys are secret and never shown."""
+    """The stored values with which a login is checked. The keys are secret and never shown."""
 
     salt: bytes
     stored_key: bytes
@@ -42,7 +42,7 @@ DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def salt_of(number: int) -> bytes:
-    """A salt in the form of Kafka's tools: a number of 130 bits in base 36."""
+    """A salt of the same form as in Kafka's tools: a number of 130 bits in base 36."""
     text = ""
     while number:
         number, digit = divmod(number, len(DIGITS))
@@ -51,13 +51,13 @@ def salt_of(number: int) -> bytes:
 
 
 def made_up_salt(secret: bytes, mechanism: ScramMechanism, name: str) -> bytes:
-    """A salt for a name without a stored one: for the same secret, always the same salt."""
+    """A salt for a name without a stored salt. It is always the same for the same secret."""
     made = hmac.digest(secret, f"{DIGESTS[mechanism]} {name}".encode(), "sha512")
     return salt_of(int.from_bytes(made, "big") >> len(made) * 8 - SALT_BITS)
 
 
 def credential_of(mechanism: ScramMechanism, salt: bytes, salted_password: bytes, iterations: int) -> ScramCredential:
-    """The credential for a password that a client has salted, with this many iterations."""
+    """The credential for a password that a client has salted with this number of iterations."""
     digest = DIGESTS[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", digest)
     server_key = hmac.digest(salted_password, b"Server Key", digest)

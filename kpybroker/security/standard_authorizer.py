@@ -1,4 +1,5 @@
-"""Kafka's StandardAuthorizer: decides by the ACLs in the metadata (KIP-801), and logs refusals (`audit.py`)."""
+"""Implements Kafka's StandardAuthorizer: decides by the ACLs in the metadata (KIP-801), and logs refusals
+(`audit.py`)."""
 
 from __future__ import annotations
 
@@ -27,9 +28,10 @@ NO_ACLS: Mapping[bytes, Acl] = MappingProxyType({})
 
 
 class StandardAuthorizer:
-    """An `Authorizer`. Until `follow` gives it the first ACLs, only super users may do anything.
+    """An `Authorizer`. Until `follow` is first called with ACLs, only super users may do anything.
 
-    `now` returns seconds, for the rate limits of the audit log; `wording` formats its lines, by default as Kafka does.
+    `now` returns seconds, for the rate limits of the audit log. `wording` formats the lines of the log, by default as
+    in Kafka.
     """
 
     def __init__(
@@ -50,16 +52,16 @@ class StandardAuthorizer:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the authorizer knows the ACLs."""
+        """Whether the authorizer has received the ACLs."""
         return self._acls is not None
 
     @property
     def kept_verdicts(self) -> int:
-        """How many verdicts are cached; at most VERDICTS_MAX."""
+        """The number of cached verdicts, at most VERDICTS_MAX."""
         return len(self._verdicts)
 
     def follow(self, acls: Mapping[bytes, Acl]) -> None:
-        """Adopt these ACLs, by id. Compares every ACL, and updates the index for those that changed."""
+        """Use these ACLs, by id. Compares every ACL, and updates the index for the changed ones."""
         before = NO_ACLS if self._acls is None else self._acls
         if acls is self._acls:
             return
@@ -74,7 +76,7 @@ class StandardAuthorizer:
         self.grants = None if self.audit.tells_grants else object()
 
     def look(self) -> None:
-        """Called once a second: adopt the level of the audit logger, which decides whether grants are logged."""
+        """Read the level of the audit logger, which decides whether grants are logged. Called once a second."""
         if self.audit.tells_grants:
             self.grants = None
         elif self.grants is None and self.is_loaded:
@@ -83,7 +85,7 @@ class StandardAuthorizer:
     def allows(
         self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource, name: str
     ) -> bool:
-        """Whether a request of this principal, from this IP address, may do the operation on the resource."""
+        """Whether this principal, from this IP address, may perform the operation on the resource."""
         allowed, rule = self._verdict(principal, host, operation, resource, name)
         if not allowed or self.audit.tells_grants:
             tell = self.audit.granted if allowed else self.audit.refused
@@ -94,7 +96,8 @@ class StandardAuthorizer:
     def allows_any(
         self, principal: Principal, host: str, api_key: int, operation: Operation, resource: AclResource
     ) -> bool:
-        """Whether such a request may do the operation on at least one resource of the type."""
+        """Whether this principal, from this IP address, may perform the operation on at least one resource of the
+        type."""
         allowed, rule = self._verdict(principal, host, operation, resource, None)
         if not allowed or self.audit.tells_grants:
             tell = self.audit.granted if allowed else self.audit.refused
@@ -104,7 +107,7 @@ class StandardAuthorizer:
     def operations(
         self, principal: Principal, host: str, asked: Iterable[Operation], resource: AclResource, name: str
     ) -> int:
-        """Which of the `asked` operations the principal may do on the resource, as bits. Nothing is logged."""
+        """The bits of those `asked` operations that the principal may perform on the resource. Nothing is logged."""
         return sum(1 << each for each in asked if self._verdict(principal, host, each, resource, name)[0])
 
     def _verdict(
@@ -112,7 +115,7 @@ class StandardAuthorizer:
     ) -> tuple[bool, Acl | str]:
         """Whether the operation is allowed, and the deciding rule.
 
-        If `name` is None: whether it is allowed on at least one resource of the type.
+        If `name` is None, this is whether the operation is allowed on at least one resource of the type.
         """
         key = (principal, host, operation, resource, name)
         found = self._verdicts.get(key)
@@ -150,10 +153,10 @@ class StandardAuthorizer:
 @lru_cache(HOSTS_MAX)
 def java_host(host: str) -> str:
     """An IP address as Java prints it, for comparison with the hosts in ACLs: 0:0:0:0:0:0:0:1 for ::1, and the IPv4
-    address for one that is mapped into IPv6."""
+    address for an address that is mapped into IPv6."""
     try:
         address = ip_address(host)
-    except ValueError:  # a transport that does not know its peer
+    except ValueError:  # the transport has no peer address
         return host
     if not isinstance(address, IPv6Address):
         return str(address)

@@ -1,5 +1,5 @@
-"""The simulator: whole clusters in virtual time, on a network and disks that fail the way real ones can.
+"""The simulator: runs whole clusters in virtual time, on a network and disks that fail as real ones can.
 
-A seed determines the whole run. The simulator starts the product's own nodes with another `World`; the product does
-not know that it is simulated.
+A seed determines the whole run. The simulator starts the product's own nodes with another `World`. The code of the
+product is the same in a simulation.
 """

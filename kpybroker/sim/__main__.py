@@ -1,4 +1,4 @@
-"""`python -m kpybroker.sim`: run seeds, record those that fail, and replay one."""
+"""`python -m kpybroker.sim`: runs seeds, records failing seeds, and replays a seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kpybroker.sim.cluster.setup import setup_of
 from kpybroker.sim.simulation import RunOutcome, Simulation
 
 TWICE_EVERY = 20
-"""Every 20th seed runs again under another hash seed, and must give the same run."""
+"""Every 20th seed is run again with a different hash seed, and must give the same run."""
 FAILURES_SHOWN = 10
 
 
@@ -31,7 +31,7 @@ class Shape(NamedTuple):
     brokers: int = 3
     replicas: int = 3
     actors: tuple[str, ...] = ()
-    """Actors that take part in every seed that they suit."""
+    """Actors that take part in every seed that is suitable for them."""
 
     def arguments(self, seed: int) -> list[str]:
         """The arguments that replay the seed."""
@@ -43,13 +43,13 @@ class Shape(NamedTuple):
 
 
 def run_seed(seed: int, shape: Shape, *, keeps_trace: bool = False) -> RunOutcome:
-    """Run one seed."""
+    """Run one seed with its actors, and return the outcome."""
     setup = with_actors(setup_of(seed, brokers=shape.brokers, replicas=shape.replicas), shape.actors)
     return Simulation(setup, keeps_trace=keeps_trace).run()
 
 
 def digest_elsewhere(seed: int, shape: Shape, hash_seed: int) -> str:
-    """The digest of the same run in another process with another hash seed."""
+    """The digest of the same run in another process with a different hash seed."""
     command = [sys.executable, "-m", "kpybroker.sim", *shape.arguments(seed), "--digest"]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip()
@@ -74,7 +74,7 @@ def _outcomes(seeds: range, shape: Shape, jobs: int) -> Iterator[RunOutcome]:
 
 
 def keep_failure(outcome: RunOutcome, shape: Shape, folder: Path) -> Path:
-    """Write what is needed to replay the failure to a file, and return its path."""
+    """Write a file with the arguments that replay the failure, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"seed-{outcome.seed}-brokers-{shape.brokers}.json"
     report = {

@@ -1,6 +1,7 @@
-"""`python -m kpybroker.sim.covered`: how much of the product's core do simulated seeds reach?
+"""`python -m kpybroker.sim.covered`: measures how much of the product's core code simulated seeds run.
 
-Prints the share of lines of `replication`, `raft` and `groups` that ran, and with --missed those that did not.
+Prints the percentage of lines of `replication`, `raft` and `groups` that ran and, with --missed, the lines that did not
+run.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from rich.table import Table
 
 PACKAGES = ("replication", "raft", "groups")
 WANTED = 85.0
-"""Percentage of the lines of each package."""
+"""The required percentage of lines of each package."""
 
 
 def measure(seeds: range, brokers: int) -> Coverage:
-    """Run the seeds, every third with a single broker, which reaches code that larger clusters do not."""
+    """Run the seeds. Every third seed has a single broker, because this runs code that larger clusters do not run."""
     covered = Coverage(data_file=None, source_pkgs=[f"kpybroker.{package}" for package in PACKAGES])
     covered.start()
     from kpybroker.sim.actors.catalog import with_actors

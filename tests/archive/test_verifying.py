@@ -61,7 +61,7 @@ def test_files_of_killed_runs_are_not_faults(store: LocalStore, history: Archive
     left.touch()
     verdict = looked_at(store, history)
     assert verdict.faults == []
-    assert verdict.remarks == ["1 files of unfinished runs, which no reader sees: `kpybroker archive clean`"]
+    assert verdict.remarks == ["1 files of unfinished runs, which readers ignore; `archive clean` deletes them"]
 
 
 def test_rounds_without_their_manifests_are_a_fault(store: LocalStore, history: ArchiveHistory, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_foreign_files_are_reported(store: LocalStore, history: ArchiveHistory, 
     (tmp_path / "data/raw/customers.csv").touch()
     verdict = looked_at(store, history)
     assert verdict.faults == []
-    assert verdict.remarks == ["data/raw/customers.csv does not belong to the archive, and no reader sees it"]
+    assert verdict.remarks == ["data/raw/customers.csv does not belong to the archive; readers ignore it"]
 
 
 @pytest.mark.parametrize(

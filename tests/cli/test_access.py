@@ -178,13 +178,13 @@ def test_acls_are_kafkas(kpybroker_secure: BrokerProcess, admin: Run, user: str)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("allow", "ann", "read"), "on what? give --topic"),
+        (("allow", "ann", "read"), "no resource given; use --topic"),
         (("allow", "ann", "raed", "--topic", "t"), "there is no operation raed; did you mean read?"),
         (("allow", "ann", "consume", "--transactional-id", "x"), "give --topic and --group"),
-        (("allow", "", "read", "--topic", "t"), "is no user"),
+        (("allow", "", "read", "--topic", "t"), "is not the name of a user"),
         (("allow", "ann", "read", "--topic", "t", "--host", "10.0.0.0/8"), "write one IP address"),
-        (("allow", "ann", "read", "--topic", "*", "--prefixed"), "leave --prefixed out to mean all names"),
-        (("remove", "ann", "produce"), "produce stands for operations on something"),
+        (("allow", "ann", "read", "--topic", "*", "--prefixed"), "omit --prefixed to match all names"),
+        (("remove", "ann", "produce"), "produce needs a resource"),
     ],
 )
 def test_what_is_no_acl_is_refused(admin: Run, arguments: tuple[str, ...], said: str) -> None:

@@ -49,5 +49,5 @@ def test_any_other_authorizer_class_does_not_start(tmp_path: Path) -> None:
     process = kpybroker_process("dev", "--data-dir", str(tmp_path), "--set", f"{CLASS}=com.example.Own")
     _, said = process.communicate()
     assert process.returncode == 2
-    assert f"{CLASS}=com.example.Own cannot be obeyed" in said
+    assert f"{CLASS}=com.example.Own cannot be applied" in said
     assert STANDARD_AUTHORIZER in said

@@ -45,7 +45,7 @@ def test_existing_files_are_not_overwritten(tmp_path: Path, offline: Shell) -> N
     (tmp_path / "ca.pem").write_text("mine")
     code, _, err = offline("certs", "dev", str(tmp_path))
     assert code == 1
-    assert f"{tmp_path}/ca.pem is there already" in err
+    assert f"{tmp_path}/ca.pem already exists" in err
     assert (tmp_path / "ca.pem").read_text() == "mine"
 
 

@@ -86,7 +86,7 @@ def test_a_file_with_secrets_that_others_may_read_is_told(
     for _ in range(2):
         read_properties(path)
     said = [record.getMessage() for record in caplog.records]
-    line = f"{path} holds {named}, and every user of this machine may read or change it; run: chmod o-rwx {path}"
+    line = f"{path} holds {named}, and every user of this machine can read or change it; run: chmod o-rwx {path}"
     assert said == ([line] if named and mode & stat.S_IRWXO else [])
 
 

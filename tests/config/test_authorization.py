@@ -31,7 +31,7 @@ def test_kafkas_class_is_accepted() -> None:
 
 @pytest.mark.parametrize("name", ["kafka.security.authorizer.AclAuthorizer", "x.Y", STANDARD_AUTHORIZER.lower()])
 def test_any_other_class_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{CLASS}={name} cannot be obeyed.*; use {STANDARD_AUTHORIZER}"):
+    with pytest.raises(ConfigError, match=f"{CLASS}={name} cannot be applied.*; use {STANDARD_AUTHORIZER}"):
         parse_config({CLASS: name})
 
 

@@ -46,7 +46,7 @@ def is_refused(line: str) -> bool:
 @pytest.mark.parametrize("line", [line for answer, line in ANSWERS if answer == "taken"])
 def test_settings_that_kafka_accepts_are_accepted(line: str) -> None:
     if is_refused(line):
-        with pytest.raises(ConfigError, match="cannot be obeyed"):
+        with pytest.raises(ConfigError, match="cannot be applied"):
             parse_config({**FILE, **given(line)})
         return
     assert not list(contradictions(parse_config({**FILE, **given(line)})))

@@ -99,11 +99,11 @@ def test_the_location_of_keys(url: str, keys: KeysFile | HttpUrl) -> None:
             "oauthbearer.sasl.jaas.config is not set: it configures which tokens are",
         ),
         ({f"{OF_CLIENTS}sasl.jaas.config": "a.B required;"}, f"the login module of OAUTHBEARER is {MODULE}"),
-        ({f"{OF_CLIENTS}sasl.server.callback.handler.class": "a.B"}, f"a.B cannot be obeyed.* {HANDLER_OF_SIGNED}"),
-        ({f"{OF_CLIENTS}sasl.server.callback.handler.class": None}, "no token would be checked for it.* set that, or"),
+        ({f"{OF_CLIENTS}sasl.server.callback.handler.class": "a.B"}, f"a.B cannot be applied.* {HANDLER_OF_SIGNED}"),
+        ({f"{OF_CLIENTS}sasl.server.callback.handler.class": None}, "is set but would not be checked.* set that, or"),
         ({"sasl.server.callback.handler.class": HANDLER_OF_SIGNED}, "Only listener.name.<listener>.oauthbearer."),
         ({"listener.name.clients.plain.sasl.server.callback.handler.class": "a.B"}, "Java classes are not run"),
-        ({"sasl.oauthbearer.jwt.validator.class": "a.B"}, "validator.class=a.B cannot be obeyed: Java classes"),
+        ({"sasl.oauthbearer.jwt.validator.class": "a.B"}, "validator.class=a.B cannot be applied: Java classes"),
         ({"sasl.oauthbearer.jwks.endpoint.url": None}, "jwks.endpoint.url is not set: it has the public keys"),
         ({"sasl.oauthbearer.jwks.endpoint.url": "file:keys"}, "a file needs its whole path"),
         ({"sasl.oauthbearer.jwks.endpoint.url": "ftp://x/y"}, "must begin with http:// or https://"),
@@ -143,7 +143,7 @@ def test_unsupported_settings_are_refused_with_the_reason(settings: dict[str, st
 def test_a_requested_check_is_never_ignored(setting: str, prefix: str) -> None:
     """Apache Kafka accepts any token in that case. The setting may be in a file whose listeners have no OAUTHBEARER."""
     name = f"{prefix}sasl.oauthbearer.{setting}"
-    with pytest.raises(ConfigError, match=f"{setting} is set, and no token would be checked"):
+    with pytest.raises(ConfigError, match=f"{setting} is set but would not be checked"):
         parse_config({**UNSECURED, name: "http://x/y"})
     parse_config({name: "http://x/y"})
 

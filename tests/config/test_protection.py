@@ -47,7 +47,7 @@ def test_a_start_is_refused_with_name_value_and_remedy(key: ConfigKey, prefix: s
         parse_config({name: asking(key)}, "server.properties")
     said = str(refused.value)
     assert said.startswith(f"server.properties: {name}=")
-    assert "cannot be obeyed" in said
+    assert "cannot be applied" in said
     assert "; remove the setting, " in said
     assert ("hush" in said) == (asking(key) == "hush" and not key.sensitive)
 
@@ -69,8 +69,8 @@ def test_all_refused_settings_are_reported_at_once() -> None:
             }
         )
     said = str(refused.value)
-    assert "create.topic.policy.class.name=a.B, alter.config.policy.class.name=c.D cannot be obeyed" in said
-    assert ". principal.builder.class=e.F cannot be obeyed" in said
+    assert "create.topic.policy.class.name=a.B, alter.config.policy.class.name=c.D cannot be applied" in said
+    assert ". principal.builder.class=e.F cannot be applied" in said
 
 
 @pytest.mark.parametrize("key", REFUSED, ids=lambda key: key.name)

@@ -55,17 +55,17 @@ def test_a_page_is_read_completely() -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "body", "said"),
     [
-        (404, {}, "", "answers with status 404"),
-        (204, {}, "", "answers with status 204"),
-        (302, {}, "", "answers with status 302"),
-        (308, {"Location": "/x"}, "", "answers with status 308"),
-        (302, {"Location": "https://x/y"}, "", "from http to https, and is not followed"),
-        (302, {"Location": "file:///etc/passwd"}, "", "a redirect leads nowhere"),
-        (302, {"Location": "http://u:p@x/y"}, "", "a redirect leads nowhere"),
+        (404, {}, "", "returned status 404"),
+        (204, {}, "", "returned status 204"),
+        (302, {}, "", "returned status 302"),
+        (308, {"Location": "/x"}, "", "returned status 308"),
+        (302, {"Location": "https://x/y"}, "", "from http to https is not followed"),
+        (302, {"Location": "file:///etc/passwd"}, "", "a redirect has an invalid address"),
+        (302, {"Location": "http://u:p@x/y"}, "", "a redirect has an invalid address"),
         (302, {"Location": "/page"}, "", "more than 20 redirects"),
         (200, {}, TOO_LARGE, "larger than 1048576 bytes"),
         (200, {"Content-Length": "9"}, "x", "peer closed connection without sending complete"),
-        (200, {"X": "x" * 1_000_000}, "x", "the answer is not HTTP"),
+        (200, {"X": "x" * 1_000_000}, "x", "the response is not HTTP"),
     ],
 )
 def test_responses_that_are_not_a_page(status: int, headers: dict[str, str], body: str, said: str) -> None:
@@ -118,7 +118,7 @@ def test_a_silent_server_is_given_up_and_blocks_nothing(monkeypatch: pytest.Monk
                 await asyncio.sleep(0)
                 turns += 1
             assert turns > 10, "the loop kept running"
-            with pytest.raises(OSError, match="no answer within"):
+            with pytest.raises(OSError, match="no response within"):
                 await waiting
 
         play(scenario)

@@ -264,7 +264,7 @@ def test_log_lines_are_bounded_and_counted(lines: pytest.LogCaptureFixture, monk
     clock.now += 1
     assert not may(one)
     told = [line.getMessage() for line in lines.records[4:]]
-    assert told[0] == "27 more refusals were not logged; kpybroker_authorizer_refusals_total counts all"
+    assert told[0] == "27 more refusals were not logged; kpybroker_authorizer_refusals_total counts all of them"
     assert len(told) == 2
     assert one.audit.refusals == 32
     for number in range(3):

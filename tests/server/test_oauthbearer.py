@@ -104,7 +104,7 @@ def test_keys_from_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
 
     play(tmp_path, {**SIGNED, URL: file.as_uri()}, scenario)
     assert "loaded 2 token keys" in caplog.text
-    assert "1 keys are left out" in caplog.text
+    assert "1 keys are not used" in caplog.text
     assert "expected.audience is not set, so only tokens without an audience are accepted" in caplog.text
     assert "expected.issuer is not set, so tokens of any issuer are accepted" in caplog.text
     assert "login with OAUTHBEARER failed: the token is refused: it has expired" in caplog.text
@@ -127,11 +127,11 @@ def test_a_start_without_keys_formats_nothing(tmp_path: Path, monkeypatch: pytes
     }
     with KeyServer() as server, socket.create_server(("127.0.0.1", 0)) as silent:
         for url, said in (
-            (server.show("/a", "", 500), "answers with status 500"),
+            (server.show("/a", "", 500), "returned status 500"),
             (server.show("/b", "x"), "it is not JSON"),
             ("http://127.0.0.1:1/", "Connect call failed"),
-            (f"http://127.0.0.1:{silent.getsockname()[1]}/", "no answer within"),
-            (f"https://127.0.0.1:{silent.getsockname()[1]}/", "no answer within"),
+            (f"http://127.0.0.1:{silent.getsockname()[1]}/", "no response within"),
+            (f"https://127.0.0.1:{silent.getsockname()[1]}/", "no response within"),
             ((tmp_path / "absent").as_uri(), "No such file"),
         ):
             with pytest.raises(ConfigError, match=f"listener CLIENTS: sasl.oauthbearer.jwks.endpoint.url=.*{said}"):

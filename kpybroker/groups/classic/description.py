@@ -1,4 +1,4 @@
-"""Groups as DescribeGroups and ListGroups show them."""
+"""Describes classic groups for DescribeGroups and ListGroups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def listed(group: ClassicGroup) -> ListedGroup:
 
 
 def described(group: ClassicGroup) -> DescribedGroup:
-    """Protocol and metadata are shown only for a stable group, as in Kafka: before that, they are not agreed on yet."""
+    """The group's description. As in Kafka, it has the protocol and the metadata only if the group is stable."""
     stable = group.state is GroupState.STABLE
     protocol = (group.protocol or "") if stable else ""
     return DescribedGroup(

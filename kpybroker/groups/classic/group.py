@@ -1,7 +1,7 @@
-"""One group of the classic protocol: members, votes, generations. No clocks, no records.
+"""A group of the classic protocol: members, votes for a protocol, generations. It uses no clocks and no records.
 
-Everything here is soft state. What must survive a change of coordinator is in the GroupMetadata record, which is
-written when a generation's assignment is complete and when the group becomes empty.
+Everything here is soft state. The state that must survive a change of coordinator is in the GroupMetadata record, which
+is written when a generation's assignment is complete and when the group becomes empty.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def named_once(protocols: Iterable[tuple[str, bytes]]) -> Protocols:
 
 
 class GroupState(Enum):
-    """The states of a group, by the names that Kafka shows."""
+    """The states of a group, with Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -80,7 +80,7 @@ class ClassicMember:
         self.session: Timer | None = None
 
     def set_client(self, client_id: str, client_host: str) -> None:
-        """Another client has taken over this static member."""
+        """Set the client of this static member, which another client has taken over."""
         self.client_id, self.client_host = client_id, client_host
 
     def set_timeouts(self, session_timeout_ms: int, rebalance_timeout_ms: int) -> None:
@@ -99,12 +99,13 @@ class ClassicMember:
         return ticket
 
     def park_sync(self, ticket: Any) -> Any:
-        """Park a SyncGroup until the leader's assignment comes; returns the one that it replaces, or None."""
+        """Park a SyncGroup until the leader's assignment arrives. Returns the parked SyncGroup that it replaces, or
+        None."""
         previous, self.sync_ticket = self.sync_ticket, ticket
         return previous
 
     def joined(self) -> None:
-        """The member is part of a generation, and sends heartbeats from now on."""
+        """Note that the member is part of a generation, and must send heartbeats from now on."""
         self.is_new = False
 
     def session_timer(self, fire: Callable[[Step], None]) -> Timer:
@@ -161,21 +162,21 @@ class ClassicGroup:
         self.leader: str | None = None
         self.members: dict[str, ClassicMember] = {}
         self.instances: dict[str, str] = {}
-        """Static members: group.instance.id -> member id."""
+        """The member ids of static members, by group.instance.id."""
         self.pending_join: dict[str, Timer] = {}
-        """Member ids that were assigned (KIP-394) and have not joined yet."""
+        """Member ids that were assigned (KIP-394) but have not joined yet."""
         self.pending_sync: set[str] = set()
         self.supported: dict[str, int] = {}
-        """Protocol -> how many members support it."""
+        """The number of members that support each protocol."""
         self.member_added = False
-        """A member joined while the first generation waited for more."""
+        """Whether a member joined while the first generation waited for more members."""
         self.first_wait_ends_ms = 0
         """The latest time at which the first generation begins."""
         self.join_timer: Timer | None = None
         self.sync_timer: Timer | None = None
         self._waiting = 0
 
-    # -- questions ------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
 
     @property
     def all_joined(self) -> bool:
@@ -183,7 +184,7 @@ class ClassicGroup:
 
     @property
     def waiting(self) -> int:
-        """How many members have a parked JoinGroup."""
+        """The number of members with a parked JoinGroup."""
         return self._waiting
 
     @property
@@ -191,7 +192,7 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with this type and these protocols could be in one generation with all others."""
+        """Whether a member with this type and these protocols could be in the same generation as all other members."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         everybody = len(self.members)
@@ -212,8 +213,8 @@ class ClassicGroup:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "not a member of this group")
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer among those that all support; if votes are equal, the one that was
-        named first."""
+        """The protocol that most members prefer among the protocols that all of them support; if votes are equal, the
+        first one that a member voted for."""
         everybody = len(self.members)
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -223,7 +224,7 @@ class ClassicGroup:
         return max(votes, key=lambda name: votes[name])
 
     def topics(self) -> frozenset[str] | None:
-        """The topics that the members of the current generation subscribe to; None if that is unknown."""
+        """The topics that the members of the current generation subscribe to; None if they are unknown."""
         if self.protocol_type != CONSUMER:
             return None
         if not self.members:
@@ -238,7 +239,7 @@ class ClassicGroup:
 
     @property
     def may_expire(self) -> bool:
-        """Whether the group has no members and none are joining: it may be deleted once it has no offsets."""
+        """Whether the group has no members and none are joining, so that it may be deleted once it has no offsets."""
         return self.state is GroupState.EMPTY and not self.pending_join
 
     def usage(self) -> Usage:
@@ -250,12 +251,12 @@ class ClassicGroup:
         return Usage(self.topics() if self.state is GroupState.STABLE else None, None)
 
     def check_delete(self) -> None:
-        """Raises NON_EMPTY_GROUP."""
+        """Raises NON_EMPTY_GROUP if the group has members."""
         if self.members or self.state is not GroupState.EMPTY:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "the group has members")
 
     def check_delete_offsets(self) -> None:
-        """Raises NON_EMPTY_GROUP."""
+        """Raises NON_EMPTY_GROUP if the group has members whose topics are unknown."""
         if self.state is not GroupState.EMPTY and self.protocol_type != CONSUMER:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "the topics that the members use are unknown")
 
@@ -272,7 +273,7 @@ class ClassicGroup:
             if command.generation != self.generation:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"the generation is {self.generation}")
         elif self.state is not GroupState.EMPTY and command.transaction is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members: only they may commit")
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members, so only members may commit")
         if self.state is GroupState.COMPLETING_REBALANCE and command.transaction is None:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the generation has no assignment yet")
 
@@ -291,7 +292,7 @@ class ClassicGroup:
         leader: str | None,
         since_ms: int | None,
     ) -> None:
-        """Set the stored fields of the group, after its members were added: with members it is stable."""
+        """Set the stored fields of the group after its members were added. A group with members is stable."""
         if self.members:
             self.state = GroupState.STABLE
         if leader in self.members:
@@ -306,7 +307,7 @@ class ClassicGroup:
         self.enter(GroupState.STABLE, wall_ms)
 
     def begin_first_wait(self, ends_ms: int = 0) -> None:
-        """Make the first generation wait for more members, until `ends_ms` at the latest."""
+        """Let the first generation wait for more members until `ends_ms`."""
         self.member_added = False
         self.first_wait_ends_ms = ends_ms
 
@@ -329,7 +330,7 @@ class ClassicGroup:
         self.add(member, protocol_type)
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
-        """The first member becomes the leader and sets the protocol type."""
+        """Add a member. The first member becomes the leader and sets the protocol type."""
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader is None:
@@ -356,7 +357,7 @@ class ClassicGroup:
         return member
 
     def replace(self, member: ClassicMember, member_id: str) -> None:
-        """A static member has returned: it keeps its place and assignment under a new id."""
+        """Give a static member that has restarted a new id. It keeps its place and assignment."""
         del self.members[member.member_id]
         if self.leader == member.member_id:
             self.leader = member_id
@@ -372,7 +373,7 @@ class ClassicGroup:
         self._count(protocols, 1)
 
     def park_join(self, member: ClassicMember, ticket: Any) -> Any:
-        """Park a JoinGroup until the generation begins; returns the one that it replaces, or None."""
+        """Park a JoinGroup until the generation begins. Returns the parked JoinGroup that it replaces, or None."""
         previous = member.join_ticket
         member.join_ticket = ticket
         if previous is None:
@@ -388,7 +389,7 @@ class ClassicGroup:
         return ticket
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined, else choose the first member that has. False if none has joined."""
+        """Keep the leader if it has joined, else choose the first member that has joined. Returns False if none has."""
         if self.leader is None:
             return False
         if self.members[self.leader].join_ticket is not None:

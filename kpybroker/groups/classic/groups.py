@@ -1,7 +1,7 @@
-"""The classic groups of one partition of `__consumer_offsets`.
+"""Creates, finds, changes and deletes the classic groups of one partition of `__consumer_offsets`.
 
-Hard state is the last GroupMetadata value of each group. The groups are built from it when a coordinator starts. A
-group that only has offsets is a classic group too, as in Kafka.
+The hard state is the last GroupMetadata value of each group. The groups are built from it when a coordinator starts. As
+in Kafka, a group that only has offsets is also a classic group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kpybroker.wire.rpc.list_groups import ListedGroup
 
 
 class ClassicGroups(DefaultKind):
-    """Finds, creates and deletes groups."""
+    """The groups, by group id, and the requests of the classic protocol."""
 
     name = "classic"
     taken = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -35,7 +35,7 @@ class ClassicGroups(DefaultKind):
     def __init__(self, context: KindContext) -> None:
         self._kinds, self._settings = context.kinds, context.settings
         self.stored: dict[str, bytes] = {}
-        """Hard state: group id -> its last GroupMetadata value."""
+        """Hard state: the last GroupMetadata value of each group, by group id."""
         self.groups: dict[str, ClassicGroup] = {}
         self.rebalance = Rebalance(context.settings, context.timers, context.new_id)
         self._joining = JoinRequests(self.rebalance)
@@ -81,7 +81,7 @@ class ClassicGroups(DefaultKind):
     # -- groups ---------------------------------------------------------------------------------------------------
 
     def find(self, group_id: str) -> ClassicGroup:
-        """Raises GROUP_ID_NOT_FOUND."""
+        """The group with this id. Raises GROUP_ID_NOT_FOUND."""
         group = self.groups.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
@@ -109,18 +109,18 @@ class ClassicGroups(DefaultKind):
     def row(self, group_id: str) -> ListedGroup:
         return listed(self.groups[group_id])
 
-    # -- the classic calls ----------------------------------------------------------------------------------------
+    # -- the classic protocol ----------------------------------------------------------------------------------------
 
     def refusal(self, request: join_group.Request) -> ErrorCode | None:
-        """Why a JoinGroup is refused in any state of the group, or None."""
+        """The error code of a JoinGroup that no group accepts, else None."""
         return self._joining.refusal(request)
 
     def new_member_id(self, command: Join) -> str:
-        """An id for a member that has none."""
+        """Create an id for a member that has none."""
         return self._joining.new_member_id(command)
 
     def join(self, ticket: Any, command: Join, step: Step) -> None:
-        """Answer or park a JoinGroup; the first member creates the group."""
+        """Respond to a JoinGroup or park it. The first member creates the group."""
         request = command.request
         code = self.refusal(request)
         group = self.groups.get(request.group_id)
@@ -142,7 +142,7 @@ class ClassicGroups(DefaultKind):
         self._joining.join(group, command, ticket, step)
 
     def sync(self, ticket: Any, command: Sync, step: Step) -> None:
-        """Answer or park a SyncGroup."""
+        """Respond to a SyncGroup or park it."""
         group = self.groups.get(command.request.group_id)
         if not command.request.group_id:
             step.answer(ticket, refused_sync(ErrorCode.INVALID_GROUP_ID))
@@ -152,7 +152,7 @@ class ClassicGroups(DefaultKind):
             self._membership.sync(group, command.request, ticket, step)
 
     def heartbeat(self, ticket: Any, command: Heartbeat, step: Step) -> None:
-        """Answer a Heartbeat."""
+        """Respond to a Heartbeat."""
         group = self.groups.get(command.group_id)
         if not command.group_id:
             step.answer(ticket, ErrorCode.INVALID_GROUP_ID)
@@ -162,7 +162,7 @@ class ClassicGroups(DefaultKind):
             step.answer(ticket, self._membership.heartbeat(group, command, step))
 
     def leave(self, ticket: Any, command: Leave, step: Step) -> None:
-        """Answer a LeaveGroup. Raises INVALID_GROUP_ID."""
+        """Respond to a LeaveGroup. Raises INVALID_GROUP_ID."""
         if not command.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.get(command.group_id)
@@ -174,7 +174,7 @@ class ClassicGroups(DefaultKind):
     # -- offsets --------------------------------------------------------------------------------------------------
 
     def commit(self, command: CommitOffsets, step: Step) -> list[ErrorCode]:
-        """Commit, for a member or without one; the first commit creates a group without members."""
+        """Commit offsets, for a member or without one. The first commit creates a group without members."""
         group = self.groups.get(command.group_id)
         is_new = group is None
         if group is None:

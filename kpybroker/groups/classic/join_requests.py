@@ -1,10 +1,11 @@
-"""JoinGroup: who may join, under which member id, and whether the group needs a new generation.
+"""Executes JoinGroup: checks members, assigns member ids, and starts a new generation if one is needed.
 
-- v4+ (KIP-394): a dynamic member first gets an id with MEMBER_ID_REQUIRED and joins with it.
+- v4+ (KIP-394): a dynamic member first receives an id with MEMBER_ID_REQUIRED, and joins with this id.
 - v5+ (KIP-345): a static member that rejoins without a member id replaces the member with its instance id. If the group
-  is stable and keeps its protocol, there is no new generation; from v9 (KIP-814), the response then says whether the
+  is stable and keeps its protocol, there is no new generation. From v9 (KIP-814), the response then says whether the
   member is the leader.
-- If a member repeats its JoinGroup unchanged, or is a follower in a stable group, the answer is the current generation.
+- If a member repeats its JoinGroup unchanged while the group completes a rebalance, or is a follower in a stable group,
+  the response has the current generation.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class JoinRequests:
         self._settings = rebalance.settings
 
     def refusal(self, request: join_group.Request) -> ErrorCode | None:
-        """Why a request is refused in any state of the group, or None."""
+        """The error code of a request that no group accepts, else None."""
         settings = self._settings
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
@@ -42,11 +43,11 @@ class JoinRequests:
         ):
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if sum(len(each.name) + len(each.metadata) + 8 for each in request.protocols) > settings.max_batch_bytes:
-            return ErrorCode.INVALID_REQUEST  # such a member could never be part of a group record
+            return ErrorCode.INVALID_REQUEST  # such a member does not fit into a group record
         return None
 
     def join(self, group: ClassicGroup, command: Join, ticket: Any, step: Step) -> None:
-        """Answer or park a JoinGroup."""
+        """Respond to a JoinGroup or park it."""
         request = command.request
         member_id = request.member_id
         if not self._has_room(group, member_id):
@@ -77,7 +78,7 @@ class JoinRequests:
         return len(group.members) < limit or member_id in group.members
 
     def new_member_id(self, command: Join) -> str:
-        """Make an id for a member that has none."""
+        """Create an id for a member that has none."""
         whose = command.request.group_instance_id or command.client_id
         return f"{whose[:MEMBER_ID_PREFIX_CHARS]}-{self._rebalance.new_id()}"
 
@@ -111,16 +112,16 @@ class JoinRequests:
     def _update(
         self, group: ClassicGroup, member: ClassicMember, command: Join, protocols: Protocols, ticket: Any, step: Step
     ) -> None:
-        """A member joins again, with new protocols and timeouts."""
+        """Execute the JoinGroup of a member that joins again, with new protocols and timeouts."""
         request = command.request
         group.set_protocols(member, protocols)
         member.set_timeouts(request.session_timeout_ms, request.rebalance_timeout_ms)
-        # the client has probably given up the member's earlier JoinGroup; otherwise it joins again
+        # the client has probably given up the member's earlier JoinGroup; if not, it joins again
         superseded = group.park_join(member, ticket)
         step.answer(superseded, refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         self._rebalance.prepare_or_complete(group, step)
 
-    # -- members that say who they are ----------------------------------------------------------------------------
+    # -- members with a member id --------------------------------------------------------------------------------
 
     def _known(self, group: ClassicGroup, command: Join, protocols: Protocols, ticket: Any, step: Step) -> None:
         request = command.request
@@ -142,7 +143,7 @@ class JoinRequests:
         else:
             self._update(group, member, command, protocols, ticket, step)
 
-    # -- static members that come again ---------------------------------------------------------------------------
+    # -- static members that rejoin -------------------------------------------------------------------------------
 
     def _static(self, group: ClassicGroup, command: Join, protocols: Protocols, ticket: Any, step: Step) -> None:
         request = command.request
@@ -172,5 +173,6 @@ class JoinRequests:
             leads = group.leader == member_id
             step.answer(ticket, current_generation(group, member, skip_assignment=leads))
         else:
-            # the restarted leader gets its old id as the leader's, so it does not assign: the old assignment stays
+            # the response names the restarted leader's old id as the leader, so that it does not assign partitions
+            # again
             step.answer(ticket, current_generation(group, member, leader=led_by))

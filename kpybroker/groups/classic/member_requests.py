@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat and LeaveGroup of classic groups; errors are checked in Kafka's order."""
+"""Executes SyncGroup, Heartbeat and LeaveGroup of classic groups. Errors are checked in Kafka's order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MemberRequests:
         self._rebalance = rebalance
 
     def sync(self, group: ClassicGroup, request: sync_group.Request, ticket: Any, step: Step) -> None:
-        """Answer or park a SyncGroup; the leader's completes all parked ones."""
+        """Respond to a SyncGroup or park it. The leader's SyncGroup completes all parked ones."""
         code = _sync_refusal(group, request)
         if code is not None:
             step.answer(ticket, refused_sync(code))
@@ -87,5 +87,5 @@ def _sync_refusal(group: ClassicGroup, request: sync_group.Request) -> ErrorCode
 
 
 def _differ(said: str | None, group_has: str | None) -> bool:
-    """Whether the values differ. Clients before v5 do not send the value, so there is nothing to compare."""
+    """Whether the values differ. Clients before v5 do not send the value, which then counts as equal."""
     return said is not None and group_has is not None and said != group_has

@@ -1,7 +1,7 @@
-"""The generations of classic groups: how they begin, which members they wait for, and when they are complete.
+"""Starts and completes the generations of classic groups, and waits for their members.
 
-`Rebalance` has what JoinGroup, SyncGroup, LeaveGroup and the timers share; `join_requests` and `member_requests`
-execute the requests. Source: the classic group protocol as observed on Apache Kafka 4.3.
+`Rebalance` has the transitions that JoinGroup, SyncGroup, LeaveGroup and the timers share; `join_requests` and
+`member_requests` execute the requests. Source: the classic group protocol as observed on Apache Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def current_generation(
 ) -> join_group.Response:
     """The JoinGroup response to `member`; the leader's also has the metadata of all members.
 
-    `leader` names another leader if the member must not assign although it leads.
+    `leader`: another member id to name as the leader if the member must not assign partitions although it is the
+    leader.
     """
     members = []
     protocol = group.protocol
@@ -79,7 +80,7 @@ class Rebalance:
     def renew_session(
         self, group: ClassicGroup, member: ClassicMember, now_ms: int, timeout_ms: int | None = None
     ) -> None:
-        """Restart the member's session, which lasts `timeout_ms`, by default the member's session timeout."""
+        """Restart the member's session. It lasts `timeout_ms`, by default the member's session timeout."""
         session = member.session or member.session_timer(partial(self._session_over, group, member))
         self.timers.set(session, now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms))
 
@@ -87,7 +88,7 @@ class Rebalance:
         if group.members.get(member.member_id) is not member:
             return
         if member.parked and not member.is_new:
-            return  # the member waits for this coordinator; its session starts again with the answer
+            return  # the member waits for this coordinator, and its session restarts with the response
         self.remove_member(group, member, step)
         self.after_removal(group, step)
 
@@ -98,7 +99,7 @@ class Rebalance:
         group.remove(member.member_id)
 
     def after_removal(self, group: ClassicGroup, step: Step) -> None:
-        """Members were removed: the others need a new generation, or the one being prepared may now be complete."""
+        """Called after members were removed. Starts a new generation, or completes the one that is being prepared."""
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare(group, step)
         else:
@@ -113,7 +114,7 @@ class Rebalance:
             self.prepare(group, step)
 
     def prepare(self, group: ClassicGroup, step: Step) -> None:
-        """Begin a generation: every member has to join again."""
+        """Begin a new generation, which every member must join."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.drop_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, step)
         self._cancel(group.sync_timer)
@@ -167,7 +168,7 @@ class Rebalance:
         self.timers.set(group.join_timer_for(then), step.now_ms + wait_ms)
 
     def maybe_complete_join(self, group: ClassicGroup, step: Step) -> None:
-        """Complete the generation if all members have joined; a first one also waits for its delay."""
+        """Complete the generation if all members have joined. The first generation also waits for its delay."""
         if group.state is not GroupState.PREPARING_REBALANCE or not group.all_joined:
             return
         if group.previous_state is not GroupState.EMPTY:
@@ -176,12 +177,13 @@ class Rebalance:
             self.pause(group, step)
 
     def complete_join(self, group: ClassicGroup, step: Step) -> None:
-        """Joining has ended: remove dynamic members that have not joined, and begin the generation with the others."""
+        """End joining: remove dynamic members that have not joined, and begin the generation with the remaining
+        members."""
         self._cancel(group.join_timer)
         for member in [each for each in group.members.values() if each.join_ticket is None and not each.instance_id]:
             group.remove(member.member_id)
         if not group.elect_joined_leader() and group.members:
-            # only static members are left, and none has joined: wait until their sessions expire
+            # only static members are left and none has joined, so wait until their sessions expire
             self._wait(group, step, group.rebalance_timeout_ms, partial(self.complete_join, group))
             return
         group.next_generation(step.wall_ms)
@@ -201,7 +203,7 @@ class Rebalance:
     # -- assignments ----------------------------------------------------------------------------------------------
 
     def _sync_wait_over(self, group: ClassicGroup, step: Step) -> None:
-        """Remove members that joined but never sent SyncGroup, since they block the group."""
+        """Remove members that joined but never sent SyncGroup, because they block the group."""
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
             return
         for member in [each for each in group.members.values() if each.member_id in group.pending_sync]:
@@ -209,15 +211,15 @@ class Rebalance:
         self.prepare(group, step)
 
     def synced(self, group: ClassicGroup, member: ClassicMember) -> None:
-        """The member has sent SyncGroup."""
+        """Note that the member has sent SyncGroup."""
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
             self._cancel(group.sync_timer)
 
     def assign(self, group: ClassicGroup, assignments: dict[str, bytes], step: Step) -> None:
-        """The leader has sent the assignment: store it, answer all parked SyncGroups; the group is stable.
+        """Store the assignment that the leader has sent, and complete all parked SyncGroups. The group is then stable.
 
-        If it is too large for a record, everyone gets UNKNOWN_SERVER_ERROR, as in Kafka, and the generation ends.
+        If it is too large for a record, all members receive UNKNOWN_SERVER_ERROR, as in Kafka, and the generation ends.
         """
         for member in group.members.values():
             member.assign(assignments.get(member.member_id, b""))
@@ -254,5 +256,5 @@ class Rebalance:
 
 
 def park_sync(member: ClassicMember, ticket: Any, step: Step) -> None:
-    """Park a SyncGroup until the leader's comes; an earlier one of the same member is refused."""
+    """Park a SyncGroup until the leader's SyncGroup arrives. An earlier one of the same member is refused."""
     step.answer(member.park_sync(ticket), refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))

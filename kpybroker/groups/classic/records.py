@@ -52,7 +52,7 @@ def read_group_id(key: bytes) -> str:
 
 
 def read_group(group_id: str, value: bytes, wall_ms: int) -> ClassicGroup:
-    """The group in a GroupMetadata record, stable if it has members; the caller starts their sessions."""
+    """The group in a GroupMetadata record, stable if it has members. The caller must start their sessions."""
     said = parse(GroupMetadataValue, version_of(value, HIGHEST_VERSION), value, 2)
     group = ClassicGroup(group_id, wall_ms)
     for each in said.members:

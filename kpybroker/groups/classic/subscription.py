@@ -1,7 +1,7 @@
 """Reads the subscriptions and assignments that members of the classic protocol exchange with their leader.
 
-Source: ConsumerProtocolSubscription and ConsumerProtocolAssignment: an int16 version, then the fields of that version;
-a later version begins like the last known one.
+Source: the schemas ConsumerProtocolSubscription and ConsumerProtocolAssignment. They have an int16 version and the
+fields of that version; later versions begin with the fields of the last known version.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Subscription(NamedTuple):
     topics: tuple[str, ...]
     owned: Mapping[str, Sequence[int]]
     generation: int
-    """The generation in which it got its partitions; -1 if unknown."""
+    """The generation in which the member received its partitions; -1 if unknown."""
     rack_id: str | None
 
 
@@ -39,11 +39,11 @@ class Assignment(NamedTuple):
     partitions: Mapping[str, Sequence[int]]
     """By topic."""
     user_data: bytes
-    """What a custom assignor tells the member; empty for Kafka's own assignors."""
+    """Data from a custom assignor for the member; empty for Kafka's own assignors."""
 
 
 def read_subscription(data: bytes) -> Subscription:
-    """Raises MalformedFrame."""
+    """Parse the subscription of a member. Raises MalformedFrame."""
     version = _version(data)
     said, _ = parse_prefix(ConsumerProtocolSubscription, min(version, LAST_VERSION), data, _LENGTH.size)
     owned = _by_topic(said.owned_partitions)
@@ -51,7 +51,7 @@ def read_subscription(data: bytes) -> Subscription:
 
 
 def read_assignment(data: bytes) -> Assignment:
-    """Return the assignment of a member; an empty one for no bytes. Raises MalformedFrame."""
+    """Parse the assignment of a member; no bytes are an empty assignment. Raises MalformedFrame."""
     if not data:
         return Assignment({}, b"")
     said, _ = parse_prefix(ConsumerProtocolAssignment, min(_version(data), LAST_VERSION), data, _LENGTH.size)
@@ -59,7 +59,7 @@ def read_assignment(data: bytes) -> Assignment:
 
 
 def _by_topic(rows: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
-    """A topic may occur more than once: assignors return a list of partitions in any order."""
+    """Partitions by topic. A topic may occur more than once, because assignors list partitions in any order."""
     found: dict[str, list[int]] = {}
     for row in rows:
         found.setdefault(row.topic, []).extend(row.partitions)
@@ -67,14 +67,14 @@ def _by_topic(rows: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
 
 
 def build_assignment(version: int, topics: Mapping[str, Sequence[int]]) -> bytes:
-    """An assignment, in a version that the member understands."""
+    """Encode an assignment, in a version that the member supports."""
     version = min(version, LAST_VERSION)
     assigned = [TopicPartition(topic=topic, partitions=list(partitions)) for topic, partitions in topics.items()]
     return _LENGTH.pack(version) + build(ConsumerProtocolAssignment(assigned_partitions=assigned), version)
 
 
 def version_of(data: bytes) -> int:
-    """The version of a subscription, which the member understands; 0 if it has none."""
+    """The version of a subscription, which its member supports; 0 if it has none."""
     return max(_LENGTH.unpack_from(data)[0], 0) if len(data) >= _LENGTH.size else 0
 
 
@@ -97,7 +97,7 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 
 
 def _topics(subscription: bytes) -> list[str] | None:
-    """Only the topics, which have the same place in every version."""
+    """Parse only the topics, which have the same position in every version."""
     size = len(subscription)
     if size < _HEAD.size:
         return None

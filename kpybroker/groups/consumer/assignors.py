@@ -1,8 +1,8 @@
-"""Server-side assignors of consumer groups (KIP-848): which member gets which partitions.
+"""Server-side assignors, which compute the target assignments of consumer groups (KIP-848).
 
 `uniform` gives all members that subscribe to a topic about the same number of partitions, with as few moves as
-possible. `range` gives each member one contiguous range of each topic, and the same range in topics with the same size
-and subscribers, so that such topics can be joined by key. Both are pure functions.
+possible. `range` gives each member one contiguous range of each topic, and the same range in all topics with the same
+number of partitions and the same subscribers, so that these topics can be joined by key. Both are pure functions.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import NamedTuple
 from kpybroker.topics import TopicIdPartition
 
 GroupAssignment = dict[str, frozenset[TopicIdPartition]]
-"""Member id -> its target assignment."""
+"""The target assignments of the members, by member id."""
 
 PASSES = 8
-"""The number of passes of levelling between members with different subscriptions."""
+"""The most passes that level the counts of members with different subscriptions."""
 
 
 class MemberSubscription(NamedTuple):
@@ -31,7 +31,7 @@ class MemberSubscription(NamedTuple):
 
 
 Assignor = Callable[[Mapping[str, MemberSubscription], Mapping[bytes, int]], GroupAssignment]
-"""(member id -> subscription, topic id -> number of partitions) -> assignment"""
+"""Computes an assignment from the subscriptions by member id and the numbers of partitions by topic id."""
 
 
 def uniform(wishes: Mapping[str, MemberSubscription], partitions: Mapping[bytes, int]) -> GroupAssignment:
@@ -61,8 +61,8 @@ def uniform(wishes: Mapping[str, MemberSubscription], partitions: Mapping[bytes,
 def _classes(
     wanted: Sequence[Collection[bytes]], partitions: Mapping[bytes, int]
 ) -> list[tuple[tuple[int, ...], list[bytes]]]:
-    """Topics grouped by their subscribers. Those with the fewest subscribers come first, since they have the least
-    choice."""
+    """Topics grouped by their subscribers. Topics with the fewest subscribers come first, because they can be assigned
+    to the fewest members."""
     subscribers: dict[bytes, list[int]] = {}
     for at, topics in enumerate(wanted):
         for topic in topics:
@@ -80,8 +80,8 @@ def _divide(
     topics: list[bytes],
     partitions: Mapping[bytes, int],
 ) -> None:
-    """Divide partitions among members with the same subscription: each keeps its partitions up to an even share, and
-    gets more if it has fewer."""
+    """Divide partitions among members with the same subscription. Each member keeps its partitions up to an even share,
+    and receives partitions if it has fewer."""
     free = {(topic, partition) for topic in topics for partition in range(partitions[topic])}
     share, more = divmod(len(free), len(subscribers))
     for at in subscribers:
@@ -117,9 +117,9 @@ def _give_out(
 
 
 def _level(held: list[set[TopicIdPartition]], subscribers: tuple[int, ...], topics: frozenset[bytes]) -> int:
-    """Move partitions of these topics from the member with the most to the member with the fewest, as long as that
-    makes the counts more even."""
-    # the last partitions move first, and of equal members the last one gives: the first ones stay
+    """Move partitions of these topics from the member with the most to the member with the fewest, while this makes the
+    counts more even. Returns the number of moves."""
+    # the last partitions of the last member move first, so that the first ones stay
     spare = {at: sorted(place for place in held[at] if place[0] in topics) for at in subscribers}
     most = [(-len(held[at]), -at) for at in subscribers if spare[at]]
     least = [(len(held[at]), at) for at in subscribers]

@@ -1,8 +1,8 @@
-"""Members that use the classic protocol in a consumer group, during a migration: JoinGroup, SyncGroup, Heartbeat,
-LeaveGroup.
+"""Executes JoinGroup, SyncGroup, Heartbeat and LeaveGroup of members with the classic protocol in a consumer group.
 
-To them, the member epoch is the generation. They have no leader: the coordinator assigns their partitions too. They
-join again (REBALANCE_IN_PROGRESS in a heartbeat response) whenever there is a partition to revoke or to get.
+A group has such members during a migration. For them, the member epoch is the generation. They have no leader, because
+the coordinator also assigns their partitions. They must join again (REBALANCE_IN_PROGRESS in a heartbeat response)
+whenever they have to revoke a partition or can receive one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicP
 
 
 class ClassicMembers:
-    """Answers the classic requests, with the transitions in `Transitions`. Each method raises KafkaError."""
+    """Executes the requests of the classic protocol, with the transitions in `Transitions`. Each method raises
+    KafkaError."""
 
     def __init__(self, steps: Transitions) -> None:
         self._steps = steps
@@ -33,7 +34,8 @@ class ClassicMembers:
     # -- JoinGroup ------------------------------------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, command: Join, member_id: str, step: Step) -> join_group.Response:
-        """`member_id` is used for a member that has none yet. Answers at once: no member waits for the others."""
+        """Execute a JoinGroup. `member_id` is used for a member that has none yet. The response is sent at once,
+        because no member waits for the others."""
         request = command.request
         self._check_join(group, request)
         known = self._known(group, request)
@@ -59,7 +61,7 @@ class ClassicMembers:
         self._steps.begin_session(group, member, step.now_ms)
         self._steps.wait_for_sync(group, member, step)
         if group.all_classic and known is not None and request.group_instance_id is not None:
-            # the last member with the consumer protocol was static, and has returned with the classic protocol
+            # the last member with the consumer protocol was static, and has rejoined with the classic protocol
             self._steps.on_all_classic(group, step, False)
         return join_group.Response(
             generation_id=member.current.epoch,
@@ -100,7 +102,7 @@ class ClassicMembers:
     def _update(
         self, group: ConsumerGroup, member: ConsumerMember, command: Join, said: Subscription, step: Step
     ) -> bool:
-        """Adopt the member's request. Returns whether its subscription has changed."""
+        """Update the member from its request. Returns whether its subscription has changed."""
         request = command.request
         before, names_before, regex_before = member.said(), set(member.names), member.regex
         member.subscribe(dict.fromkeys(said.topics), "")
@@ -200,7 +202,7 @@ class ClassicMembers:
 
 
 def _subscription(request: join_group.Request) -> Subscription:
-    """Raises UNKNOWN_SERVER_ERROR for a malformed subscription: Kafka has no better error code either."""
+    """The subscription in a JoinGroup. Raises UNKNOWN_SERVER_ERROR if it is malformed, as Kafka does."""
     try:
         return read_subscription(bytes(request.protocols[0].metadata))
     except MalformedFrame as malformed:
@@ -215,15 +217,15 @@ def _leaving(group: ConsumerGroup, identity: leave_group.MemberIdentity) -> Cons
 
 
 def _owned(member: ConsumerMember, said: Subscription, image: Image) -> frozenset[TopicIdPartition]:
-    """The partitions that a member owns. A member that sends none, or sends partitions of an earlier generation, has
-    revoked all."""
+    """The partitions that a member owns. A member that sends no partitions, or partitions of an earlier generation, has
+    revoked all of them."""
     if said.generation not in (-1, member.current.epoch):
         return NOTHING
     return owned_places(said.owned, image)
 
 
 def owned_places(topics: Mapping[str, Sequence[int]], image: Image) -> frozenset[TopicIdPartition]:
-    """The partitions of topics that exist."""
+    """The owned partitions whose topics exist."""
     found = ((image.topic(name), partitions) for name, partitions in topics.items())
     return frozenset(
         (topic.id, partition) for topic, partitions in found if topic is not None for partition in partitions
@@ -231,8 +233,8 @@ def owned_places(topics: Mapping[str, Sequence[int]], image: Image) -> frozenset
 
 
 def given(places: Iterable[TopicIdPartition], subscription: bytes, image: Image) -> bytes:
-    """A classic member's assignment, in the version of its own subscription. That subscription may be malformed: a
-    member has several protocols, and the subscription of only one of them was parsed earlier."""
+    """A classic member's assignment, in the version of its own subscription. The subscription may be malformed, because
+    a member has several protocols and only one of their subscriptions was parsed earlier."""
     topics: dict[str, Any] = {}
     for topic_id, partitions in records.by_topic(places).items():
         topic = image.topic_by_id(topic_id)

@@ -1,4 +1,4 @@
-"""Consumer groups as ConsumerGroupDescribe and ListGroups show them."""
+"""Describes consumer groups for ConsumerGroupDescribe and ListGroups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def listed(group: ConsumerGroup) -> ListedGroup:
 
 
 def described(group: ConsumerGroup, assignor: str, image: Image) -> DescribedGroup:
-    """The group's row in a ConsumerGroupDescribe response. Deleted topics are left out."""
+    """The group's row in a ConsumerGroupDescribe response. Deleted topics are omitted."""
     return DescribedGroup(
         group_id=group.group_id,
         group_state=group.state,

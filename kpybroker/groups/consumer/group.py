@@ -1,7 +1,7 @@
-"""One group of the consumer protocol (KIP-848): no clocks, no records.
+"""A group of the consumer protocol (KIP-848). It uses no clocks and no records.
 
-Three epochs: the group epoch is bumped when members, subscriptions or topics change; the assignment epoch is the group
-epoch of the target assignment; the member epoch is the assignment epoch that a member has reached.
+It has three kinds of epochs. The group epoch is bumped when members, subscriptions or topics change. The assignment
+epoch is the group epoch of the target assignment. The member epoch is the assignment epoch that a member has reached.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class MemberState(IntEnum):
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
-    """The member must revoke partitions, and has not confirmed that yet."""
+    """The member must revoke partitions, and has not yet confirmed this."""
     UNRELEASED_PARTITIONS = 2
-    """The member waits for partitions that other members have not revoked yet."""
+    """The member waits for partitions that other members have not yet revoked."""
 
 
 class CurrentAssignment(NamedTuple):
@@ -41,9 +41,9 @@ class CurrentAssignment(NamedTuple):
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
     assigned: Mapping[TopicIdPartition, int] = {}
-    """Partition -> the epoch in which the member got it; it may commit with that epoch or a later one."""
+    """The epoch in which the member received each partition. The member may commit with this epoch or a later one."""
     revoking: Mapping[TopicIdPartition, int] = {}
-    """Partitions that it must revoke, and has not revoked yet."""
+    """Partitions that the member must revoke and has not yet revoked."""
 
 
 class ResolvedRegex(NamedTuple):
@@ -51,7 +51,7 @@ class ResolvedRegex(NamedTuple):
 
     topics: frozenset[str]
     version: int
-    """The offset of the metadata on which it was evaluated."""
+    """The offset of the metadata on which the expression was evaluated."""
     timestamp_ms: int
 
 
@@ -92,12 +92,12 @@ class ConsumerMember:
         self.current = current or CurrentAssignment()
         self.session: Timer | None = None
         self.rebalance: Timer | None = None
-        """The deadline by which it must have revoked its partitions."""
+        """The deadline by which the member must have revoked its partitions."""
         self.sync_wait: Timer | None = None
         """For a classic member: the deadline of its SyncGroup."""
 
     def subscribe(self, names: Iterable[str] | None, regex: str | None) -> None:
-        """Subscribe to topics; None leaves the names, or the regular expression, as they are."""
+        """Subscribe to topics. None leaves the names or the regular expression unchanged."""
         if names is not None:
             self.names = tuple(names)
         if regex is not None:
@@ -111,34 +111,34 @@ class ConsumerMember:
         rebalance_timeout_ms: int,
         server_assignor: str | None,
     ) -> None:
-        """Adopt what the client says about itself, except its subscription."""
+        """Set the fields that the client sends about itself, except its subscription."""
         self.client_id, self.client_host, self.rack_id = client_id, client_host, rack_id
         self.rebalance_timeout_ms, self.server_assignor = rebalance_timeout_ms, server_assignor
 
     def use_classic(self, metadata: ClassicMemberMetadata | None) -> None:
-        """Use the classic protocol from now on; None: the consumer protocol."""
+        """Switch the member to the classic protocol, or, with None, to the consumer protocol."""
         self.classic = metadata
 
     def session_timer(self, fire: Callable[[Step], None]) -> Timer:
-        """The timer of its session, created at the first call."""
+        """The timer of the member's session, created at the first call."""
         if self.session is None:
             self.session = Timer(fire)
         return self.session
 
     def rebalance_timer(self, fire: Callable[[Step], None]) -> Timer:
-        """The timer of its revocation, created at the first call."""
+        """The timer of the member's revocation, created at the first call."""
         if self.rebalance is None:
             self.rebalance = Timer(fire)
         return self.rebalance
 
     def sync_timer(self, fire: Callable[[Step], None]) -> Timer:
-        """The timer of its SyncGroup, created at the first call."""
+        """The timer of the member's SyncGroup, created at the first call."""
         if self.sync_wait is None:
             self.sync_wait = Timer(fire)
         return self.sync_wait
 
     def replaced_by(self, member_id: str) -> ConsumerMember:
-        """This static member under another id, with its partitions; their epochs start again."""
+        """A copy of this static member with another id and the same partitions, whose epochs start again at 0."""
         current = CurrentAssignment(assigned=dict.fromkeys(self.current.assigned, 0))
         member = ConsumerMember(member_id, self.instance_id, current)
         member.update(self.client_id, self.client_host, self.rack_id, self.rebalance_timeout_ms, self.server_assignor)
@@ -194,28 +194,28 @@ class ConsumerGroup:
         """The hash of the subscribed topics at the last bump of the epoch."""
         self.assignment_epoch = FIRST_EPOCH
         self.assigned_at_ms = 0
-        """When the target assignment was computed, by the wall clock, because the time is stored."""
+        """The time of the target assignment, by the wall clock, because it is stored."""
         self.decided_at_ms: int | None = None
         """The same time by the steady clock; None after a replay."""
         self.members: dict[str, ConsumerMember] = {}
         self.instances: dict[str, str] = {}
-        """Static members: group.instance.id -> member id."""
+        """The member ids of static members, by group.instance.id."""
         self.targets: dict[str, frozenset[TopicIdPartition]] = {}
         self.owners: dict[TopicIdPartition, str] = {}
-        """Partition -> the member that owns it, or may still own it."""
+        """The member that owns each partition, or may still own it."""
         self.resolved: dict[str, ResolvedRegex] = {}
-        """Regular expression -> the topics that it matched."""
+        """The topics that each regular expression matched."""
         self.resolved_at_ms: int | None = None
-        """When a result last changed, by the steady clock; None after a replay."""
+        """The time of the last changed result, by the steady clock; None after a replay."""
         self.seen: Any = None
-        """The Image that the metadata hash was last compared with."""
+        """The Image with which the metadata hash was last compared."""
         self.tried: Any = None
-        """The topics that the regular expressions were last evaluated on."""
+        """The topics on which the regular expressions were last evaluated."""
         self.tried_at_ms: int | None = None
-        """When they were last evaluated, by the steady clock; None after a replay."""
+        """The time of the last evaluation, by the steady clock; None after a replay."""
         self.resolving: Timer | None = None
 
-    # -- questions ------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
@@ -241,7 +241,7 @@ class ConsumerGroup:
         return frozenset(member.names) if found is None else found.topics.union(member.names)
 
     def topics(self) -> frozenset[str]:
-        """The topics that any member subscribes to."""
+        """All topics to which at least one member subscribes."""
         each = {(member.names, member.regex): member for member in self.members.values()}
         return frozenset[str]().union(*(self.wanted(member) for member in each.values()))
 
@@ -252,7 +252,7 @@ class ConsumerGroup:
         return iter(dict.fromkeys(member.regex for member in self.members.values() if member.regex))
 
     def member(self, member_id: str) -> ConsumerMember:
-        """Raises UNKNOWN_MEMBER_ID."""
+        """The member with this id. Raises UNKNOWN_MEMBER_ID."""
         member = self.members.get(member_id)
         if member is None:
             raise KafkaError(
@@ -261,7 +261,8 @@ class ConsumerGroup:
         return member
 
     def check_instance(self, member_id: str, instance_id: str) -> ConsumerMember:
-        """The static member. Raises UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if another member has taken its place."""
+        """The static member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has its instance id
+        now."""
         owner = self.instances.get(instance_id)
         if owner is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -282,7 +283,7 @@ class ConsumerGroup:
         return Usage(self.topics(), None)
 
     def check_delete(self) -> None:
-        """Raises NON_EMPTY_GROUP."""
+        """Raises NON_EMPTY_GROUP if the group has members."""
         if self.members:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "the group has members")
 
@@ -290,7 +291,7 @@ class ConsumerGroup:
         """Never raises: offsets of topics to which no member subscribes may be deleted at any time."""
 
     def check_commit(self, command: CommitOffsets) -> None:
-        """Raises the refusal of an OffsetCommit or TxnOffsetCommit."""
+        """Raises KafkaError if an OffsetCommit or TxnOffsetCommit must be refused."""
         places = [(topic_id, each.partition) for _, topic_id, partitions in command.topics for each in partitions]
         member_id, epoch = command.member_id, command.generation
         if command.transaction is None:
@@ -308,7 +309,7 @@ class ConsumerGroup:
     ) -> None:
         """Raises UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH.
 
-        An earlier member epoch is valid for partitions that the member has owned since then (KIP-1251).
+        An earlier member epoch is valid for partitions that the member has owned since that epoch (KIP-1251).
         """
         if epoch < 0 and not self.members:
             return
@@ -328,8 +329,8 @@ class ConsumerGroup:
             raise self._stale(member, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Check that a member may read offsets; a request without a member id always may. Raises the same errors as
-        `check_commit`."""
+        """Check that a member may read offsets. A request without a member id is always allowed. Raises the same errors
+        as `check_commit`."""
         if member_id is None and epoch < 0:
             return
         member = self.member(member_id or "")
@@ -352,33 +353,34 @@ class ConsumerGroup:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def bump(self, metadata_hash: int) -> None:
-        """Begin the next group epoch, after a change of members, subscriptions or topics; the topics have this hash."""
+        """Begin the next group epoch, after a change of members, subscriptions or topics. `metadata_hash` is the hash
+        of the topics."""
         self.epoch += 1
         self.metadata_hash = metadata_hash
 
     def enter_epoch(self, epoch: int, metadata_hash: int) -> None:
-        """Enter a stored group epoch."""
+        """Set the group epoch and the hash from a record."""
         self.epoch, self.metadata_hash = epoch, metadata_hash
 
     def assigned(self, epoch: int, wall_ms: int, now_ms: int | None) -> None:
-        """The target assignment of this epoch was computed at this time, by the wall clock and by the steady clock."""
+        """Set the epoch of the target assignment, and its time by the wall clock and by the steady clock."""
         self.assignment_epoch = epoch
         self.assigned_at_ms, self.decided_at_ms = wall_ms, now_ms
 
     def continue_from(self, generation: int) -> None:
-        """Continue from a generation of the classic protocol."""
+        """Set the epochs to a generation of the classic protocol."""
         self.epoch = self.assignment_epoch = generation
 
     def decided(self, now_ms: int) -> None:
-        """Set when another coordinator computed the target assignment, by the steady clock."""
+        """Set the time, by the steady clock, of a target assignment that another coordinator computed."""
         self.decided_at_ms = now_ms
 
     def compared_with(self, image: Any) -> None:
-        """The metadata hash was compared with this Image."""
+        """Note that the metadata hash was compared with this Image."""
         self.seen = image
 
     def tried_on(self, topics: Any, at_ms: int | None) -> None:
-        """The regular expressions were evaluated on these topics, at this time of the steady clock."""
+        """Note that the regular expressions were evaluated on these topics at this time by the steady clock."""
         self.tried, self.tried_at_ms = topics, at_ms
 
     def resolving_timer(self, fire: Callable[[Step], None]) -> Timer:
@@ -388,7 +390,7 @@ class ConsumerGroup:
         return self.resolving
 
     def resolve(self, regex: str, resolved: ResolvedRegex, now_ms: int) -> None:
-        """Set the topics that a regular expression matches, which have changed."""
+        """Set the topics that a regular expression matches, after they have changed."""
         self.resolved[regex] = resolved
         self.resolved_at_ms = now_ms
 
@@ -409,7 +411,7 @@ class ConsumerGroup:
         self._release_instance(member)
 
     def name_instance(self, member: ConsumerMember, instance_id: str) -> None:
-        """Set a member's instance id, which may replace another one."""
+        """Set a member's instance id. It may replace another instance id."""
         if member.member_id in self.members:
             self._release_instance(member)
             self.instances[instance_id] = member.member_id

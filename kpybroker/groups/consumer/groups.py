@@ -1,7 +1,7 @@
-"""The consumer groups (KIP-848) of one partition of `__consumer_offsets`.
+"""Creates, finds, changes and deletes the consumer groups (KIP-848) of one partition of `__consumer_offsets`.
 
-Hard state is the last value of each record. The groups are built from it when a coordinator starts, and then change
-together with the records that they write.
+The hard state is the last value of each record. The groups are built from it when a coordinator starts, and are then
+changed together with the records that they write.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kpybroker.wire.rpc.list_groups import ListedGroup
 
 
 class ConsumerGroups(GroupKind):
-    """Finds, creates and deletes groups. They may migrate from and to the classic protocol."""
+    """The groups, by group id. They may migrate from and to the classic protocol."""
 
     name = "consumer"
     record_kinds = records.KINDS
@@ -47,7 +47,7 @@ class ConsumerGroups(GroupKind):
         self._kinds, self._settings, self._image = context.kinds, context.settings, context.image
         self._classic: ClassicGroups = context.kinds[ClassicGroups.name]
         self.stored: dict[str, dict[bytes, bytes]] = {}
-        """Hard state: group id -> key -> value."""
+        """Hard state: the last value of each key, by group id."""
         self.groups: dict[str, ConsumerGroup] = {}
         self._steps = Transitions(context.settings, context.timers, context.image, self._downgrade)
         self._migration = Migration(self._steps, self._classic, self)
@@ -94,7 +94,7 @@ class ConsumerGroups(GroupKind):
     # -- finding --------------------------------------------------------------------------------------------------
 
     def find(self, group_id: str) -> ConsumerGroup:
-        """Raises GROUP_ID_NOT_FOUND."""
+        """The group with this id. Raises GROUP_ID_NOT_FOUND."""
         group = self.groups.get(group_id)
         if group is None:
             is_other = self._kinds.of(group_id) is not None
@@ -131,10 +131,10 @@ class ConsumerGroups(GroupKind):
             group.resolving.cancel()
         del self.groups[group_id]
 
-    # -- the classic calls of members that have not migrated ------------------------------------------------------
+    # -- the classic protocol, for members that have not migrated--------------------------------------------------
 
     def join(self, ticket: Any, command: Join, step: Step) -> None:
-        """Answer a JoinGroup. A group without members gives way to a classic one."""
+        """Respond to a JoinGroup. A group without members is replaced by a classic group."""
         group = self.groups[command.request.group_id]
         if not group.members or self._classic.refusal(command.request) is not None:
             self._classic.join(ticket, command, step)
@@ -146,7 +146,7 @@ class ConsumerGroups(GroupKind):
             step.answer(ticket, refused_join(refusal.code, ""))
 
     def sync(self, ticket: Any, command: Sync, step: Step) -> None:
-        """Answer a SyncGroup."""
+        """Respond to a SyncGroup."""
         group = self.groups[command.request.group_id]
         try:
             step.answer(ticket, self._classic_members.sync(group, command.request, step))
@@ -154,11 +154,11 @@ class ConsumerGroups(GroupKind):
             step.answer(ticket, refused_sync(refusal.code))
 
     def heartbeat(self, ticket: Any, command: Heartbeat, step: Step) -> None:
-        """Answer a Heartbeat. Raises KafkaError."""
+        """Respond to a Heartbeat. Raises KafkaError."""
         step.answer(ticket, self._classic_members.beat(self.groups[command.group_id], command, step))
 
     def leave(self, ticket: Any, command: Leave, step: Step) -> None:
-        """Answer a LeaveGroup."""
+        """Respond to a LeaveGroup."""
         step.answer(ticket, self._classic_members.leave(self.groups[command.group_id], command.members, step))
 
     # -- commands -------------------------------------------------------------------------------------------------

@@ -1,5 +1,4 @@
-"""ConsumerGroupHeartbeat (KIP-848): a member joins, sends its subscription and its partitions, gets its assignment, and
-leaves.
+"""Executes ConsumerGroupHeartbeat (KIP-848), with which members join, subscribe, receive partitions and leave.
 
 Errors are checked in Kafka's order.
 """
@@ -20,15 +19,15 @@ from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.rpc.consumer_group_heartbeat import Assignment, Request, Response, TopicPartitions
 
 RECORDS_BESIDE, RECORD_BESIDE_BYTES = 4, 64
-"""The number of records that are written in addition to the member's record (epoch and target epoch of the group,
-target and current assignment of the member), and the size of each with few partitions."""
+"""The number of records that are written besides the member's record (epoch and target epoch of the group, target and
+current assignment of the member), and the size of each of them with few partitions."""
 
 
 class Heartbeats:
-    """Answers heartbeats, with the transitions in `Transitions`.
+    """Responds to heartbeats, with the transitions in `Transitions`.
 
-    - find: the group of a heartbeat that does not join. Raises GROUP_ID_NOT_FOUND.
-    - find_or_make: the group of a heartbeat that joins, created or migrated if needed.
+    - find: returns the group of a heartbeat that does not join. Raises GROUP_ID_NOT_FOUND.
+    - find_or_make: returns the group of a heartbeat that joins, and creates or migrates it if needed.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class Heartbeats:
         self._find_or_make = find_or_make
 
     def beat(self, command: ConsumerHeartbeat, step: Step) -> Response:
-        """Raises KafkaError with Kafka's code and message."""
+        """Execute a heartbeat. Raises KafkaError with Kafka's code and message."""
         request = command.request
         self._check(request)
         if request.member_epoch == JOIN:
@@ -55,7 +54,7 @@ class Heartbeats:
 
     def _group_to_join(self, command: ConsumerHeartbeat, step: Step) -> ConsumerGroup:
         """The group of a heartbeat that joins. Checks the member before a group is created or converted; in an existing
-        group, other errors come first."""
+        group, other errors are checked first."""
         request = command.request
         try:
             return self._find(request.group_id)
@@ -96,7 +95,7 @@ class Heartbeats:
         if size_bytes > limit_bytes:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"The member's subscription takes {size_bytes} bytes, and a batch of the log at most {limit_bytes} "
+                f"The member's subscription takes {size_bytes} bytes, but a batch of the log at most {limit_bytes} "
                 "(message.max.bytes).",
             )
 
@@ -136,7 +135,7 @@ class Heartbeats:
     def _known(
         self, group: ConsumerGroup, request: Request, owned: frozenset[TopicIdPartition] | None
     ) -> ConsumerMember | None:
-        """The member, or the previous member with its instance id; None for a new one. Raises Kafka's errors."""
+        """The member, or the previous member with its instance id; None for a new member. Raises Kafka's errors."""
         member_id, instance_id = request.member_id, request.instance_id
         if request.member_epoch == JOIN:
             if instance_id is None:
@@ -167,7 +166,7 @@ class Heartbeats:
             )
 
     def _update(self, group: ConsumerGroup, member: ConsumerMember, command: ConsumerHeartbeat, step: Step) -> bool:
-        """Adopt the member's request. Returns whether its subscription has changed."""
+        """Update the member from its request. Returns whether its subscription has changed."""
         request = command.request
         before, regex_before, names_before = member.said(), member.regex, set(member.names)
         if request.instance_id is not None:
@@ -201,7 +200,7 @@ class Heartbeats:
 
 
 def _take_over(member: ConsumerMember, command: ConsumerHeartbeat) -> None:
-    """Adopt the fields of a request. A null field keeps the previous value."""
+    """Set the member's fields from a request. A null field keeps the previous value."""
     request = command.request
     timeout_ms = request.rebalance_timeout_ms
     member.update(
@@ -257,7 +256,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: frozenset[TopicIdPar
 
 
 def _is_full(request: Request) -> bool:
-    """Whether the request has all fields: clients send such a request when they do not know the broker's state."""
+    """Whether the request has all fields, because the client does not know the broker's state."""
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
 

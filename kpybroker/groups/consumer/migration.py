@@ -1,8 +1,8 @@
-"""Migrates a live group from one protocol to the other (KIP-848, "Online migration").
+"""Migrates a group with members between the classic and the consumer protocol (KIP-848, "Online migration").
 
 Upgrade: a member of the consumer protocol joins a classic group; the existing members stay, and continue with the
-classic protocol. Downgrade: the last member of the consumer protocol leaves; the others form a classic group, which
-rebalances. A group without members takes the protocol of its next member.
+classic protocol. Downgrade: the last member of the consumer protocol leaves; the remaining members form a classic
+group, which rebalances. A group without members adopts the protocol of its next member.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CUSTOM_ASSIGNOR = (
     "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor "
     "before re-attempting the upgrade"
 )
-"""Kafka's words. An assignor that Kafka does not have depends on its user data, which the coordinator cannot make."""
+"""Kafka's message. An assignor that Kafka does not have needs user data, which the coordinator cannot create."""
 
 
 class ConsumerGroupStore(Protocol):
@@ -38,7 +38,7 @@ class ConsumerGroupStore(Protocol):
 
 
 class Migration:
-    """Converts groups of one protocol into groups of the other."""
+    """Converts groups of one protocol into groups of the other protocol."""
 
     def __init__(self, steps: Transitions, classic: ClassicGroups, consumer: ConsumerGroupStore) -> None:
         self._steps = steps
@@ -46,12 +46,13 @@ class Migration:
         self._classic = classic.groups
         self._consumer = consumer
 
-    # -- up -------------------------------------------------------------------------------------------------------
+    # -- upgrade----------------------------------------------------------------------------------------------------
 
     def upgraded(self, group_id: str, step: Step) -> ConsumerGroup | None:
         """Convert the classic group with this id to a consumer group; None if there is no such group, or it is empty.
 
-        Raises GROUP_ID_NOT_FOUND if it cannot be converted: clients then report that the group uses another protocol.
+        Raises GROUP_ID_NOT_FOUND if it cannot be converted, so that clients report that the group uses another
+        protocol.
         """
         classic = self._classic.get(group_id)
         if classic is None:
@@ -103,7 +104,7 @@ class Migration:
         self._steps.begin_session(group, member, now_ms)
 
     def _current(self, group: ConsumerGroup, classic: ClassicGroup, known: ClassicMember) -> CurrentAssignment:
-        """A classic member's assignment; if two members have the same partition, the first one keeps it."""
+        """A classic member's assignment. If two members have the same partition, the first one keeps it."""
         has = owned_places(read_assignment(known.assignment).partitions, self._steps.image())
         free = sorted(place for place in has if place not in group.owners)
         epoch = classic.generation
@@ -120,7 +121,7 @@ class Migration:
             step.write(records.current_record(group.group_id, member))
 
     def _retire(self, classic: ClassicGroup, step: Step) -> None:
-        """Delete the classic group; its waiting members have to join again."""
+        """Delete the classic group. Its waiting members must join again."""
         for member in classic.members.values():
             step.answer(classic.take_join(member), refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
             step.answer(member.take_sync(), refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -132,12 +133,12 @@ class Migration:
         step.write(group_tombstone(classic.group_id))
         del self._classic[classic.group_id]
 
-    # -- down -----------------------------------------------------------------------------------------------------
+    # -- downgrade--------------------------------------------------------------------------------------------------
 
     def downgrade(self, group: ConsumerGroup, step: Step, *, rebalances: bool) -> bool:
         """Convert a group whose members all use the classic protocol. Returns False if the settings forbid it.
 
-        Each member gets its target as its assignment. Without a rebalance, it keeps that in this generation.
+        Each member's assignment is its target assignment. Without a rebalance, the member keeps it in this generation.
         """
         settings = self._steps.settings
         if not settings.may_downgrade or len(group.members) > settings.group_max_size:

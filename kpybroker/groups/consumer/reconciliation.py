@@ -1,7 +1,7 @@
-"""Brings a member from its current to its target assignment, one safe step at a time (KIP-848, "Reconciliation").
+"""Moves a member from its current to its target assignment, one safe step at a time (KIP-848, "Reconciliation").
 
-First it revokes partitions and confirms that; only then does its epoch advance. It gets a partition of another member
-when that member has revoked it. So no partition ever has two owners.
+First, the member revokes partitions and confirms the revocation; only then does its epoch advance. It receives a
+partition of another member only after that member has revoked it, so a partition never has two owners.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _next(
 
 
 def _without_unwanted(current: CurrentAssignment, wanted: Mapping[bytes, int]) -> CurrentAssignment:
-    """The assignment of a member that has not confirmed its revocation yet. It must also revoke partitions of topics
-    from which it has unsubscribed since."""
+    """The assignment of a member that has not yet confirmed its revocation. It must also revoke partitions of topics
+    from which it has unsubscribed in the meantime."""
     more = {place: since for place, since in current.assigned.items() if place[0] not in wanted}
     if not more:
         return current

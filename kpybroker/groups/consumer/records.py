@@ -1,6 +1,6 @@
 """Writes and reads the records of consumer groups in `__consumer_offsets`, in Kafka's schemas (KIP-848).
 
-The records of a group: its epoch, and for each member its subscription, target assignment and current assignment.
+A group has records for its epoch, and for the subscription, target assignment and current assignment of each member.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REPLAY_ORDER = (GROUP_EPOCH, PARTITION_METADATA, TARGET_EPOCH, MEMBER, TARGET, 
 
 
 def tombstones(keys: Iterable[bytes]) -> list[Stored]:
-    """The tombstones of these keys, in an order in which every prefix can be replayed."""
+    """The tombstones of these keys, ordered so that every prefix can be replayed."""
     ordered = sorted(keys, key=lambda key: _TOMBSTONE_ORDER.index(int.from_bytes(key[:2], "big")))
     return [Stored(key, None) for key in ordered]
 
@@ -101,7 +101,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[Stored]:
 
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex | None) -> Stored:
-    """The topics that a regular expression matches; None if no member uses the expression any more."""
+    """The topics that a regular expression matches; None if no member uses the expression any longer."""
     value = resolved and stored.ConsumerGroupRegularExpressionValue(
         topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.timestamp_ms
     )
@@ -109,7 +109,7 @@ def regex_record(group_id: str, regex: str, resolved: ResolvedRegex | None) -> S
 
 
 def by_topic(places: Iterable[TopicIdPartition]) -> dict[bytes, list[int]]:
-    """Topic id -> partitions, in order."""
+    """Sorted partitions by topic id."""
     found: dict[bytes, list[int]] = {}
     for topic, partition in sorted(places):
         found.setdefault(topic, []).append(partition)
@@ -157,7 +157,7 @@ def _read_member(group: ConsumerGroup, key: bytes, value: bytes) -> None:
     if told_classic is not None and told_classic.supported_protocols:
         member.use_classic(
             told_classic
-        )  # a regular expression without a protocol belongs to no member: earlier versions omitted the field
+        )  # a regular expression without a protocol belongs to no member, because earlier versions omitted the field
     group.add(member)
 
 
@@ -186,7 +186,7 @@ def _read_current(group: ConsumerGroup, key: bytes, value: bytes) -> None:
 
 
 def _epochs(told: list[Any], epoch: int) -> dict[TopicIdPartition, int]:
-    """Partitions without epochs (from before Kafka 4.3) get the member's epoch."""
+    """Epochs by partition. Partitions without an epoch (written before Kafka 4.3) have the member's epoch."""
     return {
         (bytes(each.topic_id), partition): since
         for each in told

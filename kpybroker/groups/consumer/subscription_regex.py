@@ -1,10 +1,10 @@
-"""Subscriptions by regular expression: RE2, as in Kafka, matched in time linear in the topic's name.
+"""Evaluates subscriptions by regular expression with RE2, as in Kafka, in time linear in the topic's name.
 
-RE2 comes with google-re2, which the extra `regex` installs. Without it, regular expressions are refused: Python's own
-`re` can take exponential time, on the thread that serves all requests.
+RE2 is part of google-re2, which the extra `regex` installs. Without it, regular expressions are refused, because
+Python's own `re` can take exponential time on the thread that serves all requests.
 
-An expression is matched against whole names. Matching is done in steps, so that many expressions and names do not hold
-up the loop. An expression that takes much memory when compiled is refused.
+An expression is matched against whole names. Matching is done in steps, so that many expressions and names do not block
+the event loop. An expression that needs much memory when it is compiled is refused.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from kpybroker.groups.ground.commands import MayDescribe
 log = logging.getLogger(__name__)
 
 NAMES_A_STEP = 1_000
-"""The names matched in one step: about two milliseconds."""
+"""The number of names that are matched in one step of about two milliseconds."""
 COMPILING_IN_NAMES = 250
-"""The cost of compiling an expression of usual size, in names."""
+"""The cost of compiling an expression of usual size, as a number of names."""
 ASKING_IN_NAMES = 2
-"""The cost of calling the authorizer for a name, in names."""
+"""The cost of calling the authorizer for a name, as a number of names."""
 COMPILED_BYTES = 1 << 20
-"""RE2's memory limit for one expression, which takes a few milliseconds to compile; larger ones are refused."""
+"""RE2's memory limit for one expression. At the limit, compilation takes a few milliseconds; larger ones are
+refused."""
 LENGTH_MAX = 4_096
 WITHOUT_RE2 = (
     "This broker was installed without RE2 and cannot match regular expressions: "
@@ -35,15 +36,15 @@ WITHOUT_RE2 = (
 )
 COMPILED_KEPT = 256
 _INNOCENT = re.compile(r"\\Q.*?(\\E|$)|\\[^CQ]", re.DOTALL)
-"""The parts of an expression that cannot contain the operator for a single byte, which this RE2 has and Kafka's RE2/J
-does not: quoted text and other escapes."""
+"""The parts of an expression that cannot contain the operator for a single byte, `\\C`, which this RE2 supports but
+Kafka's RE2/J does not: quoted text and other escapes."""
 
 
 @lru_cache(maxsize=COMPILED_KEPT)
 def compiled(regex: str) -> Any:
     """The compiled expression. Raises INVALID_REGULAR_EXPRESSION."""
     try:
-        import re2  # imported here, so that only groups with regular expressions pay for the import
+        import re2  # imported here, so that only groups with regular expressions need the import
     except ImportError:
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, WITHOUT_RE2) from None
     why: object = f"it is longer than {LENGTH_MAX} characters"
@@ -65,14 +66,14 @@ def compiled(regex: str) -> Any:
 
 
 class RegexResolution:
-    """Matches names with expressions, one expression after the other, step by step.
+    """Matches names with expressions, one expression after another, in steps.
 
-    An expression that cannot be compiled was accepted elsewhere (by Apache Kafka, or with RE2 installed), and came with
-    the log: it is skipped, and its previous result stays.
+    An expression that cannot be compiled is from a log whose broker accepted it (Apache Kafka, or one with RE2). It is
+    skipped, and its previous result stays.
     """
 
     def __init__(self, regexes: Iterable[str], names: Iterable[str], may_describe: MayDescribe | None = None) -> None:
-        """Only names that `may_describe` permits are found; None: all names that match."""
+        """`may_describe` filters the matching names; None allows all of them."""
         self.may_describe = may_describe
         self.found: dict[str, set[str]] = {regex: set() for regex in regexes}
         self.regexes = frozenset(self.found)
@@ -83,7 +84,7 @@ class RegexResolution:
         )
 
     def step(self) -> Mapping[str, set[str]] | None:
-        """Continue. When all names have been matched, return the topics of every expression that can be compiled; else
+        """Do the next step. After the last one, return the topics of every expression that can be compiled, before it
         None."""
         left = NAMES_A_STEP
         while left > 0:

@@ -1,4 +1,4 @@
-"""The transitions of consumer groups (KIP-848) that heartbeats, timers and classic members share.
+"""Transitions of consumer groups (KIP-848) that heartbeats, timers and classic members share.
 
 Every change is written in the same step, so that a new coordinator can continue from the records.
 """
@@ -30,15 +30,15 @@ from kpybroker.metadata.group_settings import number_of
 from kpybroker.metadata.image import Image
 
 RESOLVE_AGAIN_MS = 1_000
-"""The least interval at which a group's regular expressions are evaluated on new topics."""
+"""The shortest interval between evaluations of a group's regular expressions because of new topics."""
 
 
 class Transitions:
-    """Changes groups, and writes the changes.
+    """Changes groups and writes the changes.
 
-    - image: returns the metadata.
-    - on_all_classic: called with a group whose members all use the classic protocol now, and with whether they have to
-      rebalance if it is converted to a classic group. Returns whether it was converted.
+    - image: returns the current metadata.
+    - on_all_classic: called for a group when all its members use the classic protocol, with a flag that says whether
+      they must rebalance if it is converted to a classic group. Returns whether it was converted.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Transitions:
     # -- settings -------------------------------------------------------------------------------------------------
 
     def _of_group(self, group_id: str, name: str, default: int, low: int, high: int) -> int:
-        """A setting of the group itself, within the broker's limits."""
+        """The value of a setting for this group, within the broker's limits."""
         return number_of(self.image(), group_id, name, default, low, high)
 
     def session_timeout_ms(self, group_id: str) -> int:
@@ -115,8 +115,8 @@ class Transitions:
     def resolve(self, group: ConsumerGroup, at_ms: int, may_describe: MayDescribe | None) -> None:
         """Evaluate the group's regular expressions soon, but not within this step.
 
-        As in Apache Kafka, the rights of the member whose heartbeat causes the evaluation decide for all members: each
-        gets only those of its matching topics that this member may describe.
+        As in Apache Kafka, the rights of the member whose heartbeat causes the evaluation apply to all members: only
+        topics that this member may describe match.
         """
         begin = partial(self._begin_to_resolve, group, may_describe)
         timer = group.resolving or group.resolving_timer(begin)
@@ -184,11 +184,11 @@ class Transitions:
         return max(votes, key=lambda name: votes[name]) if votes else self.settings.consumer_assignors[0]
 
     def retarget(self, group: ConsumerGroup, step: Step) -> None:
-        """Compute a new target assignment, if the group has changed and the assignment interval has passed."""
+        """Compute a new target assignment if the group has changed and the assignment interval has passed."""
         if group.epoch <= group.assignment_epoch:
             return
         interval_ms = self._assignment_interval_ms(group.group_id)
-        if group.decided_at_ms is None:  # another coordinator computed the assignment, or none has been computed
+        if group.decided_at_ms is None:  # another coordinator computed the assignment, or there is none yet
             passed_ms = min(max(step.wall_ms - group.assigned_at_ms, 0), interval_ms)
             group.decided(step.now_ms - passed_ms)
         assert group.decided_at_ms is not None
@@ -215,7 +215,7 @@ class Transitions:
     def reconcile(
         self, group: ConsumerGroup, member: ConsumerMember, owned: frozenset[tuple[bytes, int]] | None, step: Step
     ) -> None:
-        """Move a member one step closer to its target, and start its timer if it has to revoke partitions."""
+        """Move a member one step closer to its target, and start its timer if it must revoke partitions."""
         current = reconciled(group, member, self.partitions(group.wanted(member)), owned)
         if current == member.current:
             return
@@ -242,14 +242,14 @@ class Transitions:
         self.timers.set(session, now_ms + timeout_ms)
 
     def begin_to_wait(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
-        """Start the rebalance timeout, within which the member must revoke its partitions, or a classic one must join
-        again."""
+        """Start the rebalance timeout. By its end, the member must have revoked its partitions; a classic member must
+        have joined again."""
         timer = member.rebalance or member.rebalance_timer(partial(self._late, group, member))
         if timer.at_ms is None or member.classic is None:
             self.timers.set(timer, step.now_ms + max(member.rebalance_timeout_ms, 0))
 
     def wait_for_sync(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
-        """Start the rebalance timeout, within which a classic member must send SyncGroup."""
+        """Start the rebalance timeout. By its end, a classic member must have sent SyncGroup."""
         timer = member.sync_timer(partial(self._late, group, member))
         self.timers.set(timer, step.now_ms + max(member.rebalance_timeout_ms, 0))
 
@@ -258,7 +258,7 @@ class Transitions:
             self.remove(group, [member], step)
 
     def remove(self, group: ConsumerGroup, members: list[ConsumerMember], step: Step) -> None:
-        """Remove members that left or timed out: their partitions are free."""
+        """Remove members that left or timed out. Their partitions become free."""
         for member in members:
             group.remove(member)
             for record in records.member_tombstones(group.group_id, member.member_id):
@@ -270,14 +270,16 @@ class Transitions:
         step.write(records.epoch_record(group))
 
     def leave_for_a_while(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
-        """A static member leaves and intends to return (KIP-345): its partitions are kept until its session expires."""
+        """Keep the partitions of a static member that leaves but intends to return (KIP-345), until its session
+        expires."""
         if member.rebalance is not None:
             member.rebalance.cancel()
         kept = dict.fromkeys(member.current.assigned, 0)
         self.hold(group, member, CurrentAssignment(LEAVE_STATIC, member.current.epoch, MemberState.STABLE, kept), step)
 
     def replace(self, group: ConsumerGroup, earlier: ConsumerMember, member_id: str, step: Step) -> ConsumerMember:
-        """A static member has returned with another id: it gets the partitions and the target of its predecessor."""
+        """Replace a static member that has rejoined with another id. The new member keeps its partitions and its
+        target."""
         member = earlier.replaced_by(member_id)
         target = group.targets.get(earlier.member_id, NOTHING)
         group.remove(earlier)

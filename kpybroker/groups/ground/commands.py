@@ -1,7 +1,7 @@
-"""The commands of the group machine of one `__consumer_offsets` partition, with their errors.
+"""The commands of the group machine of one `__consumer_offsets` partition, with their results and errors.
 
-An error that concerns the whole command is raised by `Runner.ask` as KafkaError; the four calls of the rebalance
-protocol answer with the API's own Response, whose error code may come with a member id.
+`Runner.ask` raises an error that concerns the whole command as KafkaError. The result of the four requests of the
+rebalance protocol is the API's own Response, because it may have both an error code and a member id.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from kpybroker.wire.records.markers import Marker
 from kpybroker.wire.rpc import consumer_group_heartbeat, join_group, leave_group, share_group_heartbeat, sync_group
 
 MayDescribe = Callable[[str], bool]
-"""Whether the sender of a heartbeat may describe a topic."""
+"""Returns whether the sender of a heartbeat may describe a topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """JoinGroup; answered with join_group.Response, possibly much later."""
+    """JoinGroup. The result is a join_group.Response, possibly much later."""
 
     request: join_group.Request
     client_id: str
     client_host: str
     knows_member_id_first: bool
-    """The client understands MEMBER_ID_REQUIRED (v4, KIP-394)."""
+    """Whether the client supports MEMBER_ID_REQUIRED (v4, KIP-394)."""
     may_skip_assignment: bool
-    """The client understands skip_assignment (v9, KIP-814)."""
+    """Whether the client supports skip_assignment (v9, KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """SyncGroup; answered with sync_group.Response when the leader's assignment has committed."""
+    """SyncGroup. The result is a sync_group.Response once the leader's assignment has committed."""
 
     request: sync_group.Request
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Answered with an ErrorCode."""
+    """Heartbeat. The result is an ErrorCode."""
 
     group_id: str
     member_id: str
@@ -51,7 +51,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Answered with one ErrorCode for each member, in order."""
+    """LeaveGroup. The result is a list with one ErrorCode for each member, in order."""
 
     group_id: str
     members: Sequence[leave_group.MemberIdentity]
@@ -59,7 +59,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeat:
-    """ConsumerGroupHeartbeat (KIP-848); answered with consumer_group_heartbeat.Response.
+    """ConsumerGroupHeartbeat (KIP-848). The result is a consumer_group_heartbeat.Response.
 
     Raises: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
     FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED.
@@ -69,19 +69,19 @@ class ConsumerHeartbeat:
     client_id: str
     client_host: str
     may_describe: MayDescribe | None = None
-    """For regular expressions; None without an authorizer: every topic."""
+    """For regular expressions. None without an authorizer, which allows every topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeConsumerGroup:
-    """Answered with consumer_group_describe.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
+    """ConsumerGroupDescribe. The result is a consumer_group_describe.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ShareHeartbeat:
-    """ShareGroupHeartbeat (KIP-932); answered with share_group_heartbeat.Response.
+    """ShareGroupHeartbeat (KIP-932). The result is a share_group_heartbeat.Response.
 
     Raises: INVALID_REQUEST, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_MAX_SIZE_REACHED.
     """
@@ -93,14 +93,14 @@ class ShareHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class DescribeShareGroup:
-    """Answered with share_group_describe.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
+    """ShareGroupDescribe. The result is a share_group_describe.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListSharePartitions:
-    """Answered with a list of the initialized share partitions, (topic id, partition); empty for an unknown group."""
+    """List the initialized share partitions as (topic id, partition). The list of an unknown group is empty."""
 
     group_id: str
 
@@ -109,22 +109,22 @@ class ListSharePartitions:
 class AlterShareOffsets:
     """Set the start offsets of share partitions of a topic, in a group without members; creates the group if needed.
 
-    Answered with the ErrorCode of the topic once the share coordinator has stored them. Raises: GROUP_ID_NOT_FOUND,
-    NON_EMPTY_GROUP, GROUP_MAX_SIZE_REACHED.
+    The result is the ErrorCode of the topic, once the share coordinator has stored the offsets. Raises:
+    GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, GROUP_MAX_SIZE_REACHED.
     """
 
     group_id: str
     topic_id: bytes
     starts: Mapping[int, int]
-    """partition -> start offset"""
+    """The start offsets by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteShareOffsets:
     """Delete the share partitions of a topic, in a group without members. Without a topic id, only check the group.
 
-    Answered with the ErrorCode of the topic once the share coordinator has deleted them; UNKNOWN_TOPIC_OR_PARTITION if
-    the group has none. Raises: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+    The result is the ErrorCode of the topic, once the share coordinator has deleted the share partitions; it is
+    UNKNOWN_TOPIC_OR_PARTITION if the group has none. Raises: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
     """
 
     group_id: str
@@ -133,13 +133,13 @@ class DeleteShareOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AwaitErrands:
-    """Answered with the errands to run at share coordinators (`share/errands.py`), as soon as there are any. After an
-    empty answer, send the command again."""
+    """Wait for errands: requests that must be sent to share coordinators (`share/errands.py`). The result is a list of
+    errands. After an empty list, send the command again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrandDone:
-    """A share coordinator has executed an errand, or refused it with this code. Answered with None."""
+    """Report that a share coordinator has executed an errand, or has refused it with this code. The result is None."""
 
     errand: Any
     code: ErrorCode
@@ -157,10 +157,10 @@ class PartitionCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """OffsetCommit and TxnOffsetCommit; answered with an ErrorCode for each partition, in order.
+    """OffsetCommit and TxnOffsetCommit. The result is a list with an ErrorCode for each partition, in order.
 
-    The caller has already verified the transaction. Raises: GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION if the client does
-    not know that code), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
+    The caller must have verified the transaction. Raises: GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION if the client does not
+    support that code), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
     STALE_MEMBER_EPOCH, UNSUPPORTED_VERSION.
     """
 
@@ -173,15 +173,14 @@ class CommitOffsets:
     """(name, id, commits)"""
     knows_group_id_not_found: bool
     transaction: tuple[int, int] | None = None
-    """(producer id, epoch): the offsets take effect when that transaction commits."""
+    """(producer id, epoch) of the transaction that must commit before the offsets take effect; else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """A transaction ends: the offsets that its producer committed in it take effect, or are dropped. Answered with
-    None.
+    """End a transaction: the offsets that its producer committed in it take effect or are dropped. The result is None.
 
-    The caller has already checked that the marker may be written.
+    The caller must have checked that the marker may be written.
     """
 
     marker: Marker
@@ -189,11 +188,11 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsets:
-    """OffsetFetch; answered with a list of (topic, [(partition, Committed or None)]), or, if `topics` is None, with all
-    offsets of the group.
+    """OffsetFetch. The result is a list of (topic, [(partition, Committed or None)]), which has all offsets of the
+    group if `topics` is None.
 
     With `require_stable`, UNSTABLE_OFFSET_COMMIT replaces offsets that an open transaction may change. An unknown group
-    has no offsets, which is not an error. For a request by a member (KIP-848), raises: UNKNOWN_MEMBER_ID,
+    has no offsets, which is not an error. If a member sends the request (KIP-848), raises: UNKNOWN_MEMBER_ID,
     STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.
     """
 
@@ -206,7 +205,7 @@ class FetchOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffsets:
-    """OffsetDelete; answered with the topics that the group is subscribed to, whose offsets stay.
+    """OffsetDelete. The result is the topics to which the group subscribes; their offsets are not deleted.
 
     Raises: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
     """
@@ -217,14 +216,15 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroup:
-    """Answered with describe_groups.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
+    """DescribeGroups. The result is a describe_groups.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListGroups:
-    """Answered with a list of list_groups.ListedGroup. Empty filters match everything; filters ignore case."""
+    """ListGroups. The result is a list of list_groups.ListedGroup. Empty filters match everything; filters ignore
+    case."""
 
     states: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
@@ -232,7 +232,7 @@ class ListGroups:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """Delete a group and its offsets; answered with True while there is more to do.
+    """Delete a group and its offsets. The result is True if the command must be sent again to delete the rest.
 
     Raises: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
     """
@@ -242,13 +242,13 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class DropTopics:
-    """Delete all offsets of deleted topics; answered with True while there is more to do.
+    """Delete all offsets of deleted topics. The result is True if the command must be sent again to delete the rest.
 
-    Offsets of a topic that was recreated under the same name stay: they have its new id.
+    Offsets of a topic that was recreated with the same name stay, because they have its new id.
     """
 
     topics: Mapping[str, bytes]
-    """name -> the id that the topic had"""
+    """The ids of the deleted topics, by name."""
 
 
 Command = (

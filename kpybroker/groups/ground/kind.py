@@ -1,7 +1,7 @@
-"""The interface of a kind of group: one folder for each group protocol, one object for its groups.
+"""The interface of a kind of group. Each group protocol has one folder, and one object for its groups.
 
-The machine handles offsets, time and the log. Everything else it delegates to the kinds that `kinds.py` registers:
-which records they read, which commands they handle, and what is allowed for their groups.
+The machine handles offsets, time and the log. It delegates everything else to the kinds that `kinds.py` registers: they
+read records, handle commands, and check requests for their groups.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from kpybroker.metadata.image import Image
 from kpybroker.wire.rpc.list_groups import ListedGroup
 
 Decision = Callable[[Any, Any, Step], None]
-"""Decides one command: from its ticket, the command and the step."""
+"""Decides a command. The arguments are the ticket, the command and the step."""
 
 
 class Usage(NamedTuple):
-    """Which committed offsets of a group may expire (KIP-211)."""
+    """The conditions under which committed offsets of a group may expire (KIP-211)."""
 
     topics: frozenset[str] | None
-    """The topics in use, whose offsets stay; None if they are unknown, in which case all offsets stay."""
+    """The topics in use, whose offsets do not expire. None if they are unknown; then no offsets expire."""
     empty_since_ms: int | None
-    """When the group became empty, by the wall clock: its offsets expire a retention time later. None: they expire a
-    retention time after their commit."""
+    """When the group became empty, by the wall clock. Its offsets expire one retention time later. If None, they expire
+    one retention time after their commit."""
 
 
 class Group(Protocol):
@@ -39,7 +39,7 @@ class Group(Protocol):
 
     @property
     def may_expire(self) -> bool:
-        """Whether the group has no members and none are joining: it may be deleted once it has no offsets."""
+        """Whether the group has no members and none are joining, so that it may be deleted once it has no offsets."""
 
     def usage(self) -> Usage:
         """The topics that the group uses."""
@@ -48,14 +48,15 @@ class Group(Protocol):
         """Whether any member may read the topic."""
 
     def check_delete(self) -> None:
-        """Raises NON_EMPTY_GROUP; GROUP_ID_NOT_FOUND if DeleteGroups does not show groups of this kind."""
+        """Raises NON_EMPTY_GROUP if the group has members, GROUP_ID_NOT_FOUND if DeleteGroups does not support this
+        kind."""
 
     def check_delete_offsets(self) -> None:
-        """Raises NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
+        """Raises NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND if the offsets of the group must not be deleted."""
 
 
 class ClassicCalls(Protocol):
-    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup, which reach groups of other kinds during a migration."""
+    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup. During a migration, other kinds of groups handle them too."""
 
     def join(self, ticket: Any, command: Join, step: Step) -> None: ...
 
@@ -72,13 +73,13 @@ class GroupKind(ABC):
     name: ClassVar[str]
     """The name of the kind, by which `GroupKinds` finds it."""
     record_kinds: ClassVar[Collection[int]]
-    """The kinds of record that store these groups."""
+    """The kinds of records that store these groups."""
     stored: Mapping[str, Any]
-    """Hard state: what the records contain about each group."""
+    """Hard state: the content of each group's records."""
     groups: Mapping[str, Any]
-    """Soft state: group id -> `Group`."""
+    """Soft state: the groups by id."""
     classic_calls: ClassicCalls | None = None
-    """Answers the classic calls for these groups; None: no group of this kind has classic members."""
+    """Handles the classic requests for these groups; None if no group of this kind has classic members."""
     taken: ClassVar[ErrorCode] = ErrorCode.GROUP_ID_NOT_FOUND
     """The error for a client that wants to create a group of this kind while a group of another kind has the id."""
 
@@ -90,7 +91,8 @@ class GroupKind(ABC):
     @staticmethod
     @abstractmethod
     def check_record(kind: int, key: bytes, value: bytes | None) -> None:
-        """Read a record as a replay does, and a coordinator after it. Raises MalformedFrame, Damage."""
+        """Check that a replay, and the start of a coordinator after it, can read the record. Raises MalformedFrame,
+        Damage."""
 
     @abstractmethod
     def apply(self, kind: int, key: bytes, value: bytes | None) -> None:
@@ -98,26 +100,26 @@ class GroupKind(ABC):
 
     @abstractmethod
     def wake(self, step: Step) -> None:
-        """A new coordinator starts: build the groups from the hard state, with new sessions. Raises Damage."""
+        """Build the groups from the hard state, with new sessions, when a coordinator starts. Raises Damage."""
 
     @abstractmethod
     def start_over(self, step: Step) -> None:
-        """The log refused the last step: refuse parked requests, and drop everything but the hard state. The machine
-        clears the timers."""
+        """Refuse parked requests and drop everything but the hard state, after the log has refused the last step. The
+        machine clears the timers."""
 
     # -- commands
 
     def decisions(self) -> Mapping[type, Decision]:
-        """The decisions on commands that only this kind has."""
+        """The functions for commands that only this kind has."""
         return {}
 
     def configure(self, settings: GroupSettings) -> None:
-        """The settings have changed while the broker runs."""
+        """Apply settings that changed while the broker runs."""
         return
 
     @abstractmethod
     def commit(self, command: CommitOffsets, step: Step) -> list[ErrorCode]:
-        """Commit offsets to a group of this kind; the codes of the partitions, in order. Raises KafkaError."""
+        """Commit offsets to a group of this kind. Returns the codes of the partitions, in order. Raises KafkaError."""
 
     def check_fetch(self, command: FetchOffsets) -> None:
         """Raises KafkaError if the member may not read the offsets of its group."""
@@ -125,27 +127,27 @@ class GroupKind(ABC):
 
     @abstractmethod
     def row(self, group_id: str) -> ListedGroup:
-        """A group as ListGroups shows it."""
+        """The row of a group in ListGroups."""
 
     def listed(self) -> Iterable[ListedGroup]:
-        """All groups as ListGroups shows them."""
+        """The rows of all groups in ListGroups."""
         return [self.row(group_id) for group_id in self.groups]
 
     @abstractmethod
     def forget(self, group_id: str, step: Step) -> None:
-        """Delete the group's records. Its offsets have been deleted already."""
+        """Delete the group's records. Its offsets must have been deleted already."""
 
     def delete(self, ticket: Any, group_id: str, step: Step) -> None:
-        """Delete a group that has no offsets. Answers DeleteGroup with False once nothing is left of the group."""
+        """Delete a group that has no offsets. The result of DeleteGroup is False once the whole group is deleted."""
         self.forget(group_id, step)
         step.answer(ticket, False)
 
     def drop_topics(self, topics: Mapping[str, bytes], step: Step) -> None:
-        """Forget everything else that is kept about deleted topics (name -> the id they had)."""
+        """Delete all other state of deleted topics. `topics`: the ids of the topics by name."""
         return
 
     def give_way(self, group_id: str, step: Step) -> None:
-        """A group of another kind wants this id: delete the group if it has no members."""
+        """Delete the group if it has no members, because a group of another kind needs its id."""
         return
 
     def expiring(self) -> Iterable[str]:
@@ -157,7 +159,7 @@ class KindContext(NamedTuple):
     """The parts from which the kinds of one machine are built."""
 
     kinds: GroupKinds
-    """The kinds that were created before; the machine adds each one after it is created."""
+    """The kinds that were created earlier. The machine adds each kind after it has been created."""
     settings: GroupSettings
     timers: Timers
     new_id: Callable[[], str]
@@ -166,7 +168,7 @@ class KindContext(NamedTuple):
 
 
 class DefaultKind(GroupKind):
-    """The kind of groups that only have offsets. It answers the classic calls for groups that do not exist."""
+    """The kind of groups that only have offsets. It handles the classic requests for groups that do not exist."""
 
     classic_calls: ClassicCalls
 
@@ -176,7 +178,7 @@ class DefaultKind(GroupKind):
 
 
 class GroupKinds:
-    """The kinds of group of one machine."""
+    """The kinds of groups of one machine."""
 
     default: DefaultKind
     """The kind of a group that only has offsets."""
@@ -186,7 +188,7 @@ class GroupKinds:
         self._kinds: list[GroupKind] = []
 
     def add(self, kind: GroupKind) -> None:
-        """Register a kind; if two kinds have a group with the same id, the later kind counts."""
+        """Register a kind. If two kinds have a group with the same id, the kind that was registered later is used."""
         self._kinds.append(kind)
         if isinstance(kind, DefaultKind):
             self.default = kind
@@ -214,15 +216,15 @@ class GroupKinds:
         return kind, kind.groups[group_id]
 
     def classic_calls(self, group_id: str) -> ClassicCalls:
-        """The object that answers JoinGroup, SyncGroup, Heartbeat and LeaveGroup for a group id."""
+        """The object that handles JoinGroup, SyncGroup, Heartbeat and LeaveGroup for a group id."""
         kind = self.of(group_id)
         return (kind and kind.classic_calls) or self.default.classic_calls
 
     def make_room(self, group_id: str, for_kind: GroupKind, step: Step) -> None:
         """Delete a group without members whose id a group of another kind needs.
 
-        Raises `for_kind.taken` if a group of another kind keeps the id; GROUP_MAX_SIZE_REACHED. Groups of every kind
-        count, including those of unserved protocols: each takes memory.
+        Raises `for_kind.taken` if a group of another kind keeps the id; GROUP_MAX_SIZE_REACHED. The limit applies to
+        the groups of all kinds together, including unserved protocols, because each group takes memory.
         """
         for kind in self._kinds:
             if kind is not for_kind and group_id in kind.groups:

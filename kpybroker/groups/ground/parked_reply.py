@@ -11,7 +11,7 @@ from kpybroker.machine.runner import Runner
 
 
 class ParkedReply(Reply):
-    """Completed with the machine's answer; abandoned when the connection is closed."""
+    """A reply that is completed with the machine's result, and abandoned when the connection is closed."""
 
     __slots__ = ("_respond", "_runner", "_ticket")
 
@@ -22,7 +22,8 @@ class ParkedReply(Reply):
         self._ticket: Ticket | None = None
 
     def ask(self, command: Any, timeout_ms: int) -> Any:
-        """The response if it is available at once, else this reply. Raises the Runner's KafkaError."""
+        """Submit the command. Returns the response if it is available at once, else this reply. Raises the Runner's
+        KafkaError."""
         self._ticket = self._runner.submit(command, timeout_ms, self._answered)
         return self.response if self.done else self
 

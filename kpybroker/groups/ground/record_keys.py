@@ -14,7 +14,7 @@ LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1
 GROUP_METADATA = 2
 FOREIGN_GROUP_METADATA = {17: "streams"}
-"""Record kinds that declare a group of another protocol, and the type of that group."""
+"""Record kinds that declare a group of another protocol, each with the type of the group."""
 
 KEY_VERSION = 0
 HIGHEST_VERSION = 4
@@ -28,7 +28,7 @@ def kind_of(key: bytes) -> int:
 
 
 def group_of(key: bytes) -> str:
-    """The group of a key, which is its first field in all kinds of KIP-848 and KIP-932. Raises MalformedFrame."""
+    """The group id in a key: its first field in all record kinds of KIP-848 and KIP-932. Raises MalformedFrame."""
     size = int.from_bytes(key[2:4], "big", signed=True)
     if not 0 <= size <= len(key) - 4:
         raise MalformedFrame("a key without a group id")
@@ -39,13 +39,13 @@ def group_of(key: bytes) -> str:
 
 
 def versioned(version: int, body: bytes) -> bytes:
-    """A key after its kind, or a value after its version."""
+    """The bytes of a key after its kind, or of a value after its version."""
     return version.to_bytes(2, "big") + body
 
 
 def version_of(value: bytes, highest: int) -> int:
-    """The version of a value. Raises MalformedFrame for one above `highest`."""
+    """The version of a value. Raises MalformedFrame if it is higher than `highest`."""
     version = kind_of(value)
     if not 0 <= version <= highest:
-        raise MalformedFrame(f"its value has version {version}, versions up to {highest} are known")
+        raise MalformedFrame(f"its value has version {version}, but only versions up to {highest} are known")
     return version

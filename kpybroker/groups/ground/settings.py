@@ -11,13 +11,13 @@ from kpybroker.errors import ConfigError
 from kpybroker.wire.records.batch import HEADER_BYTES
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""A member that has never completed a join is removed after this time: it cannot send heartbeats yet, and its client
-may be gone. Kafka has the same five minutes, and no setting for it."""
+"""A member that has never completed a join is removed after this time, because it cannot send heartbeats yet, and its
+client may have ended. Kafka also uses five minutes, without a setting."""
 ASSIGNOR_CLASSES = {
     "uniform": "org.apache.kafka.coordinator.group.assignor.UniformAssignor",
     "range": "org.apache.kafka.coordinator.group.assignor.RangeAssignor",
 }
-"""The assignors of consumer groups (KIP-848), and the equivalent classes of Kafka."""
+"""The assignors of consumer groups (KIP-848), and the equivalent classes in Kafka."""
 MS_A_MINUTE = 60_000
 
 
@@ -40,7 +40,7 @@ def _policy_has(direction: str) -> Callable[[str], bool]:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Limits and times of groups. Sizes in bytes, times in milliseconds unless the name says otherwise."""
+    """Limits and times of groups. Sizes are in bytes, and times in milliseconds unless the name says otherwise."""
 
     group_initial_rebalance_delay_ms: int = setting("group.initial.rebalance.delay.ms")
     group_min_session_timeout_ms: int = setting("group.min.session.timeout.ms")
@@ -52,15 +52,16 @@ class GroupSettings:
     max_batch_bytes: int = LogSettings().max_message_bytes - HEADER_BYTES
     """The most bytes of one step's records: a batch of `__consumer_offsets` without its header."""
     max_pending_members: int = 10_000
-    """The most member ids of one group that are assigned, but not used yet. Each expires after its session timeout."""
+    """The most member ids of one group that are assigned but not used yet. Each expires after its session timeout."""
     max_groups: int = 1_000_000
     """The most groups in one partition of `__consumer_offsets`."""
     first_join_pause_ms: int = 2
-    """How long the first generation of a new group waits after the latest member, for members that start at the same
-    time, if the initial rebalance delay is 0. Without this pause the first member would be alone in a generation, and
-    the others would join only after its next heartbeat, which stock clients send after three seconds."""
+    """How long the first generation of a new group waits for more members after each new one, if the initial rebalance
+    delay is 0. Without this pause, the first of several members that start at the same time would be alone in a
+    generation, and the others would join only after its next heartbeat, which clients send after three seconds by
+    default."""
     first_join_limit_ms: int = 100
-    """The longest total wait, including that for members that have been assigned an id, but have not joined with it."""
+    """The longest total wait, including the wait for members that were assigned an id but have not joined with it."""
 
     consumer_assignors: tuple[str, ...] = setting("group.consumer.assignors", _assignors)
     """The assignors that members may choose; the first one is the default."""
@@ -78,7 +79,8 @@ class GroupSettings:
     may_upgrade: bool = setting("group.consumer.migration.policy", _policy_has("UPGRADE"))
     """A classic group becomes a consumer group when a member with the consumer protocol joins."""
     may_downgrade: bool = setting("group.consumer.migration.policy", _policy_has("DOWNGRADE"))
-    """A consumer group becomes a classic group when its last member with the consumer protocol leaves and others stay.
+    """A consumer group becomes a classic group when its last member with the consumer protocol leaves and other members
+    stay.
     """
 
     share_session_timeout_ms: int = setting("group.share.session.timeout.ms")

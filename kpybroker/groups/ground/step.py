@@ -1,4 +1,4 @@
-"""One step of the group machine: its time, and the records and answers so far."""
+"""Collects the records and results of one step of the group machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kpybroker.machine.contract import Moment, Outcome, Stored
 
 
 class Step:
-    """Collects the records and answers of one `decide`.
+    """The time of one `decide`, and its records and results so far.
 
     Timers use `now_ms`, the steady clock; records and committed offsets are stamped with `wall_ms`.
     """
@@ -28,7 +28,7 @@ class Step:
         self.records.append(record)
 
     def answer(self, ticket: Any, answer: Any) -> None:
-        """Answer a ticket, possibly of an earlier command; None for no ticket."""
+        """Set the result for a ticket, possibly of an earlier command. Does nothing if the ticket is None."""
         if ticket is not None:
             self.answers.append((ticket, answer))
 
@@ -42,4 +42,4 @@ def record_bytes(record: Stored) -> int:
 
 
 _OVERHEAD_BYTES = 24
-"""The longest encoding of length, attributes, deltas and the lengths of key and value."""
+"""The most bytes of an encoded record besides key and value: length, attributes, deltas and the two lengths."""

@@ -1,4 +1,4 @@
-"""The topics to which consumer groups (KIP-848) and share groups (KIP-932) subscribe, as in the metadata."""
+"""Computes facts about the subscribed topics of consumer groups (KIP-848) and share groups (KIP-932)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def partitions_of(image: Image, names: Iterable[str]) -> dict[bytes, int]:
 
 
 def metadata_hash(partitions: Mapping[bytes, int]) -> int:
-    """A number that changes with the topics and their partition counts; 0 without topics."""
+    """A hash of the topics and their partition counts; 0 if there are no topics."""
     if not partitions:
         return 0
     told = blake2b(digest_size=8)

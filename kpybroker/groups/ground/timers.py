@@ -1,7 +1,7 @@
-"""Deadlines without a task for each one: a single heap, whose entries are examined only when they are due.
+"""Timers without a task for each one: a single heap, whose entries are examined only when they are due.
 
-Moving a deadline to a later time, as every heartbeat does, costs one assignment: the old entry in the heap comes up too
-early, and is pushed again.
+Moving a deadline to a later time, as every heartbeat does, costs one assignment: when the old entry in the heap is due,
+it is too early, and is pushed again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Timer:
         self.at_ms = None
 
     def then(self, fire: Callable[[Step], None]) -> None:
-        """Call `fire` from now on when the deadline has passed."""
+        """Set the function to call when the deadline has passed."""
         self.fire = fire
 
 
@@ -77,7 +77,7 @@ class Timers:
         return len(self._heap)
 
     def deadline_ms(self) -> int | None:
-        """When `fire_due` should be called next; may be too early, never too late."""
+        """When `fire_due` should be called next. The time may be too early, but never too late."""
         heap = self._heap
         while heap and (heap[0][2].at_ms is None or heap[0][2].queued_ms != heap[0][0]):
             at_ms, _, timer = heapq.heappop(heap)
@@ -86,7 +86,8 @@ class Timers:
         return heap[0][0] if heap else None
 
     def fire_due(self, step: Step, limit: int, limit_bytes: int) -> None:
-        """Fire due timers, until `limit` of them have fired or this many bytes are written; the rest stay due."""
+        """Fire due timers until `limit` timers have fired or `limit_bytes` bytes have been written. The others stay
+        due."""
         fired = 0
         now_ms = step.now_ms
         heap = self._heap

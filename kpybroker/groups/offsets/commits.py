@@ -1,8 +1,8 @@
-"""Commits, deletes and expires offsets, for any kind of group. It writes records; applying them changes the offsets.
+"""Commits, deletes and expires offsets for any kind of group. It writes records, which change the offsets when applied.
 
-Expiry (KIP-211): the offsets of a group without members expire a retention time after it became empty. In a group with
-members, the offsets of topics that it no longer subscribes to expire a retention time after their commit. So do offsets
-that were committed outside of a group.
+Expiry (KIP-211): the offsets of a group without members expire one retention time after it became empty. In a group
+with members, the offsets of topics to which it no longer subscribes expire one retention time after their commit, like
+offsets that were committed without a group's members.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kpybroker.metadata.hashing import java_length
 LAST_MS = (1 << 63) - 1
 """The highest timestamp of a record."""
 STEP_BYTES = 256 * 1024
-"""Background work writes about this much in one step, so that the loop never stalls for long."""
+"""Background work writes about this much in one step, so that the event loop is never blocked for long."""
 
 
 def commit(command: CommitOffsets, settings: GroupSettings, step: Step) -> list[ErrorCode]:
-    """Write the offsets that may be committed; returns a code for each partition, in order. Within a transaction the
-    topic id is left out, as in Kafka."""
+    """Write the offsets that may be committed. Returns a code for each partition, in order. Within a transaction, the
+    topic id is omitted, as in Kafka."""
     codes = []
     first = len(step.records)
     expires_ms = min(step.wall_ms + command.retention_ms, LAST_MS) if command.retention_ms >= 0 else -1
@@ -49,7 +49,7 @@ def commit(command: CommitOffsets, settings: GroupSettings, step: Step) -> list[
 def delete(
     group: Group, command: DeleteOffsets, offsets: Offsets, settings: GroupSettings, step: Step
 ) -> frozenset[str]:
-    """Delete offsets. Returns the topics that the group is subscribed to, whose offsets stay."""
+    """Delete offsets. Returns the topics to which the group subscribes; their offsets stay."""
     group.check_delete_offsets()
     first = len(step.records)
     of_group = offsets.of(group.group_id)
@@ -67,7 +67,7 @@ def delete(
 
 
 def expire(group: Group, offsets: Offsets, settings: GroupSettings, step: Step) -> bool:
-    """Delete expired offsets, as many as one step may write; True if none are left.
+    """Delete as many expired offsets as one step may write. Returns True if the group has no offsets left.
 
     Offsets that an open transaction may change stay.
     """
@@ -92,7 +92,7 @@ def expire(group: Group, offsets: Offsets, settings: GroupSettings, step: Step) 
 
 
 def drop_all(group_id: str, offsets: Offsets, step: Step) -> bool:
-    """Delete all offsets of a group, as many as one step may write; True if none are left."""
+    """Delete as many offsets of a group as one step may write. Returns True if none are left."""
     for place in dict.fromkeys((*offsets.of(group_id), *offsets.pending.of(group_id))):
         if step.size_bytes >= STEP_BYTES:
             return False
@@ -101,7 +101,7 @@ def drop_all(group_id: str, offsets: Offsets, step: Step) -> bool:
 
 
 def drop_topics(topics: Mapping[str, bytes], offsets: Offsets, step: Step) -> bool:
-    """Delete the offsets of topics with these ids, as many as one step may write; True if none are left."""
+    """Delete as many offsets of topics with these ids as one step may write. Returns True if none are left."""
     for group_id in offsets.groups():
         for place, committed in offsets.of(group_id).items():
             deleted = topics.get(place[0])

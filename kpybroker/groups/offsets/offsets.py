@@ -1,4 +1,4 @@
-"""The committed offsets of one partition's groups: hard state, which only `apply` changes."""
+"""Stores the committed offsets of one partition's groups. They are hard state, which only `apply` changes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kpybroker.groups.offsets.pending import PendingOffset, PendingOffsets
 from kpybroker.topics import TopicPartition
 
 Shown = Committed | ErrorCode | None
-"""What OffsetFetch returns for a partition; None if nothing is committed."""
+"""The result of OffsetFetch for a partition; None if nothing is committed."""
 
 
 class Offsets:
-    """group id -> (topic, partition) -> Committed."""
+    """The committed offsets by group id, and by (topic, partition) within a group."""
 
     __slots__ = ("_groups", "pending")
 
@@ -30,7 +30,8 @@ class Offsets:
         record_offset: int = -1,
         transaction: tuple[int, int] | None = None,
     ) -> None:
-        """Store an offset, or delete it if None. Within a transaction it takes effect when that commits."""
+        """Store an offset, or delete it if `committed` is None. Within a transaction, it takes effect when the
+        transaction commits."""
         if committed is not None:
             if transaction is not None:
                 self.pending.add(transaction[0], group_id, place, PendingOffset(record_offset, committed))
@@ -50,13 +51,13 @@ class Offsets:
                 del self._groups[group_id]
 
     def end(self, producer_id: int, *, commits: bool) -> None:
-        """A producer's transaction has ended."""
+        """End a producer's transaction: its offsets take effect if it commits."""
         for group_id, place, pending in self.pending.end(producer_id):
             if commits:
                 self.apply(group_id, place, pending.committed, pending.record_offset)
 
     def of(self, group_id: str) -> dict[TopicPartition, Committed]:
-        """All offsets of a group; read-only."""
+        """All offsets of a group. The mapping must not be changed."""
         return self._groups.get(group_id, {})
 
     def groups(self) -> Iterator[str]:
@@ -65,7 +66,8 @@ class Offsets:
     def fetch(
         self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]] | None, require_stable: bool = False
     ) -> list[tuple[str, list[tuple[int, Shown]]]]:
-        """The requested offsets in order; None for a partition without one. `topics` None: all offsets of the group.
+        """The requested offsets in order, or all offsets of the group if `topics` is None. A partition without an
+        offset has None.
 
         With `require_stable`, UNSTABLE_OFFSET_COMMIT replaces the offsets that an open transaction may change
         (KIP-447).

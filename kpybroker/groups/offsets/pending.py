@@ -1,7 +1,8 @@
-"""Offsets that were committed within open transactions: hard state, which only `apply` changes (KIP-447).
+"""Stores offsets that were committed within open transactions (KIP-447). They are hard state, which only `apply`
+changes.
 
-They take effect with the transaction's marker, but keep their own place in the log: a later commit of the same offset,
-plain or in another transaction, is not overwritten.
+They take effect with the transaction's marker, but with their own position in the log: they do not overwrite a later
+commit of the same offset, whether plain or in another transaction.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class PendingOffset(NamedTuple):
 
 
 OfProducer = dict[str, dict[TopicPartition, PendingOffset | None]]
-"""Group id -> partition -> the pending offset; None if a later commit has already taken effect."""
+"""The pending offsets by group id and by partition; None if a later commit has already taken effect."""
 
 
 class PendingOffsets:
@@ -32,18 +33,19 @@ class PendingOffsets:
     def __init__(self) -> None:
         self._open: dict[int, OfProducer] = {}
         self._groups: dict[str, dict[int, None]] = {}
-        """Group id -> the producers with pending offsets in it."""
+        """The producers with pending offsets, by group id."""
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
     def add(self, producer_id: int, group_id: str, place: TopicPartition, pending: PendingOffset) -> None:
-        """Add an offset; if a producer adds the same one twice, the later value counts."""
+        """Add an offset. If a producer adds an offset of the same partition twice, the later value is used."""
         self._open.setdefault(producer_id, {}).setdefault(group_id, {})[place] = pending
         self._groups.setdefault(group_id, {})[producer_id] = None
 
     def end(self, producer_id: int) -> list[tuple[str, TopicPartition, PendingOffset]]:
-        """The transaction has ended: returns its offsets, except those that a later commit has replaced."""
+        """Remove a producer's offsets, because its transaction has ended. Returns them, except those that a later
+        commit has replaced."""
         groups = self._open.pop(producer_id, {})
         found = []
         for group_id, places in groups.items():
@@ -55,7 +57,7 @@ class PendingOffsets:
         return found
 
     def supersede(self, group_id: str, place: TopicPartition, record_offset: int) -> None:
-        """The commit at `record_offset` takes effect: earlier pending offsets are void."""
+        """Discard pending offsets before the commit at `record_offset`, which takes effect."""
         for producer_id in self._groups.get(group_id, ()):
             places = self._open[producer_id][group_id]
             pending = places.get(place)
@@ -63,7 +65,7 @@ class PendingOffsets:
                 places[place] = None
 
     def forget(self, group_id: str, place: TopicPartition) -> None:
-        """The offset was deleted: pending commits of it are void."""
+        """Discard pending commits of an offset that was deleted."""
         for producer_id in list(self._groups.get(group_id, ())):
             groups = self._open[producer_id]
             groups[group_id].pop(place, None)
@@ -75,7 +77,7 @@ class PendingOffsets:
             del self._groups[group_id]
 
     def has(self, group_id: str, place: TopicPartition) -> bool:
-        """Whether the offset is unstable: an open transaction may change it."""
+        """Whether the offset is unstable, because an open transaction may change it."""
         return any(place in self._open[producer_id][group_id] for producer_id in self._groups.get(group_id, ()))
 
     def of(self, group_id: str) -> list[TopicPartition]:

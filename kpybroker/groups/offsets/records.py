@@ -25,12 +25,13 @@ _EXPIRING_COMMIT_VERSION = 1
 NO_TOPIC_ID = bytes(16)
 _PARTITION_BYTES = 4
 _USUAL = Struct(">hqiBq3s16s")
-"""The most common form of the value, unpacked in one call, as a replay reads thousands: version, offset, leader epoch,
-size of the metadata, timestamp, tag of the topic id, topic id."""
+"""The most common form of the value, which is unpacked in one call, because a replay reads thousands: version, offset,
+leader epoch, size of the metadata, timestamp, tag of the topic id, topic id."""
 _NO_METADATA, _TOPIC_ID_FOLLOWS = 1, b"\x01\x00\x10"
 
 Commit = tuple[str, TopicPartition, Committed | None]
-"""Group, partition and offset of a commit. A record that was just written carries it, so that it need not be parsed."""
+"""Group, partition and offset of a commit. A record that was just written has it as its message, so that it need not be
+parsed."""
 
 
 def commit_record(
@@ -39,7 +40,7 @@ def commit_record(
     committed: Committed | None,
     transaction: tuple[int, int] | None = None,
 ) -> Stored:
-    """One committed offset; without it, a tombstone. `transaction`: (producer id, epoch)."""
+    """The record of a committed offset, or a tombstone if `committed` is None. `transaction`: (producer id, epoch)."""
     key = build(OffsetCommitKey(group=group_id, topic=place[0], partition=place[1]), KEY_VERSION)
     message = (group_id, place, committed)
     if committed is None:
@@ -79,7 +80,7 @@ def read_commit(record: Stored) -> Commit:
                 group,
                 place,
                 tuple.__new__(Committed, usual),
-            )  # Committed(...) would run a function written in Python
+            )  # faster than Committed(...), which runs a function written in Python
     new = parse(OffsetCommitValue, version_of(value, HIGHEST_VERSION), value, 2)
     committed = Committed(
         new.offset, new.leader_epoch, new.metadata, new.commit_timestamp, new.expire_timestamp, new.topic_id
@@ -89,6 +90,6 @@ def read_commit(record: Stored) -> Commit:
 
 @lru_cache(maxsize=1000)
 def _named(key_without_partition: bytes) -> tuple[str, str]:
-    """Group and topic of a key: parsed once for a batch that commits many partitions, and stored once."""
+    """The group and the topic of a key. Cached, so that a batch of many partitions parses and stores them once."""
     named = parse(OffsetCommitKey, KEY_VERSION, key_without_partition + bytes(_PARTITION_BYTES), 2)
     return named.group, named.topic

@@ -1,6 +1,6 @@
-"""Tokens in the compact form of a JWS: three parts in base64url, of which the first two are JSON (RFC 7515, RFC 7519).
+"""Parses tokens in the compact form of a JWS: three parts in base64url, the first two in JSON (RFC 7515, RFC 7519).
 
-The input comes from a client that has not authenticated yet. Any input is either parsed or refused.
+The input is from a client that has not authenticated yet. Any input is either parsed or refused.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ NAME_MAX = 1024
 """The most characters of a name."""
 PARTS = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)")
 LIFETIME_MAX_MS = ((1 << 63) - 1) // 1_000_000
-"""292 years. Apache Kafka counts in nanoseconds, and fails for more."""
+"""292 years. Apache Kafka counts in nanoseconds, and fails for longer times."""
 Json = dict[str, Any]
 
 
 class TokenRefused(Exception):
-    """Why a token is refused; `scope` is the scope that it lacks. The text contains no part of the token."""
+    """The reason why a token is refused, without any part of the token. `scope` is the scope that the token lacks."""
 
     def __init__(self, why: str, scope: str | None = None) -> None:
         super().__init__(why)
@@ -40,7 +40,7 @@ class TokenRefused(Exception):
 
 
 class BearerLogin(NamedTuple):
-    """The user of a token, and how long the login lasts; 0 if it has expired, but is within the clock skew."""
+    """The user of a token, and the lifetime of the login; 0 if the token has expired, but within the clock skew."""
 
     name: str
     lifetime_ms: int
@@ -50,14 +50,14 @@ class TokenCheck(Protocol):
     """The rules of a listener for tokens."""
 
     def preparation(self) -> Preparation | None:
-        """What has to be done before `check`; None if nothing."""
+        """Work that must be done before `check`; None if there is none."""
 
     def check(self, token: str) -> BearerLogin:
-        """Raises TokenRefused."""
+        """Check a token. Raises TokenRefused."""
 
 
 class Parts(NamedTuple):
-    """A token. `signed` is the part that its signature covers. The claims must not be trusted yet."""
+    """The parts of a token. `signed` is the part that the signature covers. The claims must not be trusted yet."""
 
     header: Json
     signed: bytes
@@ -69,7 +69,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(token: str) -> Parts:
-    """Take a token apart; the payload is not parsed. Raises TokenRefused."""
+    """Split a token into its parts. The payload is not parsed. Raises TokenRefused."""
     if len(token) > TOKEN_MAX:
         raise TokenRefused(f"it has more than {TOKEN_MAX} characters")
     form = PARTS.fullmatch(token)
@@ -113,7 +113,7 @@ def checked_name(claim: str, found: object) -> str:
 
 
 def lifetime_ms(ends_ms: int, now_ms: int) -> int:
-    """The rest of a token's lifetime, 0 if it has expired. Raises TokenRefused if it is longer than LIFETIME_MAX_MS."""
+    """The remaining lifetime of a token, 0 if it has expired. Raises TokenRefused if it exceeds LIFETIME_MAX_MS."""
     left_ms = max(ends_ms - now_ms, 0)
     if left_ms > LIFETIME_MAX_MS:
         raise TokenRefused("it expires in more than 292 years")

@@ -1,4 +1,4 @@
-"""One login: a client's tokens, and how the mechanism answers them (RFC 4422)."""
+"""The interface of a login on the server: it processes a client's tokens in turn (RFC 4422)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol
 from kpybroker.security.principal import Principal
 
 Preparation = Callable[[], Awaitable[None]]
-"""Work that takes a while. It begins when this is called."""
+"""A function that starts work that takes a while."""
 
 
 class LoginRefused(Exception):
-    """The token is not valid. `told` is the error message for the client; None for the default message."""
+    """The token is not valid. `told` is the error message for the client; if None, it receives the default message."""
 
     def __init__(self, why: str, told: str | None = None) -> None:
         super().__init__(why)
@@ -20,25 +20,25 @@ class LoginRefused(Exception):
 
 
 class Exchange(Protocol):
-    """The server's side of one login."""
+    """The server side of one login."""
 
     @property
     def principal(self) -> Principal | None:
-        """Who has logged in; None until the login is complete."""
+        """The principal that has logged in; None until the login is complete."""
 
     @property
     def lifetime_ms(self) -> int | None:
-        """How long the client's credential lets it stay logged in; None if it has no limit."""
+        """The lifetime that the client's credential allows for the login; None if it has no limit."""
 
     def preparation(self, token: bytes) -> Preparation | None:
-        """What has to be done before `step` can answer this token; None if nothing."""
+        """Work that must be done before `step` can process this token; None if there is none."""
 
     def step(self, token: bytes) -> bytes:
-        """Answer the client's next token. Raises LoginRefused."""
+        """Process the client's next token, and return the server's token. Raises LoginRefused."""
 
 
 class Mechanism(NamedTuple):
-    """A mechanism of a listener. `lifetime_ms` is connections.max.reauth.ms: how long a login is valid; 0 means no
+    """A mechanism of a listener. `lifetime_ms` is connections.max.reauth.ms, the lifetime of a login; 0 means no
     limit."""
 
     begin: Callable[[], Exchange]

@@ -1,6 +1,6 @@
-"""Fetches one small page by HTTP, on the event loop. The number of reads, the size and the time are limited.
+"""Fetches one small page over HTTP, on the event loop. The number of reads, the size and the time are limited.
 
-Redirects are followed as by Java's URL, which Apache Kafka uses: never to another scheme. Proxies are not used.
+As with Java's URL class, which Apache Kafka uses, redirects to another scheme are not followed. Proxies are not used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kpybroker.world.secure import TlsContext
 BODY_MAX_BYTES = 1 << 20
 HEADERS_MAX_BYTES = 65_536
 PIECES_MAX = 4096
-"""The most pieces of a response: each takes time, however small it is."""
+"""The most pieces of a response, because each piece takes time, no matter how small it is."""
 REDIRECTS_MAX = 20
 PATIENCE_S = 20.0
 """The time limit for everything, including redirects."""
@@ -34,12 +34,12 @@ class Answer(NamedTuple):
 
 
 async def http_get(network: Network, url: HttpUrl, tls: TlsContext | None) -> bytes:
-    """The page at an address. `tls` is used for https. Raises OSError with the reason."""
+    """Return the page at an address. `tls` is used for https. Raises OSError with the reason."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             return await _followed(network, url, tls)
     except TimeoutError:
-        raise OSError(f"no answer within {PATIENCE_S:.0f} s") from None
+        raise OSError(f"no response within {PATIENCE_S:.0f} s") from None
 
 
 async def _followed(network: Network, url: HttpUrl, tls: TlsContext | None) -> bytes:
@@ -49,13 +49,13 @@ async def _followed(network: Network, url: HttpUrl, tls: TlsContext | None) -> b
         if answer.status == OK:
             return answer.body
         if answer.status not in REDIRECTS or not answer.location:
-            raise OSError(f"{url.authority} answers with status {answer.status}")
+            raise OSError(f"{url.authority} returned status {answer.status}")
         try:
             url = url.followed(answer.location)
         except ValueError as error:
-            raise OSError(f"a redirect leads nowhere: {error}") from None
+            raise OSError(f"a redirect has an invalid address: {error}") from None
         if url.scheme != scheme:
-            raise OSError(f"a redirect leads from {scheme} to {url.scheme}, and is not followed")
+            raise OSError(f"a redirect from {scheme} to {url.scheme} is not followed")
     raise OSError(f"more than {REDIRECTS_MAX} redirects")
 
 
@@ -96,7 +96,7 @@ class _Exchange(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is None:
             self._take(b"")
-        self._fail(OSError(f"the connection was closed before the answer was complete: {exc or 'no reason given'}"))
+        self._fail(OSError(f"the connection was closed before the response was complete: {exc or 'no reason given'}"))
 
     def _take(self, data: bytes) -> None:
         if self.answer.done():
@@ -109,12 +109,12 @@ class _Exchange(asyncio.Protocol):
                     return
                 self._take_event(event)
         except h11.RemoteProtocolError as wrong:
-            self._fail(OSError(f"the answer is not HTTP: {wrong}"))
+            self._fail(OSError(f"the response is not HTTP: {wrong}"))
 
     def _take_event(self, event: object) -> None:
         self._pieces += 1
         if self._pieces > PIECES_MAX:
-            self._fail(OSError(f"the answer comes in more than {PIECES_MAX} pieces"))
+            self._fail(OSError(f"the response has more than {PIECES_MAX} pieces"))
             return
         if isinstance(event, h11.Response):
             self._status = event.status_code
@@ -124,11 +124,11 @@ class _Exchange(asyncio.Protocol):
         elif isinstance(event, h11.Data):
             self._body += event.data
             if len(self._body) > BODY_MAX_BYTES:
-                self._fail(OSError(f"the answer is larger than {BODY_MAX_BYTES} bytes"))
+                self._fail(OSError(f"the response is larger than {BODY_MAX_BYTES} bytes"))
         elif isinstance(event, h11.EndOfMessage):
             self.answer.set_result(Answer(self._status, self._location, bytes(self._body)))
         elif isinstance(event, h11.ConnectionClosed):
-            self._fail(OSError("the connection was closed before the answer was complete"))
+            self._fail(OSError("the connection was closed before the response was complete"))
 
     def _fail(self, error: OSError) -> None:
         if not self.answer.done():

@@ -1,7 +1,7 @@
-"""The public keys of an identity provider, a JSON Web Key Set (RFC 7517), and the choice of the key for a token.
+"""Parses an identity provider's public keys, a JSON Web Key Set (RFC 7517), and finds the key for a token.
 
-Only public keys are used, of the kinds with which Apache Kafka checks signatures. Other keys, and keys that cannot be
-read, are left out, as in Apache Kafka.
+Only public keys of the types with which Apache Kafka checks signatures are used. Other keys, and keys that cannot be
+parsed, are omitted, as in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'kpybroker[oauth]'"
 KEYS_MAX = 1000
 RSA_BITS = range(2048, 16_385)
-"""RFC 7518 requires at least 2048 bits. Checking longer keys costs time."""
+"""RFC 7518 requires at least 2048 bits. With longer keys, a check takes too much time."""
 EXPONENT_BITS_MAX = 64
 MEMBERS = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 """The members of a public key, by type."""
@@ -32,11 +32,11 @@ KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC"}
 CURVE_OF = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 EDDSA = "EdDSA"
 ALGORITHMS = (*(f"{kind}{bits}" for kind in KEY_TYPES for bits in (256, 384, 512)), EDDSA)
-"""The algorithms of valid signatures. `none` is not one of them, nor are algorithms with a shared secret (HMAC)."""
+"""The accepted signature algorithms. `none` and algorithms with a shared secret (HMAC) are not among them."""
 
 
 class SetKey(NamedTuple):
-    """A key, and what its set says about it; None where the set says nothing."""
+    """A key, with the members that the key set gives for it; None for absent members."""
 
     kid: str | None
     algorithm: str | None
@@ -55,7 +55,7 @@ class KeySet:
         self.left_out = left_out
 
     def find(self, header: Mapping[str, Any]) -> SetKey | None:
-        """The key for a token whose header names one of ALGORITHMS: the first that fits, or None."""
+        """The key for a token whose header names one of ALGORITHMS: the first key that fits, or None."""
         algorithm = header["alg"]
         wanted = "OKP" if algorithm == EDDSA else KEY_TYPES[algorithm[:2]]
         found = [each for each in self.keys if each.key_type == wanted and header.get("kid") in (None, each.kid)]
@@ -96,7 +96,7 @@ def parse_keys(data: bytes) -> KeySet:
 
 
 def is_signed_by(found: SetKey, algorithm: str, signed: bytes, signature: bytes) -> bool:
-    """Whether a signature is right."""
+    """Whether a signature is valid."""
     from joserfc.errors import JoseError
     from joserfc.jws import JWSRegistry
 

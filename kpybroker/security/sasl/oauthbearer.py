@@ -1,7 +1,7 @@
-"""SASL OAUTHBEARER: login with a bearer token (RFC 7628, KIP-255).
+"""Implements SASL OAUTHBEARER, the login with a bearer token (RFC 7628, KIP-255).
 
-If a token is refused, the server first says so in JSON. The client acknowledges this with one byte, and then the login
-fails. As in Apache Kafka, the client may send another token in place of that byte.
+If a token is refused, the server first sends the error in JSON. The client acknowledges the error with one byte, and
+then the login fails. As in Apache Kafka, the client may send another token instead of that byte.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OAuthBearerExchange:
     def __init__(self, tokens: TokenCheck) -> None:
         self._tokens = tokens
         self._refused: TokenRefused | None = None
-        """Why the last token was refused; the client has received this, but has not acknowledged it."""
+        """The reason for the last refusal, which the client has received but not acknowledged."""
         self._tried = 0
         self._principal: Principal | None = None
         self._lifetime_ms: int | None = None
@@ -48,7 +48,7 @@ class OAuthBearerExchange:
         return self._tokens.preparation()
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a client's message; empty if its token is accepted. Raises LoginRefused."""
+        """The response to a client's message; empty if its token is accepted. Raises LoginRefused."""
         refused, self._refused = self._refused, None
         if refused is not None and token == SEEN:
             raise LoginRefused(f"the token is refused: {refused}", refused.answer)

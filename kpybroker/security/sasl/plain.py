@@ -1,4 +1,4 @@
-"""SASL PLAIN: the client sends its password in clear text (RFC 4616, KIP-43)."""
+"""Implements SASL PLAIN, with which the client sends its password in clear text (RFC 4616, KIP-43)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKENS = 3
 
 
 class PlainExchange:
-    """One login. `users` has the passwords by user name."""
+    """The server side of one login. `users` has the passwords by user name."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users
@@ -32,7 +32,7 @@ class PlainExchange:
         return None
 
     def step(self, token: bytes) -> bytes:
-        """Check `authorization id NUL name NUL password`; the answer is empty. Raises LoginRefused."""
+        """Check `authorization id NUL name NUL password`. Returns an empty token. Raises LoginRefused."""
         parts = token.split(b"\0")
         if self._principal is not None or len(parts) != TOKENS:
             raise _told(f"Invalid SASL/PLAIN response: expected {TOKENS} tokens, got {min(len(parts), TOKENS + 1)}")

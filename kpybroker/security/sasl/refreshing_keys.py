@@ -1,7 +1,7 @@
-"""An identity provider's keys, kept up to date: read again when their file changes, or fetched again from their URL.
+"""Keeps an identity provider's keys up to date: reads them when their file changes, or fetches them from their URL.
 
-As in Apache Kafka, nobody can log in while the file is unreadable. If the URL does not answer, the previous keys stay
-in use.
+As in Apache Kafka, no client can log in while the file is unreadable. If the URL does not respond, the previous keys
+stay in use.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ OffLoop = Callable[[Callable[[], None]], Awaitable[None]]
 Get = Callable[[], Awaitable[bytes]]
 """Fetches the URL. Raises OSError."""
 AGAIN_AFTER_S = 1.0
-"""The least time between two fetches because tokens name unknown keys; Apache Kafka has no limit."""
+"""The shortest time between two fetches that are caused by tokens with unknown keys. Apache Kafka has no limit."""
 MISSING_MAX = 16
 MISSING_KID_MAX = 1000
 MISSING_FOR_MS = 60_000
-"""How long a missing key causes no further fetch."""
+"""The time for which a missing key does not cause another fetch."""
 
 
 class FileKeys:
-    """The keys in a file. Call `load` first."""
+    """The keys in a file. `load` must be called first."""
 
     def __init__(self, listener: str, settings: KeysFile, off_loop: OffLoop) -> None:
         self._listener = listener
@@ -43,7 +43,7 @@ class FileKeys:
         self.current = NO_KEYS
 
     async def load(self) -> None:
-        """Raises ConfigError for a file that cannot be read, or has no set of keys."""
+        """Read the file. Raises ConfigError if it cannot be read or is not a key set."""
         try:
             self._stamp = stamp(self._path)
             self.current = await _parsed(await self._read(), self._off_loop)
@@ -52,17 +52,17 @@ class FileKeys:
         _tell(self._listener, self.current)
 
     async def follow(self) -> None:
-        """Nothing to do: the file is checked at each login."""
+        """Does nothing, because the file is checked at each login."""
 
     def missing(self, kid: str) -> None:
-        """Nothing to do: the file has no other keys."""
+        """Does nothing, because the file has no other keys."""
 
     def preparation(self) -> Preparation | None:
         """Read the file again if it has changed."""
         return None if stamp(self._path) == self._stamp else self._renewed
 
     async def _renewed(self) -> None:
-        """Wait until the file is read. Logins that wait at the same time share one read."""
+        """Wait until the file has been read. Logins that wait at the same time share one read."""
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._renew())
             self._reading.add_done_callback(self._has_read)
@@ -85,7 +85,7 @@ class FileKeys:
 
 
 class UrlKeys:
-    """The keys at a URL. Call `load` first; then run `follow`."""
+    """The keys at a URL. `load` must be called first; then `follow` must run."""
 
     def __init__(
         self, listener: str, settings: KeysUrl, get: Get, steady_ms: Callable[[], int], off_loop: OffLoop
@@ -97,14 +97,15 @@ class UrlKeys:
         self._off_loop = off_loop
         self._wanted = asyncio.Event()
         self._missing: dict[str, int] = {}
-        """By key id: until when the missing key causes no further fetch."""
+        """The time until which a missing key does not cause another fetch, by key id."""
         self.current = NO_KEYS
 
     def preparation(self) -> None:
         return None
 
     async def load(self) -> None:
-        """Raises ConfigError if there is no answer, or no key set in it: without keys, nobody could log in."""
+        """Fetch the keys. Raises ConfigError if there is no response or no key set in it, because without keys no
+        client could log in."""
         try:
             await self._ask_patiently()
         except (OSError, ValueError) as error:
@@ -112,7 +113,7 @@ class UrlKeys:
         _tell(self._listener, self.current)
 
     async def follow(self) -> None:
-        """Fetch the keys every refresh.ms, and soon after a token names a missing key. Never returns."""
+        """Fetch the keys every `refresh.ms`, and soon after a token has named a missing key. Never returns."""
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), self._settings.refresh_ms / 1000)
@@ -135,13 +136,13 @@ class UrlKeys:
         if len(kid) > MISSING_KID_MAX or self._missing.get(kid, now_ms) > now_ms:
             return
         self._missing.pop(kid, None)
-        self._missing[kid] = now_ms + MISSING_FOR_MS  # now the last to be evicted
+        self._missing[kid] = now_ms + MISSING_FOR_MS  # so that it is evicted last
         if len(self._missing) > MISSING_MAX:
             del self._missing[next(iter(self._missing))]
         self._wanted.set()
 
     async def _ask_patiently(self) -> None:
-        """Retry the fetch until there is an answer, or retry.backoff.max.ms have passed. Raises OSError, ValueError."""
+        """Retry the fetch until it succeeds or `retry.backoff.max.ms` has passed. Raises OSError, ValueError."""
         settings, began_ms, wait_ms = self._settings, self._steady_ms(), self._settings.backoff_ms
         while True:
             try:
@@ -162,7 +163,7 @@ def _tell(listener: str, keys: KeySet) -> None:
     log.info("listener %s: loaded %d token keys", listener, len(keys.keys))
     if keys.left_out or not keys.keys:
         log.warning(
-            "listener %s: %d keys are left out: they are too short, of an unknown kind, or not for signatures",
+            "listener %s: %d keys are not used: they are too short, of an unknown kind, or not for signatures",
             listener,
             keys.left_out,
         )

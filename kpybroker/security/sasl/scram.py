@@ -1,7 +1,7 @@
-"""SASL SCRAM: both sides prove that they know the password, and neither sends it (RFC 5802, KIP-84).
+"""Implements SASL SCRAM: both sides prove that they know the password, and neither sends it (RFC 5802, KIP-84).
 
-The password is plain UTF-8, without SASLprep, as in Apache Kafka. Channel binding is not supported: `c=` is parsed, but
-not compared.
+The password is encoded in UTF-8 without SASLprep, as in Apache Kafka. Channel binding is not supported: `c=` is parsed
+but not compared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MESSAGE_MAX = 4096
 """The most bytes of a client's message; Kafka's clients send about a hundred. The first message is kept until the login
 ends, and for 524,288 bytes the expressions above take 70 ms and 100 MB."""
 ITERATIONS_LIMIT = 1 << 20
-"""The most iterations that a server may require of this client."""
+"""The most iterations that this client accepts from a server."""
 OTHER_ID = "Authentication failed: Client requested an authorization id that is different from username"
 Lookup = Callable[[str], ScramCredential | None]
 """Returns the credential of a user for the mechanism, or None."""
@@ -52,7 +52,7 @@ BY_TOKEN = "tokenauth=true"
 
 NONCE_BYTES = 18
 SALTED_MAX = 64
-"""How many salted passwords are cached for logins of this process at other nodes; the least recently used one is
+"""The most salted passwords that are cached for logins of this process at other nodes. The least recently used one is
 evicted first."""
 
 
@@ -62,7 +62,7 @@ def new_nonce(secret_bytes: Callable[[int], bytes]) -> str:
 
 
 class TokenLogin(NamedTuple):
-    """The credential of a delegation token, the principal that it logs in, and for how long."""
+    """The credential of a delegation token, and the principal and the lifetime of a login with it."""
 
     credential: ScramCredential
     principal: Principal
@@ -70,20 +70,23 @@ class TokenLogin(NamedTuple):
 
 
 class TokenLookup(Protocol):
-    """The delegation tokens that a listener knows. Their credentials must be derived first, which takes a while."""
+    """The delegation tokens that are valid at a listener. Their credentials must be derived first, which takes a
+    while."""
 
     def derivation(self, mechanism: ScramMechanism, token_id: str) -> Preparation | None:
-        """What has to be done before `find`; None if nothing."""
+        """Work that must be done before `find`; None if there is none."""
 
     def find(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
-        """None if there is no such token, or if it has expired."""
+        """The login with this token; None if there is no such token, or if it has expired."""
 
 
 class ScramExchange:
-    """One login. `nonce` is printable and unique. Without `tokens`, nobody can log in with a delegation token.
+    """The server side of one login. `nonce` is printable and unique. Without `tokens`, delegation tokens are not
+    accepted.
 
-    A name without a credential gets a salt that is derived from the name and `secret`, always the same. Its login fails
-    at the proof, like one with a wrong password, so that nobody can find out which names have credentials.
+    A name without a credential has a salt that is derived from the name and `secret`, so that it is always the same.
+    Its login fails at the proof, like a login with a wrong password, so that clients cannot find out which names have
+    credentials.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class ScramExchange:
         self._tokens = tokens
         self._credential: ScramCredential | None = None
         self._login: tuple[Principal, int | None] | None = None
-        """Who the client claims to be, and for how long it may log in; None if the name is not known."""
+        """The principal that the client claims to be, and the lifetime of its login; None if the name is not known."""
         self._begun = ""
         """client-first-message-bare and server-first-message; empty before the first token."""
         self._principal: Principal | None = None
@@ -118,14 +121,14 @@ class ScramExchange:
         return self._tokens.derivation(self._mechanism, _unescaped(form[3])) if _is_by_token(form) else None
 
     def step(self, token: bytes) -> bytes:
-        """The server's first message, then its last one. Raises LoginRefused."""
+        """Returns the server's first message and, at the second call, its final message. Raises LoginRefused."""
         return self._first(token) if not self._begun else self._final(token)
 
     def _first(self, token: bytes) -> bytes:
         form = _client_first(token)
         asked, bare, escaped, nonce, _ = form.groups()
         name = _unescaped(escaped)
-        # always both, so that the time reveals nothing
+        # both are always computed, so that the time reveals nothing
         found, faked = self._find(name, by_token=_is_by_token(form)), self._faked(name)
         if asked is not None and _unescaped(asked) != name:
             raise LoginRefused(OTHER_ID, OTHER_ID)
@@ -150,7 +153,7 @@ class ScramExchange:
 
     def _final(self, token: bytes) -> bytes:
         form = CLIENT_FINAL.fullmatch(_text(token))
-        credential, self._credential = self._credential, None  # one attempt
+        credential, self._credential = self._credential, None  # a login has one attempt
         if form is None or credential is None:
             raise LoginRefused("the client's final message does not have the form of RFC 5802")
         without_proof, nonce, proof_text = form.groups()
@@ -176,7 +179,8 @@ class ScramExchange:
 
 
 class ScramClient:
-    """The client's side of one login. `extensions` of the first message, with `,` between them; BY_TOKEN is one."""
+    """The client side of one login. `extensions`: the extensions of the first message, separated by `,`, such as
+    BY_TOKEN."""
 
     def __init__(
         self, mechanism: ScramMechanism, user: str, password: str, nonce: str, *, extensions: str = ""
@@ -193,7 +197,8 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """The proof. Raises LoginRefused if the server's message, or its number of iterations, is invalid."""
+        """The final message, with the proof. Raises LoginRefused if the server's message or its number of iterations is
+        invalid."""
         form = SERVER_FIRST.fullmatch(server_first.decode("ascii", "replace"))
         if form is None or not form[1].startswith(self._nonce) or form[1] == self._nonce:
             raise LoginRefused(
@@ -222,7 +227,8 @@ class ScramClient:
 
 @lru_cache(SALTED_MAX)
 def salted_password(digest: str, password: bytes, salt: bytes, iterations: int) -> bytes:
-    """Takes milliseconds, so the result is cached: a login that is renewed gets the same salt (RFC 5802, 5.1)."""
+    """Derive the salted password. The result is cached, because this takes milliseconds, and a renewed login has the
+    same salt (RFC 5802, 5.1)."""
     return hashlib.pbkdf2_hmac(digest, password, salt, iterations)
 
 

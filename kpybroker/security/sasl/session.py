@@ -1,8 +1,8 @@
-"""The login of one connection: the order of its frames, and the answer to each (KIP-43, KIP-152, KIP-368).
+"""Handles the login of one connection: the order of its frames, and the responses (KIP-43, KIP-152, KIP-368).
 
-A client may first send one ApiVersions. Then it sends a SaslHandshake that names the mechanism, and then its tokens: in
-SaslAuthenticate requests, or bare after a SaslHandshake v0, which older clients send. The session parses and builds
-frames without their size; it sends nothing itself.
+A client may first send one ApiVersions. It then sends a SaslHandshake that names the mechanism, and then its tokens, in
+SaslAuthenticate requests or, after the SaslHandshake v0 of older clients, without a header. The session parses and
+builds frames without their size; it sends nothing itself.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from kpybroker.wire.rpc import api_versions, sasl_authenticate, sasl_handshake
 
 HANDSHAKE, AUTHENTICATE = by_name["SaslHandshake"], by_name["SaslAuthenticate"]
 AGAIN_AFTER_MS = 1000
-"""The least time from the beginning of one re-authentication to that of the next."""
+"""The shortest time between the beginnings of two re-authentications."""
 Buffers = list[bytes | memoryview]
 Refuse = Callable[[Api, Any, KafkaError], Any]
-"""Builds the response that refuses a request of an API. Raises MalformedFrame if the API has no such response."""
+"""Builds the response that refuses a request. Raises MalformedFrame if the API has no such response."""
 
 
 class Stage(Enum):
@@ -40,8 +40,9 @@ class Stage(Enum):
 
 
 class Verdict(NamedTuple):
-    """What to do with a frame. `passes`: the dispatcher answers it. `failure`: why the login failed; the answer is sent
-    after a delay, and then the connection is closed. `preparation`: run it, and then pass the same frame again."""
+    """The decision on a frame. `passes`: the dispatcher handles the frame. `failure`: the reason why the login failed;
+    the response is sent after a delay, and then the connection is closed. `preparation`: work to run before the same
+    frame is passed again."""
 
     answer: Buffers = []
     passes: bool = False
@@ -53,8 +54,8 @@ PASSES = Verdict(passes=True)
 
 
 class LoginSession:
-    """The state of one connection. `mechanisms` are those that the listener offers, in order; `now_ms` never goes
-    backward."""
+    """The state of one connection. `mechanisms` has the mechanisms of the listener, in order. `now_ms` returns a time
+    that never goes backward."""
 
     def __init__(self, mechanisms: Mapping[str, Mechanism], refuse: Refuse, now_ms: Callable[[], int]) -> None:
         self._mechanisms = mechanisms
@@ -62,16 +63,16 @@ class LoginSession:
         self._now_ms = now_ms
         self.stage = Stage.FIRST
         self.principal = ANONYMOUS
-        """Who has logged in; during a re-authentication, the principal of the previous login."""
+        """The principal that has logged in; during a re-authentication, that of the previous login."""
         self._mechanism = ""
         self._exchange: Exchange | None = None
         self._bare = False
         self._logged_in_with: str | None = None
         self._began_again_ms: int | None = None
         self._lifetime_ms = 0
-        """How long the last login is valid; 0 means no limit."""
+        """The lifetime of the last login; 0 means no limit."""
         self.ends_ms: int | None = None
-        """When the session ends unless it is renewed; None for never."""
+        """The time at which the session ends unless it is renewed; None if it has no end."""
 
     @property
     def takes_bare_tokens(self) -> bool:
@@ -85,18 +86,18 @@ class LoginSession:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all later frames are for the dispatcher."""
+        """Whether the dispatcher handles all later frames."""
         return self.stage is Stage.COMPLETE and self.ends_ms is None
 
     def take(self, frame: memoryview, *, prepared: bool = False) -> Verdict:
         """Handle the next frame, or, after a preparation, the same frame again. Raises MalformedFrame if the connection
-        must be closed at once, without an answer."""
+        must be closed at once, without a response."""
         stage = self.stage
         if stage is Stage.COMPLETE:
             return self._during_session(frame)
         if stage is Stage.FAILED:
             raise MalformedFrame("a frame after a failed login")
-        self.stage = Stage.FAILED  # unless the frame turns out to be right
+        self.stage = Stage.FAILED  # replaced below if the frame is valid
         if stage is Stage.AUTHENTICATE:
             return (self._bare_token if self._bare else self._token)(frame, prepared=prepared)
         return self._before_tokens(frame, stage)
@@ -171,8 +172,8 @@ class LoginSession:
         return Verdict([pack(">i", len(token)) + token])
 
     def _step(self, token: bytes, *, prepared: bool) -> bytes | Preparation:
-        """The answer to a token, or the preparation that the answer needs. The last token completes the login. Raises
-        LoginRefused, MalformedFrame."""
+        """The server's token in response to a token, or the preparation that it needs. The last token completes the
+        login. Raises LoginRefused, MalformedFrame."""
         if self._exchange is None:
             raise MalformedFrame(f"re-authentication with {self._mechanism}, after a login with {self._logged_in_with}")
         preparation = None if prepared else self._exchange.preparation(token)
@@ -200,8 +201,8 @@ class LoginSession:
         self.stage = Stage.COMPLETE
 
     def _during_session(self, frame: memoryview) -> Verdict:
-        """Handle a frame in a session with an end. A SaslHandshake renews the session; after the end, no other frame is
-        accepted."""
+        """Handle a frame after a login. If the session has an end, a SaslHandshake renews it; after the end, no other
+        frame is accepted."""
         now_ms = self._now_ms()
         key = int.from_bytes(frame[:2], "big")
         is_soon = self._began_again_ms is not None and now_ms - self._began_again_ms < AGAIN_AFTER_MS
@@ -211,12 +212,12 @@ class LoginSession:
             return self._before_tokens(frame, Stage.HANDSHAKE)
         if self.ends_ms is not None and now_ms > self.ends_ms:
             self.stage = Stage.FAILED
-            raise MalformedFrame(f"the session of {self.principal} has ended, and the client has not renewed it")
+            raise MalformedFrame(f"the session of {self.principal} has ended, and the client did not renew it")
         return PASSES
 
     @property
     def _shared_text(self) -> str:
-        """The error message that the client gets in place of the reason."""
+        """The error message that the client receives instead of the reason."""
         during = "authentication" if self._logged_in_with is None else "re-authentication"
         return f"Authentication failed during {during} due to invalid credentials with SASL mechanism {self._mechanism}"
 

@@ -1,7 +1,7 @@
-"""Tokens that an identity provider has signed (KIP-768).
+"""Checks tokens that an identity provider has signed (KIP-768).
 
-The signature is checked before the claims are even parsed. The rules are Apache Kafka's, and sometimes surprising: a
-token that names an audience is refused if the listener expects none.
+The signature is checked before the claims are parsed. The rules are those of Apache Kafka, and some may be surprising:
+for example, a token that names an audience is refused if the listener expects none.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from kpybroker.security.sasl.key_sets import ALGORITHMS, KeySet, is_signed_by
 
 
 class Keys(Protocol):
-    """The keys of an identity provider, as this node knows them now."""
+    """The current keys of an identity provider."""
 
     @property
     def current(self) -> KeySet: ...
 
     def preparation(self) -> Preparation | None:
-        """What has to be done before `current` is up to date; None if nothing."""
+        """Work that must be done to bring `current` up to date; None if there is none."""
 
     def missing(self, kid: str) -> None:
-        """A token names a key that is missing: it may be a new one."""
+        """Called when a token names a missing key, which may be a new key."""
 
 
 class SignedCheck:
-    """The rules of a listener that trusts an identity provider. `wall_ms` is the wall clock."""
+    """The rules of a listener that trusts an identity provider. `wall_ms` returns the time by the wall clock."""
 
     def __init__(self, rules: SignedTokens, keys: Keys, wall_ms: Callable[[], int]) -> None:
         self._rules = rules
@@ -49,7 +49,7 @@ class SignedCheck:
         return self._keys.preparation()
 
     def check(self, token: str) -> BearerLogin:
-        """Raises TokenRefused."""
+        """Check a token. Raises TokenRefused."""
         parts = parts_of(token)
         header = parts.header
         self._check_header(header)
@@ -87,7 +87,7 @@ class SignedCheck:
             raise TokenRefused(
                 "aud is not among sasl.oauthbearer.expected.audience"
                 if expected
-                else "it names an audience, and sasl.oauthbearer.expected.audience is not set"
+                else "it names an audience, but sasl.oauthbearer.expected.audience is not set"
             )
 
     def _check_issuer(self, claims: Json) -> None:
@@ -95,7 +95,7 @@ class SignedCheck:
             raise TokenRefused("iss is not sasl.oauthbearer.expected.issuer")
 
     def _check_texts(self, claims: Json) -> None:
-        """Check the types of claims that may be absent, and that have no effect here."""
+        """Check the types of claims that may be absent and that have no effect here."""
         for name in ("iss", "sub", "jti"):
             if not isinstance(claims.get(name), str | None):
                 raise TokenRefused(f"{name} is not a string")
@@ -109,7 +109,7 @@ class SignedCheck:
             raise TokenRefused(f"{self._rules.scope_claim} has an empty or repeated scope")
 
     def _check_times(self, claims: Json, now_s: int) -> int:
-        """When the token expires, in whole seconds since the epoch."""
+        """The time at which the token expires, in whole seconds since the epoch. Raises TokenRefused."""
         found = {name: number(claims, name) for name in ("exp", "iat", "nbf")}
         ends, issued, begins = (None if each is None else int(each) for each in found.values())
         if ends is None or issued is None:

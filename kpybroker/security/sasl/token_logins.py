@@ -1,6 +1,6 @@
-"""Logins with delegation tokens (KIP-48). A token's credential is derived when a client first logs in with the token.
+"""Derives the credentials of delegation tokens for logins (KIP-48), when a client first logs in with the token.
 
-The derivation takes milliseconds, so it runs on a thread. The credential is kept for later logins with the token.
+The derivation takes milliseconds, so it runs on a thread. The credential is kept for later logins with the same token.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from kpybroker.security.scram import (
 )
 
 CREDENTIALS_MAX = 10_000
-"""How many credentials are kept, of a few hundred bytes each; the least recently used one is evicted first."""
+"""The most credentials that are kept, with a few hundred bytes each. The least recently used one is evicted first."""
 Tokens = Callable[[], Mapping[str, DelegationToken]]
-"""The tokens that this node knows now, by id."""
+"""Returns the current tokens by id."""
 OffLoop = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs work on a thread."""
 Asked = tuple[ScramMechanism, str]
 
 
 class TokenLogins:
-    """The tokens of one listener. `wall_ms` is the wall clock.
+    """The tokens of one listener. `wall_ms` returns the time by the wall clock.
 
-    `salts` is the secret from which the salts are made. Those of unknown names are made from it too, so an answer does
-    not reveal whether a token exists.
+    `salts` is the secret from which the salts are derived. The salts of unknown names are also derived from it, so that
+    a response does not reveal whether a token exists.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class TokenLogins:
         self._deriving: dict[Asked, asyncio.Task[None]] = {}
 
     def derivation(self, mechanism: ScramMechanism, token_id: str) -> Preparation | None:
-        """The derivation of a token's credential; None if the credential is known, or the token is not valid."""
+        """The derivation of a token's credential. None if the credential is already derived, or if the token is not
+        valid."""
         asked = mechanism, token_id
         if asked in self._credentials or self._valid(token_id) is None:
             return None
@@ -61,7 +62,7 @@ class TokenLogins:
         token, credential = self._valid(token_id), self._credentials.pop((mechanism, token_id), None)
         if credential is None:
             return None
-        self._credentials[mechanism, token_id] = credential  # now the last to be evicted
+        self._credentials[mechanism, token_id] = credential  # so that it is evicted last
         if token is None or token.login is None:
             return None
         left_ms = min(token.expires_ms, token.max_ms) - self._wall_ms()
@@ -72,7 +73,7 @@ class TokenLogins:
         return None if token is None or token.login is None or token.has_expired(self._wall_ms()) else token
 
     async def _derived(self, asked: Asked) -> None:
-        """Wait for the derivation. Logins that wait at the same time share one."""
+        """Wait for the derivation. Logins that wait at the same time share one derivation."""
         deriving = self._deriving.get(asked)
         if deriving is None:
             deriving = self._deriving[asked] = asyncio.get_running_loop().create_task(self._derive(asked))

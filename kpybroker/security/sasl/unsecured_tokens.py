@@ -1,4 +1,4 @@
-"""Unsigned tokens: `alg` is `none`, and the third part is empty (KIP-255). For development only."""
+"""Checks unsigned tokens, in which `alg` is `none` and the third part is empty (KIP-255). For development only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kpybroker.security.sasl.bearer_tokens import (
 
 
 class UnsecuredCheck:
-    """The rules of a listener that accepts unsigned tokens. `wall_ms` is the wall clock."""
+    """The rules of a listener that accepts unsigned tokens. `wall_ms` returns the time by the wall clock."""
 
     def __init__(self, rules: UnsecuredTokens, wall_ms: Callable[[], int]) -> None:
         self._rules = rules
@@ -29,10 +29,10 @@ class UnsecuredCheck:
         return None
 
     def check(self, token: str) -> BearerLogin:
-        """Raises TokenRefused."""
+        """Check a token. Raises TokenRefused."""
         parts = parts_of(token)
         if parts.header.get("alg") != "none" or parts.signature:
-            raise TokenRefused("this listener takes only unsecured tokens, with alg none and without a signature")
+            raise TokenRefused("this listener accepts only unsecured tokens, with alg none and without a signature")
         claims, now_ms = parse_object(parts.payload), self._wall_ms()
         name = checked_name(self._rules.principal_claim, claims.get(self._rules.principal_claim))
         ends_s = self._check_times(claims, now_ms)
@@ -40,7 +40,7 @@ class UnsecuredCheck:
         return BearerLogin(name, lifetime_ms(floor(ends_s * 1000 + 0.5), now_ms))
 
     def _check_times(self, claims: Json, now_ms: int) -> float:
-        """When the token expires, in seconds since the epoch."""
+        """The time at which the token expires, in seconds since the epoch. Raises TokenRefused."""
         issued_s, ends_s = number(claims, "iat"), number(claims, "exp")
         if ends_s is None:
             raise TokenRefused("exp is absent")
@@ -53,7 +53,8 @@ class UnsecuredCheck:
         return ends_s
 
     def _check_scope(self, claims: Json) -> None:
-        """A string is one scope, even if it contains blanks, as in Apache Kafka; each element of a list is one."""
+        """Check the scope. As in Apache Kafka, a string is one scope even if it contains blanks, and so is each element
+        of a list."""
         found = claims.get(self._rules.scope_claim)
         if not isinstance(found, str | list | None):
             raise TokenRefused(f"{self._rules.scope_claim} is neither a string nor a list")

@@ -1,1 +1,1 @@
-"""TLS for listeners: settings, stores of keys and certificates, cipher suites, principals of client certificates."""
+"""TLS for listeners: settings, key stores and trust stores, cipher suites, principals of client certificates."""

@@ -1,4 +1,4 @@
-"""The TLS contexts of a listener: made from its settings, and made again when the settings or the files change."""
+"""Creates the TLS contexts of a listener, and replaces them when the settings or the files change."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from kpybroker.world.secure import (
 log = logging.getLogger(__name__)
 
 LOOKED_EVERY_MS = 1000
-"""How often the files of a context in use are checked for changes, at most."""
+"""The shortest interval between two checks of the files of a context that is in use."""
 
 
 class RenewedContext:
-    """A context that is renewed when its settings or the files of its stores change.
+    """A context that is replaced when its settings or the files of its stores change.
 
-    A connection keeps the certificates of its handshake. If the new ones cannot be used, the previous context stays in
-    use, and the log says why.
+    A connection keeps the certificates of its handshake. If the new certificates cannot be used, the previous context
+    stays in use, and the reason is logged.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class RenewedContext:
         make: Callable[[TlsSettings], TlsContext],
         steady_ms: Callable[[], int],
     ) -> None:
-        """Raises ConfigError for stores that cannot be used."""
+        """Create the first context. Raises ConfigError if the stores cannot be used."""
         self._listener = listener
         self._settings = settings
         self._make = make
@@ -53,7 +53,7 @@ class RenewedContext:
         self._context = make(self._made_of[0])
 
     def current(self) -> TlsContext:
-        """The context for a new handshake. Checks for changes at most once a second, and never raises."""
+        """The context for a new handshake. Checks for changes at most once a second. Never raises."""
         now_ms = self._steady_ms()
         if now_ms - self._looked_ms >= LOOKED_EVERY_MS:
             self._looked_ms = now_ms
@@ -105,7 +105,7 @@ def listener_settings(config: BrokerConfig, endpoint: Endpoint) -> TlsSettings:
 
 
 def check_stores(config: BrokerConfig, wall_ms: Callable[[], int]) -> None:
-    """Raises ConfigError, with the name of the listener, if a listener with TLS cannot serve with these settings."""
+    """Raises ConfigError with the name of the listener if a listener with TLS cannot be served with these settings."""
     for endpoint in (*config.listeners, *config.controller_listeners):
         if endpoint.protocol in TLS_PROTOCOLS:
             try:

@@ -1,4 +1,4 @@
-"""How many iterations a store requires for the keys derived from its password, found before any key is derived.
+"""Finds the number of iterations that a store requires to derive keys from its password, before any key is derived.
 
 In DER, the iteration count follows the salt: `OCTET STRING, INTEGER` (PBEParameter, PBKDF2-params and MacData: RFC
 7292, RFC 8018).
@@ -15,7 +15,7 @@ NUMBER_BYTES_MAX = 16
 
 
 def der_iterations(store: bytes) -> Iterator[int]:
-    """The numbers that may be iteration counts. Ends where the data is damaged."""
+    """The numbers that may be iteration counts. The iterator ends where the data is damaged."""
     data, at, before = memoryview(store), 0, 0
     while at + 2 <= len(data):
         tag, begin, size = data[at], *_length(data, at + 1)
@@ -29,8 +29,8 @@ def der_iterations(store: bytes) -> Iterator[int]:
 
 
 def _length(data: memoryview, at: int) -> tuple[int, int]:
-    """Where the content of an element begins, and its size; 0 for an element of indefinite length, whose content marks
-    its own end."""
+    """The offset and the size of an element's content. The size is 0 for an element of indefinite length, because its
+    content marks its own end."""
     size = data[at]
     if size <= INDEFINITE:
         return at + 1, size & 0x7F

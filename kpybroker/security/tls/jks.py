@@ -1,7 +1,8 @@
-"""Java's old format of key stores (JKS), read as `sun.security.provider.JavaKeyStore` writes it.
+"""Reads key stores in Java's old format (JKS), as `sun.security.provider.JavaKeyStore` writes it.
 
-A file has `FE ED FE ED`, a version, the number of entries, the entries, and a SHA-1 digest of the password, a fixed
-phrase and everything before. Keys are encrypted by Sun's own KeyProtector: XOR with a stream of SHA-1 digests.
+A file consists of `FE ED FE ED`, a version, the number of entries, the entries, and a SHA-1 digest of the password, a
+fixed phrase and all preceding bytes. Keys are encrypted with Sun's own KeyProtector, an XOR with a stream of SHA-1
+digests.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ class Damaged(Exception):
 
 
 class JksKey(NamedTuple):
-    """An encrypted key, and its certificates as DER."""
+    """An encrypted key, and its certificates in DER."""
 
     protected: bytes
     chain: tuple[bytes, ...]
 
 
 class JksStore(NamedTuple):
-    """The keys in the order of the file, and the trusted certificates as DER."""
+    """The keys in the order of the file, and the trusted certificates in DER."""
 
     keys: tuple[JksKey, ...]
     trusted: tuple[bytes, ...]
 
 
 def read_jks(data: bytes, password: str | None) -> JksStore:
-    """The entries of a file. Without a password, as for a trust store in Java, the digest is not checked. Raises
+    """Read the entries of a file. Without a password, the digest is not checked, as for a trust store in Java. Raises
     Damaged."""
     reader = _Reader(data)
     if reader.take(len(MAGIC)) != MAGIC:
@@ -71,7 +72,7 @@ def read_jks(data: bytes, password: str | None) -> JksStore:
 
 
 def unprotected(key: JksKey, password: str) -> bytes:
-    """The key as PKCS8 (DER). Raises Damaged."""
+    """Decrypt a key. Returns it as PKCS8 in DER. Raises Damaged."""
     sealed = _octets(key.protected)
     if len(sealed) < 2 * DIGEST_BYTES:
         raise Damaged
@@ -132,7 +133,7 @@ class _Reader:
         return self.sized()
 
     def der(self, tag: int) -> bytes:
-        """The content of the next element, which has this tag."""
+        """Read the content of the next element, which must have this tag."""
         found, size = self.take(2)
         if found != tag:
             raise Damaged

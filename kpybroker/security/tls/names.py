@@ -1,4 +1,4 @@
-"""The principal of a client certificate: `ssl.principal.mapping.rules`, applied to its subject as Java writes it.
+"""Derives the principal of a client certificate from its subject, with `ssl.principal.mapping.rules`.
 
 Source: KIP-371, RFC 2253.
 """
@@ -30,16 +30,17 @@ SHORT_NAMES = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-"""The attribute types with a name in RFC 2253. Java writes any other as its number, with the value in hexadecimal."""
+"""The attribute types that have a name in RFC 2253. Java writes other types as numbers, with the value in
+hexadecimal."""
 
 
 class MappingRule(NamedTuple):
-    """A regular expression for the whole name, and its replacement. None: the name stays unchanged."""
+    """A regular expression for the whole name, and its replacement. If `pattern` is None, the name stays unchanged."""
 
     pattern: re.Pattern[str] | None
     replacement: str
     case: str
-    """`L` or `U`: the result is converted to lower or upper case."""
+    """`L` or `U` if the result is converted to lower or upper case."""
 
     def apply(self, name: str) -> str | None:
         """The short name; None if the rule does not match."""
@@ -53,7 +54,7 @@ class MappingRule(NamedTuple):
 
 
 def parse_rules(text: str) -> tuple[MappingRule, ...]:
-    """`DEFAULT` and `RULE:pattern/replacement/[L|U]`, with commas between. Raises ConfigError."""
+    """Parse rules separated by commas: `DEFAULT` or `RULE:pattern/replacement/[L|U]`. Raises ConfigError."""
     rules: list[MappingRule] = []
     at = 0
     while at < len(text) or not rules:
@@ -61,7 +62,7 @@ def parse_rules(text: str) -> tuple[MappingRule, ...]:
         if found is None or len(rules) == RULES_MAX:
             raise ConfigError(
                 f"{SETTING}: cannot read {text[at : at + 100]!r}: write at most {RULES_MAX} of DEFAULT or "
-                "RULE:pattern/replacement/[L|U], with commas between"
+                "RULE:pattern/replacement/[L|U], separated by commas"
             )
         rules.append(_rule(found))
         at = found.end()
@@ -85,8 +86,8 @@ def _rule(found: re.Match[str]) -> MappingRule:
 
 
 def principal_of(certificate: bytes | None, rules: tuple[MappingRule, ...]) -> Principal | None:
-    """The principal of a client with this certificate (DER); ANONYMOUS for a client without one. None if no rule
-    matches the subject, or if the subject cannot be read: OpenSSL accepts certificates that cryptography does not."""
+    """The principal of a client with this certificate (DER); ANONYMOUS for a client without a certificate. None if no
+    rule matches the subject, or if the package cryptography cannot parse it, although OpenSSL accepted it."""
     if certificate is None:
         return ANONYMOUS
     try:
@@ -101,7 +102,7 @@ def principal_of(certificate: bytes | None, rules: tuple[MappingRule, ...]) -> P
 
 
 def subject_of(certificate: bytes) -> str:
-    """The subject of a certificate (DER) as Java's X500Principal writes it: RFC 2253, the last part first."""
+    """The subject of a certificate (DER) in the form of Java's X500Principal: RFC 2253, with the last part first."""
     from cryptography.x509 import load_der_x509_certificate
 
     subject = load_der_x509_certificate(certificate).subject
@@ -116,8 +117,8 @@ def _attribute(attribute: NameAttribute[Any]) -> str:
 
 
 def _value_in_der(attribute: NameAttribute[Any]) -> bytes:
-    """The value, cut from a Name of this attribute alone: a SEQUENCE of a SET of a SEQUENCE of type and value (RFC
-    5280)."""
+    """The value of an attribute in DER. It is taken from a Name that has only this attribute: a SEQUENCE of a SET of a
+    SEQUENCE of type and value (RFC 5280)."""
     from cryptography.x509 import Name
 
     encoded = Name([attribute]).public_bytes()

@@ -1,4 +1,4 @@
-"""A private authority, and the certificates that it signs: for localhost, 127.0.0.1, ::1 and the given hosts."""
+"""Creates a private authority, and certificates for localhost, 127.0.0.1, ::1 and the given hosts that it signs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Certified(NamedTuple):
 
 
 def laptop_files(now_ms: int, hosts: Sequence[str] = ()) -> Mapping[str, bytes]:
-    """The files of a new authority, a broker and a client, by file name; valid for a year, beginning an hour ago.
+    """The files of a new authority, a broker and a client, by file name. They are valid for a year, from an hour ago.
 
     The broker's certificate is also for `hosts`, which are DNS names or IP addresses. `ca.pem` is the authority's
     certificate; `server.pem` and `client.pem` have a key (PKCS8) and its certificate. The authority's key is
@@ -43,7 +43,7 @@ def laptop_files(now_ms: int, hosts: Sequence[str] = ()) -> Mapping[str, bytes]:
 
 
 def lasts_until_ms(pem: bytes) -> int:
-    """When the first certificate in a file expires, in milliseconds since the epoch. Raises ValueError."""
+    """The time at which the first certificate in a file expires, in milliseconds since the epoch. Raises ValueError."""
     from cryptography import x509
 
     return int(x509.load_pem_x509_certificate(pem[pem.find(BEGIN) :]).not_valid_after_utc.timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""The settings of TLS for one listener (`listener.name.<listener>.ssl.*`, else `ssl.*`), or for a client."""
+"""Parses the TLS settings of one listener (`listener.name.<listener>.ssl.*`, else `ssl.*`), or of a client."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ class TlsSettings:
 
     @property
     def has_keystore(self) -> bool:
-        """Whether a key is set. A node that only connects to others needs none, unless they require its certificate."""
+        """Whether a key is set. A node that only connects to other nodes needs one only if they require its
+        certificate."""
         return bool(self.keystore_location or self.keystore_key or self.keystore_chain)
 
 
 def tls_settings(config: BrokerConfig, listener: str) -> TlsSettings:
-    """The settings of a listener. Raises ConfigError for a value out of range."""
+    """The settings of a listener. Raises ConfigError for a value that is out of range."""
 
     def of_listener(key: ConfigKey) -> Value:
         name = _prefixed(listener, key.name)
@@ -54,7 +55,8 @@ def tls_settings(config: BrokerConfig, listener: str) -> TlsSettings:
 
 
 def client_tls_settings(properties: Mapping[str, str]) -> TlsSettings:
-    """A client's settings, under the names of Apache Kafka's clients. Raises ConfigError for a value out of range."""
+    """The settings of a client, named as in Apache Kafka's clients. Raises ConfigError for a value that is out of
+    range."""
 
     def of_client(key: ConfigKey) -> Value:
         text = properties.get(key.name)
@@ -69,7 +71,7 @@ def _settings(value_of: Callable[[ConfigKey], Value]) -> TlsSettings:
 
 
 def is_prefixed(config: BrokerConfig, listener: str, name: str) -> bool:
-    """Whether a setting is set for this listener alone."""
+    """Whether a setting is set for this listener only."""
     return _prefixed(listener, name) in config.static
 
 

@@ -1,6 +1,6 @@
-"""Key stores and trust stores: PEM in the settings (KIP-651), PEM files, PKCS12 files and JKS files.
+"""Reads key stores and trust stores: PEM in the settings (KIP-651), PEM files, PKCS12 files and JKS files.
 
-The first bytes of a file decide between PKCS12 and JKS, as in Java, which opens either kind under either type.
+The first bytes of a file decide between PKCS12 and JKS. Java also opens either kind when the other type is set.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ INSTALL = "pip install 'kpybroker[tls]'"
 KEY = re.compile(r"-----BEGIN ((?:[A-Z]{1,20} )?PRIVATE KEY)-----")
 CERTIFICATE = "CERTIFICATE"
 SEQUENCE = b"\x30"
-"""The first byte of PKCS12."""
+"""The first byte of a PKCS12 file."""
 CERTIFICATES_MAX = 1000
 ITERATIONS_MAX = 1_000_000
-"""These take a quarter of a second. Java allows five times as many; keytool uses 10,000."""
+"""The most iterations of a store. They take a quarter of a second. Java allows five times as many; keytool uses
+10,000."""
 
 
 class Identity(NamedTuple):
     """A key and its certificates. Never shown."""
 
     pem: bytes
-    """The key, not encrypted, and the certificates."""
+    """The unencrypted key, and the certificates."""
     expires_ms: int
-    """When the first certificate expires, in milliseconds since the epoch."""
+    """The time at which the first certificate expires, in milliseconds since the epoch."""
 
     def __repr__(self) -> str:
         return f"Identity(expires_ms={self.expires_ms})"
@@ -177,14 +178,15 @@ def _of_jks(data: bytes, settings: TlsSettings, said: str) -> tuple[PrivateKeyTy
 
 
 def _loaded(certificates: Iterable[bytes]) -> list[Certificate]:
-    """The certificates. Raises one of `unreadable` if one of them is damaged."""
+    """Parse the certificates. Raises one of `unreadable` if a certificate is damaged."""
     from cryptography.x509 import load_der_x509_certificate
 
     return [load_der_x509_certificate(each) for each in certificates]
 
 
 def _is_pem(data: bytes, kind: str, said: str) -> bool:
-    """Whether a store is PEM; otherwise it is PKCS12 or JKS. Raises ConfigError if it does not have the set type."""
+    """Whether a store is PEM; if not, it is PKCS12 or JKS. Raises ConfigError if it does not have the configured
+    type."""
     if kind.upper() not in ("PEM", "PKCS12", "JKS"):
         raise ConfigError(f"{said}: its type {kind} is not known; use PEM, PKCS12 or JKS")
     is_binary = data.startswith((SEQUENCE, jks.MAGIC))
@@ -226,7 +228,8 @@ def _blocks(text: str, label: str) -> Iterator[str]:
 
 
 def _check_iterations(data: bytes, said: str) -> None:
-    """Raises ConfigError for a store that would take seconds to open: nobody would be served in that time."""
+    """Raises ConfigError for a store that would take seconds to open, because no client would be served in that
+    time."""
     most = max(der_iterations(data), default=0)
     if most > ITERATIONS_MAX:
         raise ConfigError(f"{said}: it is encrypted with {most} iterations; at most {ITERATIONS_MAX} are allowed")

@@ -1,4 +1,4 @@
-"""TLS versions and cipher suites: Java's names, as in Kafka's settings, translated to OpenSSL's (RFC 5289)."""
+"""Translates TLS versions and cipher suites from Java's names, which Kafka's settings use, to OpenSSL's (RFC 5289)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kpybroker.errors import ConfigError
 
 VERSIONS = ("TLSv1.2", "TLSv1.3")
 SUITES_1_3 = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
-"""OpenSSL offers all of them: Python cannot choose among them."""
+"""The suites of TLS 1.3. OpenSSL always offers all of them, because Python cannot select some of them."""
 SUITES_1_2: Mapping[str, str] = {
     f"TLS_{exchange}_WITH_{java}": f"{exchange.replace('_', '-')}-{openssl}"
     for exchange in ("ECDHE_ECDSA", "ECDHE_RSA", "DHE_RSA")
@@ -19,7 +19,7 @@ SUITES_1_2: Mapping[str, str] = {
         ("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305"),
     )
 }
-"""Java's name -> OpenSSL's name. Suites without forward secrecy or with CBC are not offered."""
+"""OpenSSL's names by Java's names. Suites without forward secrecy or with CBC are not offered."""
 
 
 class Suites(NamedTuple):
@@ -31,7 +31,8 @@ class Suites(NamedTuple):
 
 
 def suites(protocols: Sequence[str], named: Sequence[str]) -> Suites:
-    """What `ssl.enabled.protocols` and `ssl.cipher.suites` allow. Raises ConfigError if they cannot be followed."""
+    """The suites that `ssl.enabled.protocols` and `ssl.cipher.suites` allow. Raises ConfigError if they are not
+    supported."""
     versions = [version for version in VERSIONS if version in protocols]
     if not versions or set(protocols) - set(VERSIONS):
         raise ConfigError(f"ssl.enabled.protocols={','.join(protocols)}: name {' or '.join(VERSIONS)}, or both")

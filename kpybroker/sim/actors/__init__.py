@@ -1,1 +1,1 @@
-"""Optional participants of a run: each is one file with its random draw, its work, and its invariant."""
+"""Optional participants of a run. Each has one file with its random draw, its work and its invariant."""

@@ -1,4 +1,4 @@
-"""A client stops in the middle of a transaction and a generation while clocks jump: both must time out."""
+"""An actor whose client stops in the middle of a transaction and a generation while clocks jump: both must time out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kpybroker.sim.cluster.setup import Setup
 
 
 class Abandonment(Actor):
-    """One client, which starts when all others have stopped."""
+    """Runs one client, which starts after all other clients have stopped."""
 
     @classmethod
     def plays(cls, setup: Setup) -> bool:

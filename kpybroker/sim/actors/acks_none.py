@@ -1,4 +1,4 @@
-"""A producer with acks=0: records of one connection that arrive are in order and not duplicated."""
+"""A producer with acks=0. The records of one connection that arrive must be in order and not duplicated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from kpybroker.wire.rpc import produce
 
 SLOWS_AFTER = 50
 LOOKS_EVERY = 5
-"""After this many requests the producer asks for the latest offset: the only way to notice a new leader."""
+"""After this number of requests, the producer requests the latest offset, because it can notice a new leader only in
+this way."""
 
 
 class AcksNone(Actor):
@@ -36,7 +37,7 @@ class AcksNone(Actor):
         run.start(client, self._producer)
 
     async def check(self, auditor: SimClient) -> None:
-        """Sends no request: the partition has already been read, and that check also found duplicates."""
+        """Sends no requests, because the partition has already been read by the check that also finds duplicates."""
         if self._producer is None:
             return
         history, place = self.run.history, self._producer.place
@@ -49,7 +50,7 @@ class AcksNone(Actor):
 
 
 class AcksNoneProducer:
-    """Sends batches with acks=0. `connections` has the values sent on each connection."""
+    """Sends batches with acks=0. `connections` has the values that were sent on each connection."""
 
     def __init__(self, client: SimClient, place: TopicPartition, *, pace_s: float) -> None:
         self._client = client
@@ -75,7 +76,7 @@ class AcksNoneProducer:
                 await client.nap(0.5)
 
     async def _send(self) -> None:
-        """Raises Unanswered."""
+        """Send a batch. Raises Unanswered."""
         client, (name, index) = self._client, self.place
         leader = await client.leader(name, index)
         peer = await client.peer(leader.node_id)

@@ -1,4 +1,4 @@
-"""The interface of actors: whether one takes part in a seed, and what it prepares, starts and checks."""
+"""The interface of actors, which may take part in a seed, and which prepare, start and check their part of a run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from kpybroker.sim.clients.run import Run
 from kpybroker.sim.cluster.setup import Setup
 
 Preparation = tuple[str, Callable[[], Awaitable[None]]]
-"""A description, and work that is retried when it raises Unanswered or Refused."""
+"""A description, and a function that is retried when it raises Unanswered or Refused."""
 
 
 class Actor:
     """An optional participant. The class decides whether it takes part in a seed; an instance belongs to one run."""
 
     name: ClassVar[str] = ""
-    """Its name in `Setup.actors` and in the seed of its Random."""
+    """The actor's name in `Setup.actors` and in the seed of its Random."""
     odds: ClassVar[float] = 0.0
-    """The odds that it takes part in a seed that suits it."""
+    """The probability that the actor takes part in a suitable seed."""
     checks: ClassVar[str] = ""
-    """Describes what `check` checks; empty if there is no check."""
+    """A description of the check; empty if there is none."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -33,7 +33,7 @@ class Actor:
 
     @classmethod
     def suits(cls, setup: Setup) -> bool:
-        """Whether it can take part in this seed."""
+        """Whether the actor can take part in this seed."""
         return True
 
     @classmethod
@@ -45,28 +45,28 @@ class Actor:
         """Prepare a new client, before its first request."""
 
     def foundations(self, founder: SimClient) -> list[Preparation]:
-        """What to create before the preparations of all other actors."""
+        """Preparations that must be done before those of all other actors."""
         return []
 
     def preparations(self, founder: SimClient) -> list[Preparation]:
-        """What to create before the first fault."""
+        """Preparations that must be done before the first fault."""
         return []
 
     def start(self) -> None:
-        """Start its clients, before the first fault."""
+        """Start the actor's clients. Called before the first fault."""
 
     async def rest(self) -> bool:
-        """Called after all faults are repaired, while its clients still run: wait until the cluster has settled.
-        Returns False after a breach."""
+        """Wait until the cluster has settled. Called after all faults are repaired, while the actor's clients still
+        run. Returns False after a breach."""
         return True
 
     async def conclude(self) -> bool:
-        """Do the last work, after the clients of all actors have stopped. Returns False after a breach."""
+        """Do the remaining work after the clients of all actors have stopped. Returns False after a breach."""
         return True
 
     async def check(self, auditor: SimClient) -> None:
-        """Check as a client when its clients have stopped, and again after a restart. Raises Unanswered or Refused
-        where a later attempt may succeed."""
+        """Check the actor's invariant with requests, after its clients have stopped and again after a restart. Raises
+        Unanswered or Refused where a later attempt may succeed."""
 
     def look(self) -> None:
-        """Check the nodes from inside, after `check`."""
+        """Check the internal state of the nodes, after `check`."""

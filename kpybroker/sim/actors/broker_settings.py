@@ -1,4 +1,5 @@
-"""Dynamic broker settings (KIP-226): no value makes a node exit, and DescribeConfigs returns what was set."""
+"""Dynamic broker settings (KIP-226): no value makes a node exit, and DescribeConfigs returns the values that were
+set."""
 
 from __future__ import annotations
 
@@ -44,11 +45,11 @@ VALUES = {
     "producer.id.expiration.ms": ("86400000", "2147483647"),
     "transaction.partition.verification.enable": ("true", "false"),
 }
-"""Values at and beyond the bounds. The broker refuses those that it cannot apply or that would shut out all clients.
-None of them shortens logs or makes brokers refuse what clients write, as then no invariant could say which records must
-be there."""
+"""Values at and beyond the bounds. The broker refuses values that it cannot apply or that would shut out all clients.
+None of the values shortens logs or makes brokers refuse records of clients, because then no invariant could state which
+records must exist."""
 Setting = tuple[str, str]
-"""(resource name, empty for the whole cluster; config name)."""
+"""The resource name, which is empty for the whole cluster, and the config name."""
 
 
 class BrokerSettings(Actor):
@@ -69,7 +70,7 @@ class BrokerSettings(Actor):
         self.run.start(client, Adjuster(client, nodes, self))
 
     async def check(self, auditor: SimClient) -> None:
-        """Settings of one broker are requested from that broker, as Kafka requires."""
+        """Check the settings. The settings of one broker are requested from that broker, as Kafka requires."""
         for (name, key), value in self.set.items():
             if (name, key) in self.doubtful:
                 continue
@@ -87,7 +88,7 @@ class BrokerSettings(Actor):
                 )
 
     def look(self) -> None:
-        """A node may exit on its own only when its disk fails."""
+        """Check that no node has exited on its own, unless its disk failed."""
         history = self.run.history
         has_failed = {"disk_full", "disk_error"} & set(self.run.setup.faults) or history.counts.get("fault bad_file")
         if history.counts.get("ended by itself") and not has_failed:
@@ -95,7 +96,7 @@ class BrokerSettings(Actor):
 
 
 class Adjuster:
-    """Changes one random setting after the other."""
+    """Changes random settings, one after another."""
 
     def __init__(self, client: SimClient, nodes: list[str], settings: BrokerSettings) -> None:
         self._client = client

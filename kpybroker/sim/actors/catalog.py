@@ -1,4 +1,4 @@
-"""All actors in the order in which they start, and the choice of those that take part in a seed."""
+"""Lists all actors in the order in which they start, and chooses the actors that take part in a seed."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ ACTORS: tuple[type[Actor], ...] = (
 )
 
 SHORTER_BY = 0.93
-"""Each actor that takes part shortens the time of faults by this factor, so that a seed does not cost more."""
+"""Each actor that takes part shortens the time with faults by this factor, so that the seed does not need more CPU
+time."""
 
 
 def with_actors(setup: Setup, wanted: Collection[str] = (), *, only: bool = False) -> Setup:
-    """The setup with its actors: those drawn, each with its own Random, and those in `wanted`. With `only`, just those
-    in `wanted`."""
+    """The setup with its actors: the drawn ones, each with its own Random, and those in `wanted`. With `only`, only
+    those in `wanted`."""
     for actor in ACTORS:
         random = Random(f"{actor.name} {setup.seed} {len(setup.nodes)}")
         drawn = random.random() < actor.odds and not only

@@ -1,4 +1,4 @@
-"""Producers that compress, and topics whose compression.type changes."""
+"""Producers that compress records, and topics whose compression.type changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACE_S = 5.0
 
 
 class Compression(Actor):
-    """Its records are checked like those of any producer."""
+    """Runs these producers. Their records are checked like those of any producer."""
 
     name = "compression"
     odds = 0.12

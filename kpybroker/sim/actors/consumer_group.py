@@ -1,4 +1,4 @@
-"""A group of the consumer protocol: at rest every partition has an owner."""
+"""A group of the consumer protocol. Once the cluster has settled, every partition must have an owner."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ REST_LIMIT_S = 60.0
 
 
 class SharedGroup(Actor):
-    """`PartitionOwnership` checks that no partition has two owners, even when members of the classic protocol are in
-    the group."""
+    """Runs the members. `PartitionOwnership` checks that no partition has two owners, even when members of the classic
+    protocol are in the group."""
 
     @classmethod
     def plays(cls, setup: Setup) -> bool:

@@ -1,4 +1,4 @@
-"""ElectLeaders (KIP-460): preferred elections of any partition, unclean elections on a separate topic."""
+"""ElectLeaders (KIP-460): preferred elections of any partition, and unclean elections on a separate topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kpybroker.wire.rpc import elect_leaders
 
 PREFERRED, UNCLEAN = 0, 1
 APART: TopicPartition = ("apart", 0)
-"""The topic of unclean elections. Its records may be lost, as only this actor writes to it."""
+"""The topic of unclean elections. Only this actor writes to it, so its records may be lost."""
 UNCLEAN_ODDS, ALL_ODDS = 0.4, 0.3
 PACE_S = 3.0
 NOT_NEEDED = int(ErrorCode.ELECTION_NOT_NEEDED)
@@ -41,7 +41,8 @@ async def elect(client: SimClient, kind: int, place: TopicPartition | None) -> l
 
 
 class Elections(Actor):
-    """At rest a preferred election makes the first replica of every partition its leader."""
+    """Checks that a preferred election makes the first replica of every partition its leader, once the cluster has
+    settled."""
 
     name = "elections"
     odds = 0.12
@@ -74,7 +75,7 @@ class Elections(Actor):
 
 
 class Elector:
-    """Sends ElectLeaders again and again."""
+    """Sends ElectLeaders repeatedly."""
 
     def __init__(self, client: SimClient, places: list[TopicPartition]) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""A client moves replicas between the log directories of brokers."""
+"""An actor whose client moves replicas between the log directories of brokers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.sim.cluster.setup import Setup
 
 
 class LogDirMoves(Actor):
-    """`check_directories` checks at the end of every run where replicas are."""
+    """Runs the client. `check_directories` checks the locations of replicas at the end of every run."""
 
     @classmethod
     def plays(cls, setup: Setup) -> bool:

@@ -1,4 +1,4 @@
-"""CreatePartitions: clients write to and read the new partitions, and group members get them."""
+"""CreatePartitions: clients write to the new partitions and read them, and they are assigned to group members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOO_FEW = int(ErrorCode.INVALID_PARTITIONS)
 
 
 class PartitionCreation(Actor):
-    """New partitions join `Run.places`, so that all clients and checks use them."""
+    """Runs the client. It adds new partitions to `Run.places`, so that all clients and checks use them."""
 
     name = "partitions"
     odds = 0.12
@@ -40,7 +40,7 @@ class PartitionCreation(Actor):
         self.run.start(client, Grower(client, self, random.choice(sorted(self.counts))))
 
     def there_are(self, name: str, count: int) -> None:
-        """The topic has at least `count` partitions: use the new ones from now on."""
+        """Note that the topic has at least `count` partitions, and use the new ones from now on."""
         run = self.run
         for index in range(self.counts[name], count):
             place = name, index
@@ -87,14 +87,14 @@ class Grower:
                 await client.nap(1.0)
 
     async def _grow(self, count: int) -> None:
-        """Raises Unanswered, Refused."""
+        """Add a partition. Raises Unanswered, Refused."""
         client, name = self._client, self._topic
         topic = create_partitions.CreatePartitionsTopic(name=name, count=count, assignments=None)
         request = create_partitions.Request(topics=[topic], timeout_ms=5000)
         response = await client.ask(client.any_broker(), "CreatePartitions", request, limit_s=ADMIN_LIMIT_S)
         code = response.results[0].error_code
         if code == TOO_FEW:
-            return  # an earlier request without an answer has created it
+            return  # an earlier request without a response has created it
         if code:
             raise Refused(code)
         client.note(f"{name} has {count} partitions")

@@ -1,7 +1,7 @@
-"""Logins on all listeners, and ACLs: sessions are renewed amid faults, and nobody gets what they may not have.
+"""Logins on all listeners, and ACLs: sessions are renewed during faults, and no client is served without the rights.
 
-All other clients log in too, as users with the rights that they need. `cluster/secured.py` sets up the
-cluster of a seed with this actor.
+All other clients also log in, as users with the rights that they need. `cluster/secured.py` sets up the cluster of a
+seed with this actor.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from kpybroker.topics import TopicPartition
 
 GUARDED: TopicPartition = ("guarded", 0)
 VAULT = "vault"
-"""The topic that only super users may see."""
+"""The topic that only super users may describe."""
 SUPER = frozenset({"founder", "auditor", "second auditor", "warden"})
 """Clients that log in as the admin."""
 TIMELESS = frozenset({"abandoner"})
-"""Clients that must get in while clocks are far wrong, and tokens therefore expire too early or last too long."""
+"""Clients that must be able to log in while clocks are far wrong, so that tokens expire too early or too late."""
 WORKERS = frozenset("pcmkstxwbn")
-"""The first letters of the numbered clients that only write and read."""
+"""The prefixes of the names of numbered clients that only write and read."""
 TOKENS_MS = (6000, 60_000)
 
 
 class Principals(Actor):
-    """`laws/admission.py` has its invariants."""
+    """Runs the warden and the intruder. `laws/admission.py` has the invariants."""
 
     name = "principals"
     odds = 0.25
@@ -86,7 +86,7 @@ class Principals(Actor):
         return [(topic.name, partial(create_topic, founder, topic)) for topic in topics]
 
     def identify(self, client: SimClient) -> None:
-        """Let a client log in."""
+        """Give a client its identity, and the topics that it must never be shown."""
         client.log_in_as(_identity(client, self.run.setup.seed), frozenset() if client.name in SUPER else HIDDEN)
 
     def start(self) -> None:
@@ -118,7 +118,7 @@ class Principals(Actor):
             await self._gets_in(auditor, doors, each, user)
 
     async def _gets_in(self, auditor: SimClient, doors: Doors, node_id: int, user: str) -> None:
-        """Raises Unanswered, Refused."""
+        """Check that a user can log in and is shown the right topics. Raises Unanswered, Refused."""
         login: Login = await _login_of(user, auditor, node_id)
         found = await doors.attempt(node_id, login)
         if found.peer is None:
@@ -139,7 +139,8 @@ HIDDEN = frozenset({VAULT})
 
 
 def _identity(client: SimClient, seed: int) -> Identity:
-    """Drawn from a separate Random, so that a client's other draws are the same as without a login."""
+    """The identity of a client. It is drawn from a separate Random, so that the client's other draws are the same as
+    without a login."""
     random = Random(f"{seed} login {client.name}")
     if client.name in SUPER:
         return Known(ADMIN, PLAIN, password_of(ADMIN))
@@ -169,7 +170,7 @@ async def _login_of(user: str, auditor: SimClient, node_id: int) -> Login:
 
 
 def _acls() -> list[Acl]:
-    """The ACLs of all users; only a super user may do anything with the vault."""
+    """The ACLs of all users. Only super users have rights for the topic VAULT."""
     read, write, delete = Operation.READ, Operation.WRITE, Operation.DELETE
     to_work = (
         (AclResource.TOPIC, (read, write)),

@@ -1,4 +1,4 @@
-"""Client quotas that change while clients work (KIP-13, KIP-546, KIP-599): brokers return and enforce them."""
+"""Client quotas that change while clients run (KIP-13, KIP-546, KIP-599). Brokers must return and enforce them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kpybroker.wire.rpc import alter_client_quotas, describe_client_quotas
 
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate")
 RATES = {KEYS[0]: (1000.0, 5000.0, 1e9, 1.7e308), KEYS[1]: (2000.0, 20_000.0, 1e9, 1.7e308), KEYS[2]: (1.0, 10.0)}
-"""The quotas that are set. Request percentages are missing: they limit a real processor's time, which a seed cannot
-determine."""
+"""The quotas that are set. Request percentages are not among them, because they limit real CPU time, which a seed
+cannot determine."""
 LIMITED: TopicPartition = ("limited", 0)
 BURST_BYTES, BURST_RATE, BURSTS_MAX = 30_000, 1000.0, 20
-"""One batch of BURST_BYTES exceeds what the quota window allows at BURST_RATE."""
+"""One batch of BURST_BYTES exceeds the quota BURST_RATE for its whole window."""
 PACE_S = 3.0
 CLIENT_ID = "client-id"
 Named = tuple[str | None, str]
-"""(client id, None for the default; quota key)."""
+"""The client id, which is None for the default, and the quota key."""
 
 
 async def set_quota(client: SimClient, named: Named, value: float | None) -> None:
@@ -40,7 +40,7 @@ async def set_quota(client: SimClient, named: Named, value: float | None) -> Non
 
 
 class Quotas(Actor):
-    """All clients still make progress; at the end a client that exceeds its quota must be throttled."""
+    """Checks that all clients make progress, and that a client that exceeds its quota at the end is throttled."""
 
     name = "quotas"
     odds = 0.12

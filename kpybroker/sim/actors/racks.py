@@ -15,7 +15,7 @@ from kpybroker.wire.rpc import fetch
 
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_AGAIN_ODDS = 0.1
-"""The odds that a consumer returns to the leader, as real ones do with every metadata refresh."""
+"""The probability that a consumer returns to the leader, as real consumers do with every metadata refresh."""
 
 
 def rack_of(node_id: int) -> str:
@@ -23,7 +23,8 @@ def rack_of(node_id: int) -> str:
 
 
 class Racks(Actor):
-    """Each broker has its own rack, and a consumer is in one of them: it must read what the leader has."""
+    """Each broker has its own rack, and a consumer is in one of them. It must read the same records as from the
+    leader."""
 
     name = "racks"
     odds = 0.12
@@ -56,7 +57,7 @@ class Racks(Actor):
 
 
 class NearbyConsumer(Consumer):
-    """Fetches from the preferred read replica, until that fails or the consumer returns to the leader."""
+    """Fetches from the preferred read replica until a request fails or the consumer returns to the leader."""
 
     def __init__(self, client: SimClient, places: list[TopicPartition], *, rack_id: str, pace_s: float) -> None:
         super().__init__(client, places, max_wait_ms=100, pace_s=pace_s)
@@ -83,7 +84,7 @@ class NearbyConsumer(Consumer):
         if response.error_code:
             raise Refused(response.error_code)
         answer = response.responses[0].partitions[0]
-        if answer.error_code:  # also if a follower lags behind; the next Fetch goes to the leader
+        if answer.error_code:  # also happens if a follower lags behind; the next Fetch is sent to the leader
             raise Refused(answer.error_code)
         if answer.preferred_read_replica >= 0:
             self._send_away(place, answer.preferred_read_replica, leader.node_id)

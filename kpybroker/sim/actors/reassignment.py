@@ -24,7 +24,7 @@ CANCEL_ODDS = 0.3
 THROTTLE_ODDS = 0.2
 NOTHING_TO_CANCEL = int(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
 REFUSALS = frozenset({NOTHING_TO_CANCEL, int(ErrorCode.INVALID_REPLICA_ASSIGNMENT)})
-"""Errors after which nothing has changed. After any other error the change may still happen."""
+"""Errors after which nothing has changed. After any other error, the change may still happen."""
 Replicas = frozenset[int]
 
 
@@ -34,9 +34,9 @@ class Whereabouts:
 
     may_be: set[Replicas]
     origins: set[Replicas] = field(default_factory=set)
-    """The replica sets that a cancellation may return to."""
+    """The sets of replicas that a cancellation may restore."""
     doubtful: set[Replicas] = field(default_factory=set)
-    """Targets of unanswered requests, which may take effect at any time."""
+    """Targets of requests without a response, which may take effect at any time."""
     doubtful_cancel: bool = False
 
     def moves(self, target: Replicas) -> None:
@@ -53,7 +53,7 @@ class Whereabouts:
 
 
 class Reassignments(Actor):
-    """Topics have one or two replicas, so that there are brokers to move them to."""
+    """Runs the client. Topics have one or two replicas, so that there are other brokers to move them to."""
 
     name = "reassignment"
     odds = 0.15
@@ -92,7 +92,8 @@ class Reassignments(Actor):
         self.run.start(client, Mover(client, self.places, nodes, self.whereabouts))
 
     async def check(self, auditor: SimClient) -> None:
-        """No reassignment is ongoing; each partition has requested replicas, all in sync; no other broker has a log."""
+        """Check that no reassignment is ongoing, that each partition has requested replicas, all in sync, and that no
+        other broker has its log."""
         history = self.run.history
         request = list_partition_reassignments.Request()
         response = await auditor.ask(auditor.any_broker(), "ListPartitionReassignments", request)
@@ -162,7 +163,7 @@ class Mover:
         await self._let_go()
 
     async def _let_go(self) -> None:
-        """Lift the throttle, so that every reassignment can complete."""
+        """Remove the throttle, so that every reassignment can complete."""
         while True:
             try:
                 await self._throttle(UNLIMITED_BYTES_S)
@@ -176,7 +177,7 @@ class Mover:
             await alter_config(self._client, ResourceType.BROKER, "", key, str(bytes_s))
 
     async def _alter(self, place: TopicPartition, target: list[int] | None) -> None:
-        """Raises Unanswered, Refused."""
+        """Send AlterPartitionReassignments for one partition. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         where = self._whereabouts.get(place)
         if where is None:

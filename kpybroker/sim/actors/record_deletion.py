@@ -1,4 +1,4 @@
-"""DeleteRecords beside normal work (KIP-107): the log start never goes back, and records above it stay."""
+"""DeleteRecords during normal operation (KIP-107): the log start never goes back, and records above it stay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEGMENT_BYTES = "900"
 
 
 class RecordDeletion(Actor):
-    """Runs one client that writes records and deletes the oldest."""
+    """Runs one client that writes records and deletes the oldest ones."""
 
     name = "deletion"
     odds = 0.12
@@ -59,7 +59,7 @@ class Deleter:
         self._asked = 0
         """The highest offset of any DeleteRecords request."""
         self._told = HighestOffsets()
-        """The log start that leaders have returned, by leader epoch."""
+        """The highest log start that leaders have returned, by leader epoch."""
 
     async def run(self) -> None:
         client = self._client
@@ -77,7 +77,7 @@ class Deleter:
                 await client.nap(0.5)
 
     async def _write(self) -> None:
-        """Raises Unanswered, Refused."""
+        """Write a batch. Raises Unanswered, Refused."""
         client = self._client
         values = []
         for _ in range(client.random.choice((1, 3))):
@@ -89,7 +89,7 @@ class Deleter:
         self.acked.update((base + number, value) for number, value in enumerate(values))
 
     async def _delete(self) -> None:
-        """Raises Unanswered, Refused."""
+        """Delete the oldest records. Raises Unanswered, Refused."""
         client = self._client
         leader = await client.leader(*PLACE)
         offset = client.random.choice((*sorted(self.acked)[-20:], 0))
@@ -108,7 +108,7 @@ class Deleter:
         client.history.count("records deleted")
 
     def _begins(self, leader: KnownLeader, start: int) -> None:
-        """Within a leader epoch the log start never goes back, and it is never above the requested offset."""
+        """Check that the log start never goes back within a leader epoch, and is never above the requested offset."""
         if start < self._told.of(leader.epoch):
             self._client.history.breach(
                 f"{PLACE[0]} began at {self._told.of(leader.epoch)} in epoch {leader.epoch}, but now at {start}"
@@ -118,7 +118,7 @@ class Deleter:
         self._told.reached(leader.epoch, start)
 
     async def _look(self) -> None:
-        """Check the log start, and that nothing below it is served. Raises Unanswered, Refused."""
+        """Check the log start, and that no records below it are served. Raises Unanswered, Refused."""
         client = self._client
         leader = await client.leader(*PLACE)
         start, _ = await offset_by_time(client, PLACE, leader, EARLIEST)
@@ -140,7 +140,7 @@ class Deleter:
             raise Refused(code)
 
     async def check(self, auditor: SimClient) -> None:
-        """All acknowledged records from the log start on are there. Raises Unanswered, Refused."""
+        """Check that all acknowledged records from the log start onwards exist. Raises Unanswered, Refused."""
         auditor.forget_topic(PLACE[0])
         start = await earliest_offset(auditor, PLACE)
         if start > self._asked:

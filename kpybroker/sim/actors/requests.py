@@ -13,7 +13,7 @@ EARLIEST = -2
 
 
 async def produced(client: SimClient, place: TopicPartition, batch: bytes) -> tuple[int, KnownLeader, Any]:
-    """Append a batch with acks=all. Returns its base offset, the leader that answered, and the response. Raises
+    """Append a batch with acks=all. Returns its base offset, the leader that responded, and the response. Raises
     Unanswered, Refused."""
     name, index = place
     leader = await client.leader(name, index)

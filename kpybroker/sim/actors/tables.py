@@ -1,4 +1,4 @@
-"""A compacted topic, its writers and its reader."""
+"""An actor with a compacted topic, its writers and its reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 
 
 class Tables(Actor):
-    """A compacted topic, and logs of the coordinators with small segments, so that they are cleaned too."""
+    """Creates the topic, runs its clients, and gives the coordinators' logs small segments, so that these are also
+    cleaned."""
 
     @classmethod
     def plays(cls, setup: Setup) -> bool:

@@ -1,4 +1,4 @@
-"""ListOffsets by time, checked against the timestamps of acknowledged records (KIP-33, KIP-734, KIP-405)."""
+"""Checks ListOffsets by time against the timestamps of acknowledged records (KIP-33, KIP-734, KIP-405)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kpybroker.wire.records.batch import Record, encode_batch
 PLACE: TopicPartition = ("times", 0)
 MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -3, -4, -5
 SPREAD_MS = 5000
-"""How far back from the current time the timestamps of records may be."""
+"""The greatest age of the timestamps of records."""
 SLOWS_AFTER = 40
 CODECS = (0, 0, 1, 2, 3, 4)
 
@@ -29,7 +29,7 @@ class Stamped(NamedTuple):
     """An acknowledged record."""
 
     epoch: int
-    """Epoch of the leader that acknowledged it."""
+    """The epoch of the leader that acknowledged the record."""
     offset: int
     timestamp: int
 
@@ -57,7 +57,7 @@ class TimeLookups(Actor):
         self.run.start(client, Asker(client, self.sent, pace_s=self.run.pace_s))
 
     async def check(self, auditor: SimClient) -> None:
-        """At rest every answer is what a scan of all records gives."""
+        """Check that every response is the result of a scan of all records, once the cluster has settled."""
         consumer = Consumer(auditor, [PLACE], max_wait_ms=100, pace_s=0.0)
         await consumer.read_to_the_end()
         found = [(offset, self.sent[value]) for offset, value in consumer.got[PLACE]]
@@ -113,7 +113,8 @@ class Asker:
         self._acked += [Stamped(leader.epoch, base + each.offset, each.timestamp) for each in records]
 
     async def _ask(self) -> None:
-        """A leader has all records that were acknowledged in its epoch or earlier. Raises Unanswered, Refused."""
+        """Look up a time. The leader has all records that were acknowledged in its epoch or earlier. Raises Unanswered,
+        Refused."""
         client = self._client
         leader = await client.leader(*PLACE)
         had = [each for each in self._acked if each.epoch <= leader.epoch]

@@ -1,4 +1,4 @@
-"""A client deletes and recreates a topic again and again: the last one begins at offset 0."""
+"""An actor whose client deletes and recreates a topic repeatedly. The last topic must begin at offset 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactional producers, and clients that consume, transform and produce."""
+"""An actor with transactional producers, and with clients that consume, transform and produce."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from kpybroker.sim.clients.transforming import TEAM, TWINS, Transformer
 from kpybroker.sim.cluster.setup import OUTPUTS, Setup
 
 TWINS_ODDS = 0.4
-"""The odds that two transactors share one transactional id, and keep fencing each other off."""
+"""The probability that two transactors share one transactional id, so that they fence each other repeatedly."""
 TEAM_ODDS = 0.5
 
 
 class TransactionClients(Actor):
-    """At the end, the package `checks` compares their records with the outcomes of their transactions."""
+    """Runs the clients. At the end, the package `checks` compares their records with the outcomes of their
+    transactions."""
 
     @classmethod
     def plays(cls, setup: Setup) -> bool:

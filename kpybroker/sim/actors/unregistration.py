@@ -1,4 +1,4 @@
-"""UnregisterBroker for brokers that are down or running; they register again (KIP-631)."""
+"""UnregisterBroker for brokers that are down or running. They must register again (KIP-631)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOKS_EVERY_S = 1.0
 
 
 class Unregistration(Actor):
-    """At rest every broker is registered again, and nothing was lost."""
+    """Checks that every broker is registered again once the cluster has settled. No record may be lost."""
 
     name = "unregistration"
     odds = 0.12
@@ -41,8 +41,8 @@ class Unregistration(Actor):
 
 
 class Unregistrar:
-    """Passes the command directly to the active controller. A request that arrives late could unregister the last
-    in-sync replica of a partition, which would be no bug."""
+    """Unregisters brokers. It passes the command directly to the active controller, because a request that arrives late
+    could unregister the last in-sync replica of a partition, which would not be a bug."""
 
     def __init__(self, client: SimClient, run: Run) -> None:
         self._client = client
@@ -71,7 +71,7 @@ class Unregistrar:
 
 
 def others_suffice(state: ControllerState, node_id: int) -> bool:
-    """Whether every partition of the broker has another live in-sync replica."""
+    """Whether every partition of the broker has an in-sync replica on another live broker."""
     partitions = [one for topic in state.topics.values() for one in topic.partitions.values()]
     return all(
         any(member != node_id and state.active(member) for member in one.isr)

@@ -1,4 +1,4 @@
-"""A client removes voters of the quorum and adds them again."""
+"""An actor whose client removes voters of the quorum and adds them again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kpybroker.sim.cluster.setup import Setup
 
 
 class VoterChanges(Actor):
-    """`VoterChecks` checks the voters during every run."""
+    """Runs the client. `VoterChecks` checks the voters during every run."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

@@ -1,4 +1,4 @@
-"""Check transactions at the end of a run: each is atomic, and each input has exactly one output."""
+"""Checks transactions at the end of a run: each is atomic, and each input has exactly one output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from kpybroker.topics import TopicPartition
 
 
 def check_transactions(history: History, found: dict[TopicPartition, list[tuple[int, bytes]]]) -> None:
-    """`found` has the records that a read_committed consumer reads, for every partition."""
+    """Check that every transaction is atomic. `found` has the records that a read_committed consumer reads, for every
+    partition."""
     visible = {value for records in found.values() for _, value in records}
     for transaction in history.transactions:
         shown = [sent for sent in transaction.records if sent.value in visible]
@@ -34,7 +35,8 @@ def check_transactions(history: History, found: dict[TopicPartition, list[tuple[
 
 
 def check_transformed(history: History, group: str, taken: list[bytes], written: list[bytes]) -> None:
-    """Each committed record below the group's committed offset has one committed output; no other record has any."""
+    """Check that each committed record below the group's committed offset has one committed output, and that no other
+    record has one."""
     outputs = Counter(found for value in written if (found := input_of(group, value)) is not None)
     for value in taken:
         if outputs[value] != 1:

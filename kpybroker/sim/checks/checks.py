@@ -1,4 +1,4 @@
-"""Check the contract at the end of a run: no acknowledged record is lost or duplicated, and replicas agree."""
+"""Checks the guarantees at the end of a run: no acknowledged record is lost or duplicated, and replicas agree."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from kpybroker.sim.cluster.cluster import SimMachine
 
 Check = Callable[[SimClient], Awaitable[None]]
-"""Checks one thing as a client. Raises Unanswered or Refused where a later attempt may succeed."""
+"""A check that sends requests. Raises Unanswered or Refused where a later attempt may succeed."""
 PATIENCE_S = 60.0
 READ_BYTES = 1 << 20
 
 
 async def check_all(run: Run, auditor: SimClient, more: dict[str, Check]) -> None:
-    """Read everything as a client and from inside, run the checks in `more`, and record each breach."""
+    """Read everything, with requests and from the nodes' internal state, run the checks in `more`, and record each
+    breach."""
     with run.loop.acting(auditor.owner):
         reading = run.loop.create_task(_read_all(run, auditor, more))
     await reading
@@ -44,7 +45,7 @@ async def check_all(run: Run, auditor: SimClient, more: dict[str, Check]) -> Non
 
 
 async def _patiently(auditor: SimClient, what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Retry `work` until it succeeds. All faults are repaired, so a failure that lasts is a breach."""
+    """Retry `work` until it succeeds. Because all faults are repaired, a failure that lasts is a breach."""
     deadline = auditor.loop.time() + PATIENCE_S
     while True:
         try:
@@ -81,12 +82,12 @@ async def _read_all(run: Run, auditor: SimClient, more: dict[str, Check]) -> Non
 
 
 async def _fetch(auditor: SimClient, group: str, place: TopicPartition) -> None:
-    """Raises Unanswered, Refused."""
+    """Fetch a committed offset, which is checked against the history. Raises Unanswered, Refused."""
     await ClassicMembership(auditor, group).fetch(place)
 
 
 async def _read_committed(run: Run, auditor: SimClient) -> None:
-    """Every transaction ends, and committed ones are visible as a whole."""
+    """Check that every transaction ends, and that committed transactions are visible as a whole."""
     found = {}
     for place in run.places:
         await _patiently(auditor, f"the end of transactions in {place[0]}-{place[1]}", partial(_ends, auditor, place))
@@ -100,7 +101,7 @@ async def _read_committed(run: Run, auditor: SimClient) -> None:
 
 
 async def _read_table(run: Run, auditor: SimClient, place: TopicPartition) -> None:
-    """Raises Unanswered, Refused."""
+    """Read and check a partition of the table. Raises Unanswered, Refused."""
     history, forgetting = run.history, run.setup.forgetting
     assert forgetting is not None, "there is a table"
     await _ends(auditor, place)
@@ -114,14 +115,14 @@ async def _read_table(run: Run, auditor: SimClient, place: TopicPartition) -> No
 
 
 async def _ends(auditor: SimClient, place: TopicPartition) -> None:
-    """Raises Unanswered, Refused. Unanswered also stands for an open transaction."""
+    """Check that no transaction is open. Raises Unanswered, Refused; Unanswered also if a transaction is open."""
     end, stable = await latest_offset(auditor, place), await latest_offset(auditor, place, stable=True)
     if stable < end:
         raise Unanswered(f"a transaction is open at {stable}, below {end}")
 
 
 async def _read_positions(auditor: SimClient, group: str, found: dict[TopicPartition, list[tuple[int, bytes]]]) -> None:
-    """Raises Unanswered, Refused."""
+    """Check the outputs of a group up to its committed offsets. Raises Unanswered, Refused."""
     taken = []
     for known, place in list(auditor.history.commits):
         if known == group:
@@ -131,7 +132,7 @@ async def _read_positions(auditor: SimClient, group: str, found: dict[TopicParti
 
 
 async def _check_topics(auditor: SimClient) -> None:
-    """Raises Unanswered."""
+    """Check that created topics exist and deleted ones do not. Raises Unanswered."""
     there = {topic.name for topic in (await auditor.refresh()).topics}
     for name, fate in auditor.history.topics.items():
         if fate.must_exist is not None and fate.must_exist != (name in there):
@@ -140,7 +141,7 @@ async def _check_topics(auditor: SimClient) -> None:
 
 
 def check_ledger(run: Run, ledger: Ledger, found: list[tuple[int, bytes]]) -> None:
-    """Compare all records of a partition with the answers that producers and consumers got."""
+    """Compare all records of a partition with the responses that producers and consumers received."""
     history, (topic, index) = run.history, ledger.place
     offsets: dict[bytes, int] = {}
     for offset, value in found:
@@ -178,7 +179,7 @@ def _check_order(run: Run, producer: str, sents: list[Sent], offsets: dict[bytes
 
 
 def batches_of(partition: Partition, upper: int) -> Iterator[tuple[int, bytes]]:
-    """(base offset, bytes) of each batch below `upper`."""
+    """The base offset and the bytes of each batch below `upper`."""
     storage, offset = partition.log, partition.log.start
     while offset < upper:
         found = storage.read(offset, READ_BYTES, upper=upper, min_one=True)
@@ -193,8 +194,8 @@ def batches_of(partition: Partition, upper: int) -> Iterator[tuple[int, bytes]]:
 
 
 def logs_agree(history: History, one: SimMachine, other: SimMachine) -> None:
-    """Replicas of a partition have the same batches below the lower of their high watermarks. Replicas of a compacted
-    partition have the same record at each offset that both have."""
+    """Check that replicas of a partition have the same batches below the lower of their high watermarks. Replicas of a
+    compacted partition must have the same record at each offset that both have."""
     assert one.node is not None
     assert other.node is not None
     for partition in one.node.broker.replication.hosting:

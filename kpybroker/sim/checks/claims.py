@@ -1,8 +1,9 @@
-"""Compare the log ends that nodes report with the batches on their disks: no node may report what is only in memory.
+"""Compares the log ends that nodes report with the batches on their disks. No node may report batches in memory only.
 
-A leader knows the log end of each follower from its fetches, the leader of the quorum knows the log end of each voter,
-and a broker knows how far its own logs are written. Each log end is compared with the batches in the files: the batches
-in the page cache or, with `kpybroker.fsync=always` and for voters, the batches that survive a power loss.
+A leader has the log end of each follower from its fetches, the leader of the quorum has the log end of each voter, and
+a broker has the ends to which its own logs are written. Each log end is compared with the batches in the files. These
+are the batches in the page cache or, with `kpybroker.fsync=always` and for voters, the batches that survive a power
+loss.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ _SUFFIX, _SWAP = ".log", ".swap"
 
 
 class Files:
-    """Finds the last batch in the files of a log by batch headers, and remembers which it has read already."""
+    """Finds the last batch in the files of a log by batch headers. It stores its position, and reads only newer
+    batches."""
 
     def __init__(self) -> None:
         self._seen: dict[File, tuple[int, int, bytes]] = {}
-        """By file: the position of the last batch read, its end offset, and its header, which has its CRC."""
+        """For each file, the position of the last batch that was read, its end offset, and its header, which has its
+        CRC."""
 
     def end(self, storage: Storage, directory: str, *, synced: bool) -> int:
-        """The end offset of the last batch in a log's directory; -1 without a file.
+        """The end offset of the last batch in a log's directory; -1 if it has no files.
 
-        `synced`: count only what survives a power loss, which may undo any number of the latest changes of names.
+        `synced`: count only batches that survive a power loss, which may undo any number of the latest renames.
         """
         folder = storage.find(directory)
         if not isinstance(folder, Folder):
@@ -55,7 +58,8 @@ class Files:
         return end
 
     def _end_in(self, names: Mapping[str, File | Folder], *, synced: bool) -> int:
-        """The end offset of the last batch in these files. Swap files count: the next start completes their swaps."""
+        """The end offset of the last batch in these files. Swap files count, because the next start completes their
+        swaps."""
         found = sorted(name for name in names if name.removesuffix(_SWAP).endswith(_SUFFIX))
         for name in reversed(found):
             file = names[name]
@@ -87,7 +91,7 @@ class Files:
 
 
 class Claims:
-    """Checks all nodes, and remembers what it has verified."""
+    """Checks all nodes, and stores the log ends that it has already verified."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -97,7 +101,7 @@ class Claims:
         self._voted: dict[tuple[int, int], tuple[int, int]] = {}
 
     def look(self, machines: list[SimMachine]) -> None:
-        """Compare what has changed since the last call."""
+        """Compare the log ends that have changed since the last call."""
         by_id = {machine.setup.node_id: machine for machine in machines}
         for machine in machines:
             node = machine.node
@@ -127,7 +131,7 @@ class Claims:
             node = by_id[node_id].node
             replica = None if node is None else node.broker.replication.hosting.find(partition.topic, partition.index)
             if node is None or replica is None or node.broker.membership.epoch != follower.broker_epoch:
-                continue  # it has restarted, and its next fetch has its log end
+                continue  # the follower has restarted, and its next fetch has its log end
             if replica.leader_epoch != partition.leader_epoch or replica.topic_id != partition.topic_id:
                 continue  # one of the two has a newer epoch, and has truncated its log or is about to
             key = (machine.setup.node_id, node_id, partition.topic_id, partition.index)
@@ -148,13 +152,14 @@ class Claims:
                 continue
             self._voted[key] = claim
             log = node.broker.quorum.log
-            if node.broker.quorum.epoch == state.epoch and log.end >= end:  # else it lost its disk or truncates its log
+            # if not, the voter has lost its disk or truncates its log
+            if node.broker.quorum.epoch == state.epoch and log.end >= end:
                 who = f"{machine.name}, which leads the quorum,"
                 self._compare(by_id[voter], log, end, synced=True, who=who)
 
     def _compare(self, machine: SimMachine, log: Log, claim: int, *, synced: bool, who: str) -> None:
         if claim <= max(log.start, log.cleaned_end):
-            return  # no batch has to be there
+            return  # no batch has to exist
         found = self._files.end(machine.storage, log.directory, synced=synced)
         if found < claim:
             on = "on the disk" if synced else "in the files"

@@ -1,4 +1,4 @@
-"""Replay equals live: compare a node's state in memory with what another node reads from a copy of its disk."""
+"""Compares a node's state in memory with the state that another node reads from a copy of its disk."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class ProducerFacts(NamedTuple):
     epoch: int
     batches: list[Any]
     open_since: int
-    """First offset of its open transaction; -1 if none is open."""
+    """The first offset of the producer's open transaction; -1 if there is none."""
 
 
 class Held(NamedTuple):
-    """The state of a broker."""
+    """The parts of a broker's state that are compared."""
 
     image: Image
     batches: dict[TopicPartition, dict[int, bytes]]
     producers: dict[TopicPartition, dict[int, ProducerFacts]]
     groups: dict[int, tuple[dict[str, Any], dict[str, Any]]]
-    """By partition: what each kind of group stores, and the committed offsets."""
+    """The hard state of each kind of group and the committed offsets, by partition."""
     compacted: frozenset[TopicPartition]
 
 
@@ -62,8 +62,8 @@ def held_by(broker: Broker) -> Held:
 
 
 def _producers(states: ProducerStates) -> dict[int, ProducerFacts]:
-    """Leaves out the timestamps of batches: a snapshot has only one per producer, and it may be the timestamp of a
-    marker."""
+    """The state of producers without the timestamps of batches, because a snapshot has only one timestamp per producer,
+    which may be that of a marker."""
     return {
         one.producer_id: ProducerFacts(
             one.producer_epoch, [batch._replace(timestamp=0) for batch in one.batches], one.current_txn_first_offset
@@ -73,7 +73,7 @@ def _producers(states: ProducerStates) -> dict[int, ProducerFacts]:
 
 
 async def replay_equals_live(machine: SimMachine, history: History) -> None:
-    """Open a copy of the disk, as after a crash of the process, and compare. Only for a node that is its own quorum."""
+    """Open a copy of the disk, as after a crash of the process, and compare. The node must be the only voter."""
     node = machine.node
     assert node is not None, "a node that serves"
     node.broker.replication.flush_queue.flush()
@@ -121,8 +121,8 @@ def _compare_producers(
     kept: int,
     history: History,
 ) -> None:
-    """Of a producer's last batches (five, or one in a compacted log), a replay may have fewer, but always the last one
-    and never a different one."""
+    """Compare the last batches of producers (five, or one in a compacted log). A replay may have fewer of them, but
+    must have the last one, and none that differs."""
     for producer_id, known in live.items():
         again = replayed.get(producer_id, ProducerFacts(-1, [], -1))
         last, replayed_last = known.batches[-kept:], again.batches[-kept:]

@@ -1,4 +1,4 @@
-"""Checks the nodes from inside during a run: Images at equal offsets, one leader per epoch, reported log ends."""
+"""Checks the internal state of nodes during a run: Images at equal offsets, one leader per epoch, reported log ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOKS_EVERY_S = 0.1
 
 
 class Watch:
-    """Checks every node ten times a second, and remembers what it saw."""
+    """Checks every node ten times a second, and stores the observed values."""
 
     def __init__(self, loop: VirtualLoop, machines: list[SimMachine], history: History) -> None:
         self._loop = loop
@@ -32,7 +32,7 @@ class Watch:
         self._voters = VoterChecks(history)
         self._claims = Claims(history)
         self._voted: dict[str, tuple[int, int]] = {}
-        """By node: its last epoch, and the candidate that it voted for."""
+        """The last epoch of each node, and the candidate for which the node voted."""
 
     async def run(self) -> None:
         while True:
@@ -42,7 +42,7 @@ class Watch:
             await asyncio.sleep(LOOKS_EVERY_S)
 
     def look(self, machine: SimMachine) -> None:
-        """Check a node's Image, vote and leaders against those seen before."""
+        """Check a node's Image, vote and leaders against those observed earlier."""
         node = machine.node
         if node is None:
             return
@@ -72,7 +72,8 @@ class Watch:
                     )
 
     def _remember_vote(self, name: str, voted: Voted) -> None:
-        """A node's epoch never goes back, even after a power loss, and a node votes once in an epoch."""
+        """Store a node's vote. Its epoch must never go back, even after a power loss, and it may vote only once in an
+        epoch."""
         epoch, voted_id = self._voted.get(name, (-1, NOBODY))
         if voted.epoch < epoch:
             self._history.breach(f"{name} was in epoch {epoch} of the quorum, but now is in {voted.epoch}")

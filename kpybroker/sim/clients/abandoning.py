@@ -1,7 +1,8 @@
-"""Timeouts do not depend on wall clocks: a client stops in the middle of a transaction, a generation and a rebalance.
+"""A client that stops in the middle of a transaction, a generation and a rebalance, to check their timeouts.
 
-At that moment the clocks of the brokers are set back or forward. Measured without these jumps, the transaction is still
-aborted, the member removed and the rebalance ended within the timeout plus a bound.
+Timeouts must not depend on wall clocks. When the client stops, the clocks of the brokers are set back or forward. By
+the time of the simulation, the transaction must be aborted, the member removed and the rebalance ended within the
+timeout plus a bound.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from kpybroker.wire.rpc import describe_groups, describe_transactions
 TRANSACTIONAL_ID = LEFT = "abandoned"
 REBALANCING = "abandoned by half"
 PARKED_S = 0.3
-"""After this time the successor's JoinGroup waits at the coordinator."""
+"""After this time, the successor's JoinGroup waits at the coordinator."""
 JUMPS_MS = (-600_000, -45_000, 45_000)
 ATTEMPTS_MAX = 20
 BOUND_S = 3.0
-"""Allowance for the coordinator's next check (within a second here), and for the commit of its decision."""
+"""Time for the coordinator's next check, which follows within a second here, and for the commit of its decision."""
 ONGOING = "Ongoing"
 
 
 class Abandoner:
-    """Runs once, on a cluster without faults except in its clocks."""
+    """Runs once, on a cluster whose only faults are those of its clocks."""
 
     def __init__(
         self, client: SimClient, places: list[TopicPartition], machines: Sequence[SimMachine], random: Random
@@ -41,7 +42,8 @@ class Abandoner:
         self._random = random
 
     async def run(self) -> bool:
-        """Returns False, with a breach, if something did not end in time."""
+        """Run the client. Returns False after a breach, if the transaction, the membership or the rebalance did not end
+        in time."""
         client = self._client
         left, left_early = ClassicMembership(client, LEFT), ClassicMembership(client, REBALANCING)
         for _ in range(ATTEMPTS_MAX):
@@ -78,7 +80,7 @@ class Abandoner:
         await session.write(self._places[0], [Sent(value, self._places[0], -1, True)])
 
     async def _takes_over(self, gone: str, began_s: float) -> bool:
-        """A member that joined before the clocks jumped becomes the only member: the rebalance has ended."""
+        """Whether the rebalance ends in time: a member that joined before the clocks jumped becomes the only member."""
         client, successor = self._client, ClassicMembership(self._client, REBALANCING)
         limit_s = REBALANCE_MS / 1000 + BOUND_S
         while client.loop.time() < began_s + limit_s:
@@ -93,7 +95,7 @@ class Abandoner:
         return False
 
     async def _is_out(self, began_s: float) -> bool:
-        """The group is empty after the session timeout of its only member."""
+        """Whether the group is empty after the session timeout of its only member."""
         client, request = self._client, describe_groups.Request(groups=[LEFT])
         limit_s = SESSION_MS / 1000 + BOUND_S
         while True:

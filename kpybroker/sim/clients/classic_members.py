@@ -1,4 +1,4 @@
-"""Members of classic groups, and clients that commit offsets without a membership."""
+"""Clients that are members of classic groups, and clients that commit offsets without being members."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class ClassicMembership:
         self._protocol: str | None = None
 
     def become(self, member_id: str, generation: int) -> None:
-        """Be this member in this generation, or member epoch, from now on."""
+        """Set the member id and the generation, or member epoch, of this client."""
         self.member_id, self.generation = member_id, generation
 
     async def commit(self, place: TopicPartition, step: int) -> None:
-        """Commit an offset higher than all before. Raises Unanswered, Refused."""
+        """Commit an offset that is higher than all earlier ones. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         commits = client.history.committed(self.group, place)
         offset = commits.send(max(commits.sent, 0) + step)
@@ -137,7 +137,7 @@ class ClassicMembership:
         return {member.member_id: member.metadata for member in response.members}
 
     async def sync(self, shares: dict[str, bytes]) -> bytes:
-        """Send the leader's assignments, return this member's. Raises Unanswered, Refused."""
+        """Send the leader's assignments, and return this member's assignment. Raises Unanswered, Refused."""
         client = self._client
         assignments = [
             sync_group.SyncGroupRequestAssignment(member_id=member, assignment=share)
@@ -167,7 +167,7 @@ class ClassicMembership:
         return own
 
     async def beat(self) -> None:
-        """Raises Unanswered, Refused."""
+        """Send a heartbeat. Raises Unanswered, Refused."""
         request = heartbeat.Request(
             group_id=self.group,
             generation_id=self.generation,
@@ -196,7 +196,7 @@ class ClassicMembership:
 
 
 class Committer:
-    """Commits ever higher offsets without being a member, and fetches them back."""
+    """Commits increasing offsets without being a member, and fetches them."""
 
     def __init__(self, client: SimClient, group: str, place: TopicPartition, *, pace_s: float) -> None:
         self._client = client
@@ -231,8 +231,8 @@ class ClassicGroupMember:
         pace_s: float,
         ownership: PartitionOwnership | None = None,
     ) -> None:
-        """`ownership`: given if other members may use the consumer protocol, as then ownership is not tied to
-        generations."""
+        """`ownership`: must be given if other members may use the consumer protocol, because ownership is then not tied
+        to generations."""
         self._client = client
         self._places = places
         self._ownership = ownership
@@ -254,7 +254,7 @@ class ClassicGroupMember:
                     await client.nap(0.5)
 
     async def _take_part(self) -> None:
-        """Be a member of one generation until it ends. Raises Unanswered, Refused."""
+        """Take part in one generation until it ends. Raises Unanswered, Refused."""
         client, membership = self._client, self._membership
         if self._ownership is not None:
             self._ownership.revokes(client.name, self._places)

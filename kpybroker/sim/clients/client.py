@@ -1,4 +1,4 @@
-"""A client's side of the simulated network: connections to every node, metadata, requests with a time limit."""
+"""The base of simulated clients: connections to every node, metadata, and requests with a time limit."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ GROUP, TRANSACTION = 0, 1
 
 
 class Unanswered(Exception):
-    """No answer: the connection broke, was refused, or timed out. The broker may have processed the request."""
+    """There was no response, because the connection broke, was refused or timed out. The broker may have processed the
+    request."""
 
 
 class Refused(Exception):
-    """An answer with an error code."""
+    """The response has an error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(ErrorCode(code).name)
@@ -43,7 +44,7 @@ class KnownLeader(NamedTuple):
 
 
 class SimClient:
-    """One client process. It never dies, but its requests may go unanswered."""
+    """One client process. It never stops on its own, but its requests may have no response."""
 
     def __init__(self, name: str, address: str, seed: int, fabric: Fabric, brokers: dict[int, tuple[str, int]]) -> None:
         self.name = name
@@ -54,22 +55,22 @@ class SimClient:
         self.network = SimNetwork(fabric, address, self.owner)
         self.stopping = False
         self.succeeded_at_s = 0.0
-        """When the last piece of work succeeded, for the liveness check."""
+        """The time of the last successful piece of work, for the liveness check."""
         self.twins = name
-        """Clients that fence each other off share this value; liveness requires progress of only one of them."""
+        """Clients that fence each other share this value. The liveness check requires progress of only one of them."""
         self.identity: Identity | None = None
-        """The identity that it logs in with; None in clusters without logins."""
+        """The identity with which the client logs in; None in clusters without logins."""
         self._hidden: frozenset[str] = frozenset()
         self._brokers = dict(brokers)
         self._peers: dict[int, Peer] = {}
         self._topics: dict[str, Any] = {}
         self._names: dict[bytes, str] = {}
         self._epochs: dict[tuple[bytes, int], int] = {}
-        """The newest leader epoch known, by topic id and partition."""
+        """The newest known leader epoch, by topic id and partition."""
         self._coordinators: dict[tuple[int, str], int] = {}
 
     def stop(self) -> None:
-        """Finish the current work and start no more."""
+        """Finish the current piece of work, and start no new one."""
         self.stopping = True
 
     def log_in_as(self, identity: Identity, hidden: frozenset[str]) -> None:
@@ -77,7 +78,7 @@ class SimClient:
         self.identity, self._hidden = identity, hidden
 
     def share(self, transactional_id: str) -> None:
-        """Called if the client shares this transactional id with others, so that they fence each other off."""
+        """Note that the client shares this transactional id with others, so that they fence each other."""
         self.twins = transactional_id
 
     def succeeded(self) -> None:
@@ -93,7 +94,7 @@ class SimClient:
         await asyncio.sleep(self.random.random() * longest_s)
 
     async def idle_until(self, at_s: float) -> bool:
-        """Do nothing until a time of the loop. Returns False if the client is to stop before that."""
+        """Wait until a time of the loop. Returns False if the client must stop before that time."""
         while not self.stopping and (left_s := at_s - self.loop.time()) > 0:
             await asyncio.sleep(min(left_s, STOPS_WITHIN_S))
         return self.loop.time() >= at_s
@@ -117,7 +118,7 @@ class SimClient:
                 if self.identity is not None:
                     await Session(self, node_id, peer, self.identity).begin()
                 await peer.negotiate()
-        except OSError as error:  # TimeoutError is one
+        except OSError as error:  # includes TimeoutError
             raise Unanswered(str(error) or "timeout") from error
         again = self._peers.get(node_id)
         if again is not None and again.is_open:  # another task of this client connected first
@@ -133,9 +134,9 @@ class SimClient:
     async def ask(
         self, node_id: int, name: str, request: Any, *, limit_s: float = REQUEST_LIMIT_S, version: int | None = None
     ) -> Any:
-        """The reply to a request in `version`, or in the highest that both sides support. Raises Unanswered.
+        """The response to a request in `version`, or in the highest version that both sides support. Raises Unanswered.
 
-        Closes the connection if the request goes unanswered.
+        Closes the connection if there is no response.
         """
         peer = await self.peer(node_id)
         try:
@@ -178,7 +179,7 @@ class SimClient:
             self.note(f"has no metadata: {failed}")
 
     def forget_topic(self, name: str) -> None:
-        """Drop the cached metadata of a topic, as it was wrong."""
+        """Remove the cached metadata of a topic, because it was wrong."""
         self._topics.pop(name, None)
 
     async def topic(self, name: str) -> Any:
@@ -198,7 +199,7 @@ class SimClient:
             if row.partition_index == index and row.leader_id in self._brokers:
                 newest = self._epochs.get((topic.topic_id, index), -1)
                 if row.leader_epoch < newest:
-                    break  # from a node that lags behind: clients never go back to an earlier leader
+                    break  # the metadata is from a node that lags behind; clients never go back to an earlier leader
                 self._epochs[topic.topic_id, index] = row.leader_epoch
                 return KnownLeader(row.leader_id, row.leader_epoch, topic.topic_id)
         self.forget_topic(name)
@@ -219,9 +220,9 @@ class SimClient:
         return int(row.node_id)
 
     async def is_deposed(self, node_id: int, group: str) -> bool:
-        """Whether the node that answered for a group has been deposed as its coordinator without knowing it, as
-        coordinators have no leases. Asks every other node, and retries for as long as a node may be unreachable. Raises
-        Unanswered."""
+        """Whether the node that responded for a group is no longer its coordinator, although it has not noticed this
+        yet (coordinators have no leases). Sends a request to every other node, and retries for the time that a node may
+        be unreachable. Raises Unanswered."""
         own = await self._reign(node_id, group)
         if own is None or own.leader_id != node_id:
             return True

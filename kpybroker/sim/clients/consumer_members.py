@@ -1,4 +1,4 @@
-"""Members that use the consumer protocol (KIP-848)."""
+"""Clients that are members of groups with the consumer protocol (KIP-848)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNTED_OUT = frozenset(
 
 
 class ConsumerGroupMember:
-    """A member of a consumer group, which joins again with a new member id when it has left or was fenced."""
+    """A member of a consumer group. When it has left or was fenced, it joins again with a new member id."""
 
     def __init__(
         self, client: SimClient, group: str, topics: list[str], ownership: PartitionOwnership, *, pace_s: float
@@ -63,7 +63,7 @@ class ConsumerGroupMember:
                     await client.nap(0.5)
 
     def _start_over(self) -> None:
-        """Drop all partitions, and take a new member id."""
+        """Drop all partitions, and choose a new member id."""
         self._ownership.revokes(self._client.name, self._owned)
         self._owned.clear()
         self._number += 1
@@ -117,7 +117,7 @@ class ConsumerGroupMember:
         self._ownership.owns(client.name, self._owned, sent_at_s)
 
     async def _describe(self) -> None:
-        """Check that in ConsumerGroupDescribe no partition has two owners."""
+        """Check that no partition has two owners in ConsumerGroupDescribe."""
         request = consumer_group_describe.Request(group_ids=[self._group])
         node_id = await self._client.coordinator(self._group)
         response = (await self._client.ask(node_id, "ConsumerGroupDescribe", request)).groups[0]
@@ -133,7 +133,7 @@ class ConsumerGroupMember:
             self._client.history.breach(f"ConsumerGroupDescribe returns {shown} for {self._group}")
 
     async def _leave(self) -> None:
-        """Leave for good or, for a static member, to come back under the same instance id."""
+        """Leave permanently or, as a static member, to rejoin with the same instance id."""
         epoch = LEAVE if self._instance_id is None or self._client.random.random() < 0.5 else LEAVE_FOR_A_WHILE
         request = self._request(epoch)
         self._start_over()

@@ -1,4 +1,4 @@
-"""Consumers that read partitions from the start, ask for latest offsets, and check every answer."""
+"""Consumers that read partitions from the start, request latest offsets, and check every response."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kpybroker.wire.rpc import fetch, list_offsets
 LATEST = -1
 EARLIEST = -2
 FETCHED_BYTES: tuple[int, ...] = (1, 300, 100_000)
-"""The max bytes of a Fetch: for one batch, a few, or everything."""
+"""Values for the max bytes of a Fetch: for one batch, a few batches, or everything."""
 TABLE_BYTES = (2000, 100_000)
-"""The same for tables, which are read whole again and again."""
+"""The same for tables, which are repeatedly read as a whole."""
 OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
@@ -70,9 +70,9 @@ class AbortedFilter:
 
 
 class Consumer:
-    """Reads partitions, one Fetch after the other. `committed`: reads with read_committed.
+    """Reads partitions, one Fetch after another. `committed`: read with read_committed.
 
-    `has_gaps`: offsets may be missing, as the partitions are compacted or lose their oldest records.
+    `has_gaps`: offsets may be missing, because the partitions are compacted or lose their oldest records.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Consumer:
         self._has_gaps = has_gaps
         self.positions = dict.fromkeys(places, 0)
         self.got: dict[TopicPartition, list[tuple[int, bytes]]] = {place: [] for place in places}
-        """Offsets and values in the order that they were read."""
+        """Offsets and values in the order in which they were read."""
         self._max_wait_ms = max_wait_ms
         self._pace_s = pace_s
         self._bytes = FETCHED_BYTES
@@ -149,7 +149,8 @@ class Consumer:
         self._take(place, position, leader.epoch, answer)
 
     def _look_at_ends(self, place: TopicPartition, epoch: int, shown: int, answer: Any) -> None:
-        """Within a leader epoch the last stable offset never goes back, and is never above the high watermark."""
+        """Check that the last stable offset never goes back within a leader epoch, and is never above the high
+        watermark."""
         stable = answer.last_stable_offset
         if not shown <= stable <= answer.high_watermark:
             self._client.history.breach(
@@ -159,7 +160,7 @@ class Consumer:
         self._client.history.ledger(place).stable.reached(epoch, stable)
 
     def _take(self, place: TopicPartition, position: int, leader_epoch: int, answer: Any) -> None:
-        """Check and keep the records of a response: they must begin at the position and have no gaps."""
+        """Check and store the records of a response. They must begin at the position and have no gaps."""
         client = self._client
         chunks = answer.records
         data = b"" if chunks is None else b"".join(chunks) if isinstance(chunks, list) else bytes(chunks)

@@ -1,4 +1,4 @@
-"""Connections of a client that tests who is let in and what is served: each has one login, which is never renewed."""
+"""Connections for clients that test authentication and authorization. Each has one login, which is never renewed."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ DENIED_TOPIC = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 class Attempt(NamedTuple):
-    """The answer to a login: the reason of a refusal, or the connection and for how long the login is valid."""
+    """The result of a login: the reason of a refusal, or the connection and the lifetime of the login."""
 
     refusal: str | None
     peer: Peer | None = None
     lifetime_ms: int = 0
     at_s: float = 0.0
-    """When the answer came."""
+    """The time at which the response arrived."""
 
 
 class Doors:
-    """The listeners of all nodes, as one client sees them."""
+    """Opens connections of one client to the listeners of all nodes, and sends requests on them."""
 
     def __init__(self, client: SimClient, machines: Mapping[int, SimMachine]) -> None:
         self._client = client
@@ -65,7 +65,7 @@ class Doors:
                 peer.close()
 
     async def again(self, peer: Peer, login: Login) -> Attempt:
-        """Log in once more on a connection; a failure closes it. Raises Unanswered."""
+        """Log in again on a connection. A failure closes it. Raises Unanswered."""
         try:
             async with asyncio.timeout(REQUEST_LIMIT_S):
                 return await self._log_in(peer, login)
@@ -85,7 +85,7 @@ class Doors:
         return Attempt(None, peer, lifetime_ms, client.loop.time())
 
     async def ask(self, peer: Peer, name: str, request: Any, limit_s: float = REQUEST_LIMIT_S) -> Any:
-        """Raises Unanswered."""
+        """Send a request, and return the response. Raises Unanswered."""
         try:
             async with asyncio.timeout(limit_s):
                 return await peer.ask(name, request)
@@ -93,7 +93,7 @@ class Doors:
             peer.close()
             raise Unanswered(str(error) or "timeout") from error
 
-    # ---- what is asked
+    # ---- requests
 
     async def write(self, peer: Peer, place: TopicPartition, topic_id: bytes) -> int:
         """Produce one record. Returns the error code of the response. Raises Unanswered."""

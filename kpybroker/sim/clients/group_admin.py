@@ -12,7 +12,8 @@ from kpybroker.wire.rpc import delete_groups, describe_groups, list_groups, offs
 
 
 class GroupAdmin:
-    """Deleted offsets must stay deleted: `ClassicMembership.fetch` checks this for every group in the history."""
+    """Runs these operations. `ClassicMembership.fetch` checks for every group in the history that deleted offsets stay
+    deleted."""
 
     def __init__(self, client: SimClient, place: TopicPartition, *, pace_s: float) -> None:
         self._client = client
@@ -33,7 +34,7 @@ class GroupAdmin:
                     await self._delete_group(group)
                 else:
                     await self._delete_offset(group)
-                # from now on any committed offset of this group is a breach
+                # from now on, any committed offset of this group is a breach
                 client.history.commits[group, self._place] = Commits()
                 await membership.fetch(self._place)
                 client.succeeded()
@@ -46,7 +47,7 @@ class GroupAdmin:
                 await client.nap(0.5)
 
     def _doubt(self, group: str) -> None:
-        """A deletion that went unanswered may still happen, or have happened."""
+        """Note that a deletion without a response may have happened or may still happen."""
         commits = self._client.history.commits.get((group, self._place))
         if commits is not None:
             commits.doubt()

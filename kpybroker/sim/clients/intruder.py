@@ -1,4 +1,4 @@
-"""A client that tries to get in without credentials, to stay in after its session, and to become another user."""
+"""A client that tries to log in without credentials, to use an expired session, and to become another user."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kpybroker.wire.rpc import metadata
 
 PACE_S = 1.5
 LONG_MS, SHORT_MS = 3_600_000, 2000
-"""A token is valid for one of these: the longer outlives each session, the shorter ends it."""
+"""The lifetimes of tokens. The longer one exceeds each session; the shorter one ends it."""
 STRANGER = "stranger"
-"""A user that logs in with tokens only, and has no rights."""
+"""A user that logs in only with tokens, and has no rights."""
 BESIDE_MS = 5
-"""Allowance for clocks, which are read in whole milliseconds."""
+"""Tolerance for clocks, which are read in whole milliseconds."""
 
 
 class Intruder:
-    """Plays one attempt after the other."""
+    """Makes one attempt after another."""
 
     def __init__(self, client: SimClient, doors: Doors, admission: Admission) -> None:
         self._client = client
@@ -44,7 +44,7 @@ class Intruder:
                 await client.nap(0.5)
 
     async def _guess(self, node_id: int) -> None:
-        """Log in with credentials that no user ever had. Raises Unanswered."""
+        """Try to log in with credentials that no user ever had. Raises Unanswered."""
         random = self._client.random
         mechanism = random.choice(sorted(MECHANISMS))
         expired = bearer(STRANGER, self._doors.wall_ms(node_id) - 60_000)
@@ -66,14 +66,14 @@ class Intruder:
         self._law.never(what, was_served=found.peer is not None and is_judged, why=why)
 
     async def _enter(self, node_id: int, user: str, valid_ms: int) -> Attempt:
-        """Raises Unanswered, also if the clock of the node is too far ahead for the token."""
+        """Log in with a token. Raises Unanswered, even if the clock of the node is too far ahead for the token."""
         found = await self._doors.attempt(node_id, bearer(user, self._client.wall_ms() + valid_ms))
         if found.peer is None:
             raise Unanswered(f"node {node_id} refuses a token: {found.refusal}")
         return found
 
     async def _outstay(self, node_id: int) -> None:
-        """Send a request after the session has ended; in half of the attempts, the session was renewed once. Raises
+        """Send a request after the session has ended. In half of the attempts, the session was renewed once. Raises
         Unanswered."""
         client = self._client
         found = await self._enter(node_id, STRANGER, client.random.choice((SHORT_MS, LONG_MS)))
@@ -97,7 +97,7 @@ class Intruder:
             peer.close()
 
     async def _renewed(self, node_id: int, found: Attempt) -> Attempt:
-        """Log in again before the session ends, which a broker has to allow. Raises Unanswered."""
+        """Log in again before the session ends, which a broker must allow. Raises Unanswered."""
         assert found.peer is not None
         shown = Shown(self._doors.process(node_id))
         again = await self._doors.again(found.peer, bearer(STRANGER, self._client.wall_ms() + LONG_MS))
@@ -109,7 +109,7 @@ class Intruder:
         return again
 
     async def _change(self, node_id: int) -> None:
-        """Renew a session as another principal. Raises Unanswered."""
+        """Try to renew a session as another principal. Raises Unanswered."""
         found = await self._enter(node_id, STRANGER, LONG_MS)
         assert found.peer is not None
         other = await self._doors.again(found.peer, bearer(ANN, self._client.wall_ms() + LONG_MS))

@@ -1,4 +1,4 @@
-"""A client that moves replicas between the log directories of brokers, and the check of where replicas are."""
+"""A client that moves replicas between the log directories of brokers, and the check of the replicas' locations."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kpybroker.wire.rpc import alter_replica_log_dirs
 PATIENCE_S = 120.0
 THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 NOT_HERE = (int(ErrorCode.REPLICA_NOT_AVAILABLE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-"""The broker has no such replica; a later one would be created in that directory."""
+"""The broker has no such replica. It would create a later one in that directory."""
 
 
 class LogDirMover:
-    """Sends AlterReplicaLogDirs to brokers, whether they have the replica or not."""
+    """Sends AlterReplicaLogDirs to brokers, regardless of whether they have the replica."""
 
     def __init__(
         self, client: SimClient, places: list[TopicPartition], paths: tuple[str, ...], *, pace_s: float
@@ -58,14 +58,16 @@ class LogDirMover:
 
 
 async def limit_moves(client: SimClient, bytes_s: int) -> None:
-    """Raises Unanswered, Refused."""
+    """Set the throttle of moves on all brokers. Raises Unanswered, Refused."""
     await alter_config(client, ResourceType.BROKER, "", THROTTLE, str(bytes_s))
 
 
 async def check_directories(machines: list[SimMachine], history: History) -> None:
-    """At rest every move has ended, and the metadata has the directory of each replica.
+    """Check that every move has ended once the cluster has settled, and that the metadata has the directory of each
+    replica.
 
-    If a power loss took the name of the directory that a replica moves from, its copy stays until a person removes it.
+    If a power loss removed the name of the directory from which a replica is moved, its copy in the new directory stays
+    until an operator removes it.
     """
     may_be_alone = bool(history.counts.get("changes lost"))
     for machine in machines:
@@ -78,7 +80,7 @@ async def check_directories(machines: list[SimMachine], history: History) -> Non
 
 
 def _misplaced(machine: SimMachine, *, may_be_alone: bool) -> str | None:
-    """What is wrong with a machine at rest, or None."""
+    """An error text if the logs of a machine are not where the metadata says, else None."""
     if machine.node is None:
         return "it does not run"
     broker = machine.node.broker

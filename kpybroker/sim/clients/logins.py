@@ -1,4 +1,4 @@
-"""How simulated clients log in: with PLAIN, SCRAM, delegation tokens, or unsecured OAUTHBEARER tokens that expire."""
+"""Logins of simulated clients with PLAIN, SCRAM, delegation tokens, or unsecured OAUTHBEARER tokens that expire."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SecretBytes = Callable[[int], bytes]
 
 
 class TokenNotGiven(ConnectionError):
-    """The answer to CreateDelegationToken has an error code."""
+    """The response to CreateDelegationToken has an error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(ErrorCode(code).name)
@@ -38,7 +38,7 @@ class TokenNotGiven(ConnectionError):
 
 
 async def log_in(peer: Peer, login: Login, secret_bytes: SecretBytes) -> int:
-    """One login on an open connection. Returns for how many milliseconds it is valid; 0 for ever.
+    """Log in on an open connection. Returns the lifetime of the login in milliseconds; 0 for no limit.
 
     Raises LoginRefused, ConnectionError and MalformedFrame. With OAUTHBEARER, the password is the token.
     """
@@ -64,7 +64,7 @@ async def _authenticate(peer: Peer, token: bytes) -> sasl_authenticate.Response:
 
 
 def bearer(user: str, expires_ms: int) -> Login:
-    """A login by an unsecured token that expires at a time of the wall clock."""
+    """The login with an unsecured token that expires at a time of the wall clock."""
     claims = {"sub": user, "exp": expires_ms / 1000}
     parts = (json.dumps(part, separators=(",", ":")).encode() for part in ({"alg": "none"}, claims))
     token = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + "."
@@ -72,7 +72,7 @@ def bearer(user: str, expires_ms: int) -> Login:
 
 
 class Created(NamedTuple):
-    """A delegation token that a client has been given."""
+    """A delegation token that a client has received."""
 
     token_id: str
     hmac: bytes
@@ -119,14 +119,14 @@ class Identity(Protocol):
     def user(self) -> str: ...
 
     async def login(self, client: Visitor, node_id: int) -> Login:
-        """The credentials to log in with now. Raises OSError."""
+        """The credentials for a login now. Raises OSError."""
 
     def refused(self) -> None:
-        """A broker has refused the last login."""
+        """Called when a broker has refused the last login."""
 
 
 class Known(NamedTuple):
-    """A user with a password, by PLAIN or SCRAM."""
+    """A user with a password, for PLAIN or SCRAM."""
 
     user: str
     mechanism: str
@@ -136,11 +136,11 @@ class Known(NamedTuple):
         return Login(self.mechanism, self.user, self.password)
 
     def refused(self) -> None:
-        """Nothing to do: the user has no other password."""
+        """Does nothing, because the user has no other password."""
 
 
 class Bearer(NamedTuple):
-    """A user with unsecured tokens, a new one for each login."""
+    """A user with unsecured tokens: a new token for each login."""
 
     user: str
     lifetime_ms: int
@@ -149,11 +149,11 @@ class Bearer(NamedTuple):
         return bearer(self.user, client.wall_ms() + self.lifetime_ms)
 
     def refused(self) -> None:
-        """Nothing to do: each login has a new token anyway."""
+        """Does nothing, because each login has a new token."""
 
 
 class TokenHolder:
-    """A user who gets delegation tokens with a password, and logs in with them by `mechanism`."""
+    """A user who requests delegation tokens with a password, and logs in with them through `mechanism`."""
 
     def __init__(self, user: str, password: str, mechanism: str, lifetime_ms: int) -> None:
         self.user = user
@@ -169,7 +169,7 @@ class TokenHolder:
         return held.login(self._mechanism)
 
     def refused(self) -> None:
-        """The broker does not know the token yet, or thinks that it has expired: get another one."""
+        """Discard the token, because the broker does not have it yet, or considers it expired."""
         self._held = None
 
     async def _new(self, client: Visitor, node_id: int) -> Created:
@@ -195,7 +195,7 @@ class Session:
         self._identity = identity
 
     async def begin(self) -> None:
-        """Log in. Log in again before a request that is sent when most of the session has passed. Raises OSError."""
+        """Log in, and log in again before a request that is sent after most of the session. Raises OSError."""
         lifetime_ms = await self._log_in()
         if lifetime_ms > 0:
             self._peer.renew_with(Renewal(self._again, lifetime_ms).before)

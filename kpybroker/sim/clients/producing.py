@@ -1,4 +1,4 @@
-"""Producers: plain ones that never retry, and idempotent ones that retry until they are acknowledged."""
+"""Simulated producers: plain producers, which never retry, and idempotent ones, which retry until acknowledgement."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kpybroker.wire.rpc import init_producer_id, produce
 PRODUCE_LIMIT_MS = 5000
 IN_FLIGHT_MAX = 5
 FAILURES_MAX = 200
-"""After this many failed attempts in a row an idempotent producer counts as refused."""
+"""After this number of consecutive failed attempts, an idempotent producer counts as refused."""
 DEPOSED_S = 30.0
-"""How long a `HOPELESS` error may come from a leader that is deposed and cut off but does not know it yet."""
+"""The time for which a `HOPELESS` error may come from a leader that is cut off and has not noticed its replacement."""
 DUPLICATE = int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 HOPELESS = frozenset(
     {
@@ -30,7 +30,7 @@ HOPELESS = frozenset(
         int(ErrorCode.INVALID_RECORD),
     }
 )
-"""For the first batch in flight these errors mean that the broker has lost or damaged records."""
+"""For the first batch in flight, these errors mean that the broker has lost or damaged records."""
 
 
 @dataclass(slots=True)
@@ -42,9 +42,10 @@ class InFlightBatch:
 
 
 class SimProducer:
-    """Writes to one partition. `acks` is 1 or -1 (all); an idempotent one has up to five batches in flight.
+    """Writes to one partition. `acks` is 1 or -1 (all). An idempotent producer has up to five batches in flight.
 
-    After `slows_after` records it pauses twice as long between records, after as many again three times, and so on.
+    After `slows_after` records, its pauses between records are twice as long, after 2 * `slows_after` three times as
+    long, and so on.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class SimProducer:
                 await self._send_in_order()
             else:
                 await self._send_once()
-            # a producer that meets no faults would write the most and find the least
+            # without this, producers of runs without faults would write the most records and find the fewest bugs
             await self._client.nap(self._pace_s * (1 + self._number / self._tires_after))
 
     def _new_sent(self) -> Sent:
@@ -110,7 +111,7 @@ class SimProducer:
         return InFlightBatch(bytes(batch), records)
 
     async def _send_once(self) -> None:
-        """At most once: send a batch and never retry it."""
+        """Send a batch at most once: never retry it."""
         client, parcel = self._client, self._new_parcel()
         try:
             await self._produce(parcel)
@@ -121,11 +122,11 @@ class SimProducer:
             await client.nap(0.5)
 
     async def _send_in_order(self) -> None:
-        """Exactly once: send several batches in flight, and retry those without an acknowledgement in order."""
+        """Send several batches exactly once: retry batches without an acknowledgement in order."""
         client = self._client
         if self._producer_id < 0 and not await self._begin():
             return
-        # the first batch goes alone: like Kafka, a broker accepts any sequence from a producer that it does not know
+        # the first batch is sent alone because, as in Kafka, a broker accepts any sequence from an unknown producer
         count = client.random.randint(1, IN_FLIGHT_MAX) if self._sequence else 1
         waiting = [self._new_parcel() for _ in range(count)]
         failures, hopeless_since_s = 0, math.inf
@@ -149,11 +150,12 @@ class SimProducer:
                 await client.nap(0.5)
 
     async def _send_together(self, parcels: list[InFlightBatch]) -> list[int | None]:
-        """Send all on one connection, in order. Returns the error code of each, None without an answer."""
+        """Send all batches on one connection, in order. Returns the error code of each response; None if there is
+        none."""
         client = self._client
         try:
             node_id = (await client.leader(*self._place)).node_id
-            await client.peer(node_id)  # on separate connections they could overtake each other
+            await client.peer(node_id)  # on separate connections, batches could overtake each other
         except Unanswered:
             return [None] * len(parcels)
         return await asyncio.gather(*(self._outcome(parcel) for parcel in parcels))
@@ -175,7 +177,7 @@ class SimProducer:
         return True
 
     async def _outcome(self, parcel: InFlightBatch) -> int | None:
-        """The error code of the answer; None without an answer."""
+        """The error code of the response; None if there is no response."""
         try:
             await self._produce(parcel)
         except Unanswered:
@@ -185,7 +187,7 @@ class SimProducer:
         return 0
 
     async def _produce(self, parcel: InFlightBatch) -> None:
-        """Raises Unanswered, Refused."""
+        """Send a batch. Raises Unanswered, Refused."""
         client, (name, index) = self._client, self._place
         node_id, _, topic_id = await client.leader(name, index)
         data: Any = produce.PartitionProduceData(index=index, records=parcel.batch)

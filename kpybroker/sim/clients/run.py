@@ -16,13 +16,13 @@ from kpybroker.topics import TopicPartition
 
 
 class Work(Protocol):
-    """What a client does until it is stopped."""
+    """The work of a client, which runs until the client is stopped."""
 
     def run(self) -> Coroutine[Any, Any, None]: ...
 
 
 class Run(Protocol):
-    """What actors, clients and checks see of the `Simulation`."""
+    """The part of the `Simulation` that actors, clients and checks use."""
 
     setup: Setup
     loop: VirtualLoop
@@ -38,7 +38,7 @@ class Run(Protocol):
     pace_s: float
     """The longest pause of a client between two pieces of work."""
     slows_after: int
-    """After this many records a producer pauses twice as long."""
+    """After this number of records, a producer pauses twice as long."""
 
     def client(self, name: str) -> SimClient: ...
 

@@ -1,4 +1,4 @@
-"""Admin requests about users, ACLs and delegation tokens, and requests for what one broker knows of them."""
+"""Requests that change users, ACLs and delegation tokens, and requests that describe them on one broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOT_FOUND = int(ErrorCode.RESOURCE_NOT_FOUND)
 async def set_scram(
     client: SimClient, user: str, mechanism: str, password: str, iterations: int = ITERATIONS_MIN
 ) -> None:
-    """Give a user a credential. Raises Unanswered, Refused."""
+    """Set a user's credential. Raises Unanswered, Refused."""
     code, salt = MECHANISMS[mechanism], client.random.randbytes(16)
     row = alter_user_scram_credentials.ScramCredentialUpsertion(
         name=user,
@@ -42,7 +42,7 @@ async def set_scram(
 
 
 async def remove_scram(client: SimClient, user: str, mechanism: str) -> None:
-    """Raises Unanswered, Refused."""
+    """Remove a user's credential. Raises Unanswered, Refused."""
     row = alter_user_scram_credentials.ScramCredentialDeletion(name=user, mechanism=MECHANISMS[mechanism])
     await _alter_scram(client, alter_user_scram_credentials.Request(deletions=[row]))
 
@@ -53,7 +53,7 @@ async def _alter_scram(client: SimClient, request: Any) -> None:
 
 
 async def scram_of(client: SimClient, node_id: int, user: str) -> dict[int, int]:
-    """The iterations of a user's credentials by mechanism, as a node knows them. Raises Unanswered, Refused."""
+    """The iterations of a user's credentials, by mechanism, on a node. Raises Unanswered, Refused."""
     request = describe_user_scram_credentials.Request(users=[describe_user_scram_credentials.UserName(name=user)])
     told = await client.ask(node_id, "DescribeUserScramCredentials", request)
     _check(told.error_code)
@@ -65,7 +65,7 @@ async def scram_of(client: SimClient, node_id: int, user: str) -> dict[int, int]
 
 
 async def add_acls(client: SimClient, acls: Sequence[Acl]) -> None:
-    """Raises Unanswered, Refused."""
+    """Create ACLs. Raises Unanswered, Refused."""
     rows = [
         create_acls.AclCreation(
             resource_type=acl.resource_type,
@@ -86,7 +86,7 @@ async def add_acls(client: SimClient, acls: Sequence[Acl]) -> None:
 
 
 async def remove_acl(client: SimClient, acl: Acl) -> None:
-    """Raises Unanswered, Refused."""
+    """Delete an ACL. Raises Unanswered, Refused."""
     row = delete_acls.DeleteAclsFilter(
         resource_type_filter=acl.resource_type,
         resource_name_filter=acl.resource_name,
@@ -103,7 +103,7 @@ async def remove_acl(client: SimClient, acl: Acl) -> None:
 
 
 async def acls_of(client: SimClient, node_id: int, principal: str) -> set[Acl]:
-    """The ACLs of a principal, as a node knows them. Raises Unanswered, Refused."""
+    """The ACLs of a principal on a node. Raises Unanswered, Refused."""
     request = describe_acls.Request(
         resource_type_filter=ANY,
         resource_name_filter=None,
@@ -126,13 +126,13 @@ async def acls_of(client: SimClient, node_id: int, principal: str) -> set[Acl]:
 
 
 async def remove_token(client: SimClient, token: Created) -> None:
-    """Raises Unanswered, Refused."""
+    """Expire a delegation token at once. Raises Unanswered, Refused."""
     request = expire_delegation_token.Request(hmac=token.hmac, expiry_time_period_ms=-1)
     _check((await client.ask(client.any_broker(), "ExpireDelegationToken", request, limit_s=ADMIN_LIMIT_S)).error_code)
 
 
 async def tokens_of(client: SimClient, node_id: int, owner: str) -> set[str]:
-    """The ids of the delegation tokens of a user, as a node knows them. Raises Unanswered, Refused."""
+    """The ids of the delegation tokens of a user on a node. Raises Unanswered, Refused."""
     asked = describe_delegation_token.DescribeDelegationTokenOwner(principal_type="User", principal_name=owner)
     told = await client.ask(node_id, "DescribeDelegationToken", describe_delegation_token.Request(owners=[asked]))
     _check(told.error_code)

@@ -1,4 +1,4 @@
-"""Clients of a table, a compacted topic: writers with their own keys, and readers of the whole table."""
+"""Clients of a table (a compacted topic): writers with their own keys, and readers of the whole table."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kpybroker.topics import TopicPartition
 
 TOMBSTONE_ODDS = 0.15
 KEYS = (2, 5, 20)
-"""A writer draws one of these as its number of keys."""
+"""Possible numbers of keys of a writer."""
 
 
 def keyed(client: SimClient, sent: Sent, keys: int) -> Sent:
-    """Give the record one of the client's keys; some are tombstones."""
+    """Give the record one of the client's keys, and turn some records into tombstones."""
     key = b"%s:%d" % (client.name.encode(), client.random.randrange(keys))
     is_tombstone = client.random.random() < TOMBSTONE_ODDS
     sent.give_key(key, is_tombstone=is_tombstone, at_s=client.history.now_s)
@@ -58,7 +58,7 @@ class TransactionalTableWriter(Transactor):
 
 
 class TableReader:
-    """Reads the whole table, again and again."""
+    """Reads the whole table repeatedly."""
 
     def __init__(
         self, client: SimClient, places: list[TopicPartition], forgetting: Forgetting, *, pace_s: float

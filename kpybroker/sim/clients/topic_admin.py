@@ -1,4 +1,4 @@
-"""A client that creates and deletes topics: the broker's answers must stay true."""
+"""A client that creates and deletes topics. The changes that brokers confirm must persist."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def create_topic(client: SimClient, topic: TopicSetup) -> None:
 
 
 async def delete_topic(client: SimClient, name: str) -> None:
-    """Delete a topic. Raises Unanswered, Refused. The error may come from a controller that was deposed before the
-    topic was created, and does not know it yet."""
+    """Delete a topic. Raises Unanswered, Refused. The error may come from a former controller that has neither the
+    topic nor noticed its replacement."""
     request = delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name)], timeout_ms=5000)
     response = await client.ask(client.any_broker(), "DeleteTopics", request, limit_s=ADMIN_LIMIT_S)
     code = response.responses[0].error_code
@@ -38,7 +38,7 @@ async def delete_topic(client: SimClient, name: str) -> None:
 
 
 async def use_small_segments(client: SimClient, name: str, kind: int) -> None:
-    """Make a broker create the internal topic of a coordinator type, and give it small segments. Raises Unanswered,
+    """Have a broker create the internal topic of a coordinator type, and set small segments for it. Raises Unanswered,
     Refused."""
     await client.coordinator("anybody", kind)
     await alter_config(client, ResourceType.TOPIC, name, "internal.segment.bytes", INTERNAL_SEGMENT_BYTES)
@@ -82,7 +82,7 @@ class TopicAdmin:
                     client.succeeded()
                 await client.nap(self._pace_s)
             except (Unanswered, Refused) as failed:
-                fate.becomes(None)  # forever: an unanswered request may take effect at any later time
+                fate.becomes(None)  # for good: a request without a response may take effect later
                 client.note(f"does not know the fate of {name}: {failed}")
                 await client.nap(1.0)
             self._number += 1

@@ -1,4 +1,4 @@
-"""A client that deletes and recreates a topic again and again: the new one must have no records of the old one."""
+"""A client that deletes and recreates a topic repeatedly. The new topic must have no records of the old one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ TO_THE_END = -1
 
 
 class TopicRecreator:
-    """`fresh` is the last recreated topic, if it is known and none of its records were deleted since."""
+    """Recreates the topic. `fresh` is the last recreated topic, if it is known and none of its records have been
+    deleted."""
 
     def __init__(self, client: SimClient, replicas: int, *, pace_s: float) -> None:
         self._client = client
@@ -40,17 +41,17 @@ class TopicRecreator:
                     client.succeeded()
                     await client.nap(self._pace_s)
             except (Unanswered, Refused) as failed:
-                self.fresh = None  # an unanswered request may still take effect: use another name from now on
+                self.fresh = None  # a request without a response may still take effect, so use another name from now on
                 client.note(f"does not know the fate of {name}: {failed}")
                 await client.nap(1.0)
 
     async def _make(self, name: str) -> None:
-        """Raises Unanswered, Refused."""
+        """Create the topic. Raises Unanswered, Refused."""
         await create_topic(self._client, TopicSetup(name, 1, self._replicas, {"internal.segment.bytes": "900"}))
         self._client.forget_topic(name)
 
     async def _fill(self, name: str) -> None:
-        """Raises Unanswered, Refused."""
+        """Write a few records to the topic. Raises Unanswered, Refused."""
         client = self._client
         leader = await client.leader(name, 0)
         records = [(None, b"." * 100)] * client.random.choice((1, 5, 12))
@@ -66,7 +67,7 @@ class TopicRecreator:
         _refused(response.responses[0].partition_responses[0].error_code)
 
     async def _shorten(self, name: str) -> None:
-        """Raises Unanswered, Refused."""
+        """Delete all records of the topic. Raises Unanswered, Refused."""
         row = delete_records.DeleteRecordsPartition(partition_index=0, offset=TO_THE_END)
         topic = delete_records.DeleteRecordsTopic(name=name, partitions=[row])
         leader = await self._client.leader(name, 0)
@@ -75,7 +76,8 @@ class TopicRecreator:
         _refused(response.topics[0].partitions[0].error_code)
 
     async def check(self, auditor: SimClient) -> None:
-        """Raises Unanswered, Refused. Unanswered also stands for a topic that does not begin at 0."""
+        """Check that the topic begins at 0. Raises Unanswered, Refused; Unanswered also if the topic does not begin at
+        0."""
         if self.fresh is not None:
             auditor.forget_topic(self.fresh)
             starts = await earliest_offset(auditor, (self.fresh, 0))

@@ -1,4 +1,4 @@
-"""The requests of transactional producers, before and since KIP-890, and clients that write transactions."""
+"""Requests of transactional producers, before and since KIP-890, and clients that write transactions."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from kpybroker.wire.rpc import (
 
 PRODUCE_LIMIT_MS = 5000
 ATTEMPTS_MAX = 12
-"""After this many failures of one step a client gives up the transaction."""
+"""After this number of failures of one step, a client gives up the transaction."""
 TIMEOUTS_MS = (2000, 6000)
 GONE_S = (0.5, 0.5, 8.0)
-"""How long a dead client stays away: too short to be noticed, or longer than the transaction timeout."""
+"""The time until a dead client is replaced: too short to be noticed, or longer than the transaction timeout."""
 VANISHING_ODDS = 0.04
-"""The odds that a client dies between two steps."""
+"""The probability that a client dies between two steps."""
 ABORT_ODDS = 0.2
 SLOWS_AFTER = 200
-"""After this many records a transactor pauses twice as long between transactions, and so on."""
+"""After this number of records, a transactor pauses twice as long between transactions, and so on."""
 DUPLICATE = int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 FATAL = frozenset(
     int(code)
@@ -53,7 +53,7 @@ FATAL = frozenset(
 
 
 class TransactionProtocol(NamedTuple):
-    """A version of the transaction protocol: the versions of its requests, None for the highest."""
+    """A version of the transaction protocol, with the versions of its requests; None is the highest version."""
 
     produce: int | None
     end: int
@@ -67,11 +67,11 @@ TV2 = TransactionProtocol(produce=None, end=5, offsets=5, adds_partitions=False)
 
 
 class ClientDied(Exception):
-    """The client died in the middle of a transaction without cleaning up, and another one takes its place."""
+    """The client died in the middle of a transaction without aborting it, and another client replaces it."""
 
 
 class TransactionalSession:
-    """One incarnation of a transactional id, from its InitProducerId on. All steps raise Unanswered, Refused,
+    """One producer with a transactional id, from its InitProducerId onwards. All steps raise Unanswered, Refused,
     ClientDied."""
 
     def __init__(self, client: SimClient, transactional_id: str, protocol: TransactionProtocol) -> None:
@@ -87,7 +87,7 @@ class TransactionalSession:
     # ---- steps
 
     async def begin(self) -> None:
-        """Send InitProducerId, which fences off earlier producers with this transactional id."""
+        """Send InitProducerId, which fences earlier producers with this transactional id."""
         client = self._client
         request = init_producer_id.Request(
             transactional_id=self.transactional_id,
@@ -164,7 +164,7 @@ class TransactionalSession:
                 self._client.forget_coordinator(group)
 
     async def end(self, *, commit: bool) -> None:
-        """Commit or abort. Adds the outcome to the history as far as it is known, even if this raises."""
+        """Commit or abort. Adds the known part of the outcome to the history, even if this raises."""
         client, transaction = self._client, self.transaction
         transaction.ask(commit=commit)
         request = end_txn.Request(
@@ -294,7 +294,7 @@ class Transactor:
                 await client.nap(client.random.choice(GONE_S))
 
     async def _transaction(self, session: TransactionalSession) -> None:
-        """Raises Unanswered, Refused, ClientDied."""
+        """Write one transaction. Raises Unanswered, Refused, ClientDied."""
         client = self._client
         client.history.transactions.append(session.transaction)
         for _ in range(client.random.randint(1, 4)):

@@ -1,4 +1,4 @@
-"""Consume, transform, produce: clients whose transactions have both the outputs and the offsets of the inputs."""
+"""Clients that consume, transform and produce. Their transactions have the outputs and the offsets of the inputs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from kpybroker.sim.world.history import Sent
 from kpybroker.topics import TopicPartition
 
 TWINS, TEAM = "twin transformers", "team"
-"""Groups: of transformers that share a transactional id, and of transformers that share partitions."""
+"""The group of transformers that share a transactional id, and the group of transformers that share partitions."""
 TAKEN_MAX, TAKEN_BYTES = 10, 700
-"""Most records and bytes in one transaction: the smallest segments take no batch above 900 bytes."""
+"""The most records and bytes in one transaction. The smallest segments cannot hold a batch of more than 900 bytes."""
 COPY_BYTES = 60
-"""The most that an output has in addition to its input: names, attempt, the record's own fields."""
+"""The most bytes that an output has besides its input: names, attempt, the record's own fields."""
 UNSTABLE = int(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 def output_of(group: str, value: bytes, attempt: str) -> bytes:
-    """The output for an input. `attempt` makes it unique, as aborted outputs are written again."""
+    """The output for an input. `attempt` makes it unique, because aborted outputs are written again."""
     return b"%s>%s#%s" % (group.encode(), value, attempt.encode())
 
 
@@ -42,7 +42,7 @@ class Transformer:
     """Copies committed records to another partition, each exactly once.
 
     A team member has its own transactional id, and copies the partitions that its group assigns to it (KIP-447). Twins
-    have the same transactional id and copy all partitions: the one that starts last fences the other off.
+    have the same transactional id and copy all partitions; the twin that starts last fences the first one.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class Transformer:
                 await client.nap(client.random.choice(GONE_S))
 
     async def _transform(self, session: TransactionalSession) -> None:
-        """Copy from the committed offsets on, until something fails. Raises Unanswered, Refused, ClientDied."""
+        """Copy records from the committed offsets onwards until a request fails. Raises Unanswered, Refused,
+        ClientDied."""
         client, membership = self._client, self._membership
         own = self._sources
         if self._is_member:
@@ -140,7 +141,7 @@ class Transformer:
 
 
 def _fitting(found: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """The first records whose outputs fit into one batch; one in any case."""
+    """The first records whose outputs fit into one batch; at least one record."""
     count = size_bytes = 0
     for _, value in found[:TAKEN_MAX]:
         size_bytes += len(value) + COPY_BYTES

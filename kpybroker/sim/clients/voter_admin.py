@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 CHANGE_LIMIT_S = 10.0
 FEWEST = 2
-"""The least number of voters. With one voter nothing would be lost either, but any fault of that node would stop the
-quorum."""
+"""The smallest number of voters. With one voter, no data would be lost either, but any fault of that node would stop
+the quorum."""
 UNDECIDED = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_CONTROLLER)
-"""Errors after which the change may still happen, or may have happened already."""
+"""Errors after which the change may still happen or may already have happened."""
 CHANGED_ALREADY = (ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND)
 
 
 class VoterAdmin:
-    """Adds and removes one voter at a time, and remembers which nodes must be voters."""
+    """Adds and removes one voter at a time, and tracks which nodes must be voters."""
 
     def __init__(self, client: SimClient, addresses: dict[int, str], *, pace_s: float) -> None:
         self._client = client
         self._addresses = addresses
         self._pace_s = pace_s
         self._votes = dict.fromkeys(addresses, True)
-        """Node id -> whether it is a voter, according to the answers so far."""
+        """Whether each node is a voter according to the responses so far, by node id."""
         self._doubtful: dict[int, None] = {}
-        """Nodes with an unanswered request, which may take effect at any time."""
+        """Nodes with a request that has no response, which may take effect at any time."""
 
     async def run(self) -> None:
         client = self._client
@@ -54,7 +54,8 @@ class VoterAdmin:
                 client.succeeded()
             except Refused as refused:
                 if refused.code in CHANGED_ALREADY:
-                    # an earlier request whose answer was lost did it, or the answer is from a deposed leader
+                    # an earlier request whose response was lost made the change, or the response is from a former
+                    # leader
                     self._votes[node_id] = adds
                     self._doubtful[node_id] = None
                     client.succeeded()
@@ -82,7 +83,7 @@ class VoterAdmin:
             raise Refused(response.error_code)
 
     def check(self, machines: list[SimMachine], history: History) -> None:
-        """At the end, the voters of the leader must be those that the answers imply."""
+        """Check at the end that the leader's voters are those that the responses imply."""
         for machine in machines:
             if machine.node is not None and machine.node.broker.quorum.is_active:
                 found = machine.node.broker.quorum.voters.ids
@@ -99,7 +100,8 @@ class VoterChecks:
         self._committed: dict[int, tuple[str, tuple[int, ...]]] = {}
 
     def look(self, name: str, quorum: Quorum) -> None:
-        """Voters committed at an offset are the same everywhere, and only one change is pending at a time."""
+        """Check that the voters committed at an offset are the same on all nodes, and that only one change is pending
+        at a time."""
         voter_sets = quorum.voter_history
         open_changes = 0
         for before, after in itertools.pairwise(voter_sets):

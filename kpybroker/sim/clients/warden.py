@@ -1,7 +1,7 @@
-"""An admin that adds and removes SCRAM users, ACLs and tokens, and tests the effect of each change.
+"""A client that adds and removes SCRAM users, ACLs and tokens, and tests the effect of each change.
 
-Each round has its own guest user, so that a request that arrives late disturbs no other round. After a change the
-warden waits until one broker shows that it knows of the change, and then tests it on that broker.
+Each round has its own guest user, so that a request that arrives late does not disturb other rounds. After a change,
+the warden waits until one broker shows the change, and then tests it on that broker.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from kpybroker.topics import TopicPartition
 
 PACE_S = 2.0
 LOOKS_MAX = 8
-"""How often the warden asks a broker whether it knows of a change, before it gives up the round."""
+"""The number of requests by which the warden checks whether a broker has a change, before it gives up the round."""
 LOOKS_EVERY_S = 0.5
 LONG_MS = 3_600_000
-"""A lifetime far longer than any clock error."""
+"""A lifetime that is far longer than any clock error."""
 NOT_ALLOWED = int(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
 HOST = "*"
 PREFIX_LENGTH = 4
@@ -50,7 +50,7 @@ def _acl(user: str, topic: str, operation: Operation, permission: Permission, pa
 
 
 class Warden:
-    """Plays rounds. `guarded` is a partition that only guests write to."""
+    """Runs the rounds. `guarded` is a partition to which only guests write."""
 
     def __init__(self, client: SimClient, doors: Doors, admission: Admission, guarded: TopicPartition) -> None:
         self._client = client
@@ -59,9 +59,9 @@ class Warden:
         self._guarded = guarded
         self._number = 0
         self.scram: dict[str, bool] = {}
-        """Whether each guest has a SCRAM credential; only for guests whose changes were all answered."""
+        """Whether each guest has a SCRAM credential. Only guests whose changes all had responses are included."""
         self.acls: dict[str, set[Acl]] = {}
-        """The ACLs of each guest; only for guests whose changes were all answered."""
+        """The ACLs of each guest. Only guests whose changes all had responses are included."""
 
     async def run(self) -> None:
         client = self._client
@@ -79,7 +79,7 @@ class Warden:
                 await client.nap(0.5)
 
     async def _shown(self, node_id: int, look: Callable[[], Awaitable[bool]]) -> Shown:
-        """Wait until a node shows that it knows of a change. Raises Unanswered, Refused."""
+        """Wait until a node shows a change. Raises Unanswered, Refused."""
         for _ in range(LOOKS_MAX):
             process = self._doors.process(node_id)
             if await look() and self._doors.process(node_id) is process:
@@ -148,8 +148,8 @@ class Warden:
     # ---- ACLs
 
     async def _acls(self, guest: str) -> None:
-        """Allow operations, then deny them or stop allowing them; all requests use one connection. Raises Unanswered,
-        Refused."""
+        """Allow operations, and then deny them or stop allowing them. All requests use one connection. Raises
+        Unanswered, Refused."""
         client, (topic, index) = self._client, self._guarded
         leader = await client.leader(topic, index)
         node_id, topic_id = leader.node_id, leader.topic_id
@@ -179,7 +179,7 @@ class Warden:
             found.peer.close()
 
     async def _before_any_right(self, guest: str, peer: Peer, topic_id: bytes) -> None:
-        """Nothing is served to a principal that no ACL names. Raises Unanswered."""
+        """Check that a principal without any ACL is served nothing. Raises Unanswered."""
         doors, law, why = self._doors, self._law, "no ACL has ever allowed it"
         law.never(f"a write of {guest}", was_served=await doors.write(peer, self._guarded, topic_id) == 0, why=why)
         law.never(f"a read of {guest}", was_served=await doors.read(peer, self._guarded, topic_id) == 0, why=why)
@@ -188,7 +188,7 @@ class Warden:
     async def _judge(
         self, guest: str, node_id: int, peer: Peer, topic_id: bytes, *, may: list[Operation] | tuple[Operation, ...]
     ) -> None:
-        """Try both operations on a node that knows the guest's ACLs. Raises Unanswered, Refused."""
+        """Try both operations on a node that has the guest's ACLs. Raises Unanswered, Refused."""
         client, doors, law = self._client, self._doors, self._law
         wanted = self.acls.get(guest, set())
 
@@ -278,8 +278,8 @@ class Warden:
     async def _while_valid(
         self, node_id: int, login: Login, password: Login, shown: Shown, password_shown: Shown
     ) -> None:
-        """A login with a token gets in as the token's owner, and may not create another token; after the session is
-        renewed with the password, it may. Raises Unanswered."""
+        """Check that a client that logs in with a token has the principal of its owner but may not create another token
+        until the session is renewed with the password. Raises Unanswered."""
         law, doors, user = self._law, self._doors, password.user
         found = await doors.attempt(node_id, login)
         process = doors.process(node_id)

@@ -1,4 +1,4 @@
-"""Simulated machines that run the product's own `Node`, and start, stop, kill and power it off."""
+"""Simulated machines that run the product's own `Node`. They can start, stop and kill it, and lose power."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Process:
         self.owner = Owner(f"node {machine.setup.node_id} run {number}")
         self.world = SimWorld(machine, self.owner, number, storage)
         self.node: Node | None = None
-        """None until it has started."""
+        """None before it has started."""
         self.stopping = False
 
 
 class SimMachine:
-    """A machine with a disk, a clock and a network address, and the process of its node, if it runs."""
+    """A machine with a disk, a clock, a network address, and the process of its node, if it is running."""
 
     def __init__(self, setup: NodeSetup, seed: int, loop: VirtualLoop, fabric: Fabric, history: History) -> None:
         self.setup = setup
@@ -77,7 +77,7 @@ class SimMachine:
 
     @property
     def node(self) -> Node | None:
-        """The node, if it has started and is not stopping."""
+        """The node; None if it has not started or is stopping."""
         process = self.process
         return None if process is None or process.stopping or not process.owner.alive else process.node
 
@@ -85,7 +85,7 @@ class SimMachine:
         return WALL_BEGINS_MS + round(self.loop.time() * 1000) + self.skew_ms
 
     def stay_down(self) -> None:
-        """Do not start the process again when it ends."""
+        """Keep the process from being started again when it ends."""
         self.wanted = False
 
     def skew(self, skew_ms: int) -> None:
@@ -104,7 +104,7 @@ class SimMachine:
         if self.process is not None:
             self.loop.go_on(self.process.owner)
 
-    # ---- life
+    # ---- starting and stopping
 
     def start(self) -> None:
         """Switch the machine on and start the process."""
@@ -133,13 +133,13 @@ class SimMachine:
         self._end(process, f"gave up: {why}")
 
     def _crashed(self, process: Process, running: asyncio.Task[None]) -> None:
-        """A start or stop may raise only ConfigError: anything else is a crash."""
+        """Record a crash: any exception of a start or stop other than ConfigError."""
         if process.owner.alive and not running.cancelled() and (raised := running.exception()) is not None:
             self.loop.on_problem(process.owner, "the node crashed", raised)
             self._end(process, "crashed")
 
     def _end(self, process: Process, why: str) -> None:
-        """The process has exited on its own: clean up after it, and start it again after a while."""
+        """Clean up after a process that exited on its own, and start it again after a while."""
         self.history.note("node", f"{self.name} {why}")
         self.history.count("ended by itself")
         self.loop.soon_for(self.loop.simulation, self._ended, process)
@@ -154,7 +154,7 @@ class SimMachine:
             self.start()
 
     def kill(self, why: str = "is killed") -> None:
-        """SIGKILL the process. What it wrote stays in the page cache."""
+        """SIGKILL the process. The data that it wrote stays in the page cache."""
         if self.process is not None:
             self.history.note("node", f"{self.name} {why}")
             self._bury(self.process)
@@ -181,7 +181,7 @@ class SimMachine:
         self.history.count("directories lost")
 
     def light_fuse(self, changes: int, *, takes_power: Callable[[], bool]) -> None:
-        """Make the process die in the middle of the write that follows `changes` others."""
+        """Kill the process in the middle of the write that follows `changes` other changes of the disk."""
         process = self.process
         if process is None:
             return
@@ -222,7 +222,7 @@ class SimMachine:
             self.kill("has stopped" if ending.done() else "did not stop, is killed")
 
     def pause(self, on: bool) -> None:
-        """SIGSTOP and SIGCONT."""
+        """Suspend the process with SIGSTOP, and continue it with SIGCONT after a while."""
         if self.process is not None:
             self.history.note("node", f"{self.name} is {'halted' if on else 'resumed'}")
             if on:

@@ -1,4 +1,4 @@
-"""The settings of nodes with logins on all listeners, and the users of such a cluster."""
+"""Settings of nodes with logins on all listeners, and the users of a cluster with these settings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kpybroker.sim.cluster.setup import NodeSetup, Setup
 
 LISTENER, CONTROLLER = "SASL_PLAINTEXT", "CONTROLLER"
 NODE, ADMIN = "node", "admin"
-"""Super users: the nodes, and the clients that prepare and check a run."""
+"""The super users: the nodes, and the clients that prepare and check a run."""
 ANN, BOB, CAY, DAN, EVE = "ann", "bob", "cay", "dan", "eve"
 """Users that log in with PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, delegation tokens, and OAUTHBEARER tokens."""
 OPERATOR = "-operator"
-"""The suffix of the names of users who may also administer the cluster."""
+"""The suffix of the names of users that may also administer the cluster."""
 USERS = tuple(f"{name}{role}" for role in ("", OPERATOR) for name in (ANN, BOB, CAY, DAN, EVE))
 SCRAM_USERS = {BOB: "SCRAM-SHA-256", CAY: "SCRAM-SHA-512"}
 BETWEEN_BROKERS = "sasl.mechanism.inter.broker.protocol"
@@ -35,7 +35,7 @@ def between_brokers(setup: Setup) -> str:
 
 
 def secured(setup: Setup, random: Random) -> Setup:
-    """The setup with logins on all listeners, ACLs, and sessions that end after seconds."""
+    """The setup with logins on all listeners, with ACLs, and with sessions of a few seconds."""
     shared = {
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": f"User:{NODE};User:{ADMIN}",
@@ -57,7 +57,7 @@ def secured(setup: Setup, random: Random) -> Setup:
 
 
 def _logins_at(listener: str, more: tuple[str, ...]) -> dict[str, str]:
-    """The settings of a listener that offers PLAIN and `more` mechanisms; nodes may log in with all of them but
+    """The settings of a listener that offers PLAIN and `more` mechanisms. Nodes may log in with all of them except
     tokens."""
     own = f'username="{NODE}" password="{password_of(NODE)}"'
     options = {

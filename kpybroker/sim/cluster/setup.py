@@ -1,4 +1,4 @@
-"""What a seed determines before the run: the nodes, their settings, network delays, the workload, the faults."""
+"""Draws the setup of a seed before the run: the nodes, their settings, network delays, the workload, the faults."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REPLICAS_MAX = 3
 RETENTION_MS = 8000
 VOTERS_ODDS = 0.3
 SYNCS_S = ((0.0005, 0.004), (0.0005, 0.004), (0.01, 0.06))
-"""Two fast disks and a slow one, which nearly always has unsynced changes."""
+"""The durations of a sync on two fast disks and a slow one, which nearly always has unsynced changes."""
 CONSUMER_MEMBERS_ODDS = 0.6
 CONSUMER_MEMBERS_SESSION_MS = 6000
 TRANSACTIONS_ODDS = 0.4
@@ -46,10 +46,10 @@ TABLE = "table"
 TABLE_ODDS = 0.3
 LOG_DIRS = ("/data", "/more")
 SEVERAL_ODDS = 0.25
-"""The odds that brokers have both of `LOG_DIRS`."""
+"""The probability that brokers have both of `LOG_DIRS`."""
 RECREATES_ODDS = 0.2
 OUTPUTS = "outputs"
-"""The topic that transformers write to."""
+"""The topic to which transformers write."""
 LOSES_UNSYNCED = ("power_loss",)
 LOST_DIRECTORY = "lost_directory"
 LOST_DIRECTORY_ODDS = 0.25
@@ -64,7 +64,7 @@ DISK_HANG_ODDS = 0.2
 
 @dataclass(frozen=True)
 class NodeSetup:
-    """One node: its id, its address, and Kafka's settings for it."""
+    """One node, with its id, its address and its Kafka settings."""
 
     node_id: int
     address: str
@@ -79,13 +79,13 @@ class Setup:
     nodes: tuple[NodeSetup, ...]
     trouble_s: float
     faults: tuple[str, ...]
-    """The faults that happen; empty for a run without faults."""
+    """The faults of the run; empty for a run without faults."""
     pause_between_s: float
     weather: Weather
     outlives_power: bool
-    """Whether acknowledged records are on disk; if not, they are in the page caches of all in-sync replicas."""
+    """Whether acknowledged records are on disk. If not, they are in the page caches of all in-sync replicas."""
     survives: tuple[int, ...]
-    """The values of acks with which acknowledged records must survive these faults under these settings."""
+    """The values of acks for which acknowledged records must survive these faults with these settings."""
     replicas: int
     """The largest replication factor of topics."""
     topics: tuple[TopicSetup, ...]
@@ -100,23 +100,23 @@ class Setup:
     cold_odds: float
     window_bytes: int
     sync_s: tuple[float, float]
-    """(shortest, longest) duration of a sync."""
+    """The shortest and the longest duration of a sync."""
     spare: int
-    """How many nodes may be down or unreachable at once."""
+    """The number of nodes that may be down or unreachable at the same time."""
     voters_change: bool
-    """Voters are in the metadata log (KIP-853), and an operator removes and adds them."""
+    """Whether voters are in the metadata log (KIP-853), so that a client removes and adds them."""
     table: TopicSetup | None = None
-    """A compacted topic with keys. With it, the logs of the coordinators are cleaned too."""
+    """A compacted topic with keys. If there is one, the logs of the coordinators are also cleaned."""
     table_writers: int = 0
-    """How many clients write to the table without transactions."""
+    """The number of clients that write to the table without transactions."""
     transactional_table_writers: int = 0
-    """How many clients write to the table in transactions."""
+    """The number of clients that write to the table in transactions."""
     forgetting: Forgetting | None = None
     recreates_topics: bool = False
-    """Whether a client deletes and recreates a topic again and again."""
+    """Whether a client deletes and recreates a topic repeatedly."""
     log_dirs: tuple[str, ...] = LOG_DIRS[:1]
     moves_bytes_s: int | None = None
-    """The throttle of moves between log directories, so that they are under way while other things happen."""
+    """The throttle of moves between log directories, so that they are in progress during other events."""
     actors: tuple[str, ...] = ()
     """Actors that take part (`actors/catalog.py`)."""
 
@@ -141,8 +141,9 @@ def setup_of(
     compacts: bool = False,
     moves: bool = False,
 ) -> Setup:
-    """Draw the setup of a seed. `replicas` is the largest replication factor (3), `faults` limits which faults may be
-    drawn; `transacts`, `compacts` and `moves` force transactions, a compacted topic and several log directories."""
+    """Draw the setup of a seed. `replicas` is the largest replication factor (default: 3), and `faults` limits the
+    faults that may be drawn. `transacts`, `compacts` and `moves` force transactions, a compacted topic and several log
+    directories."""
     most = min(replicas or REPLICAS_MAX, brokers)
     random = Random(f"setup {seed} {brokers}")
     fsync = random.choice(("always", "always", "page-cache"))
@@ -209,14 +210,15 @@ def _with_outputs(topics: tuple[TopicSetup, ...], most: int, transformers: int) 
 
 
 def _changes_voters(seed: int, brokers: int, chosen: tuple[str, ...]) -> bool:
-    """Uses its own Random. Voters do not change in seeds that lose directories: a newly formatted directory would have
-    the initial voters."""
+    """Whether voters change. Uses its own Random. They do not change in seeds that lose directories, because a newly
+    formatted directory would have the initial voters."""
     may = brokers > 2 and LOST_DIRECTORY not in chosen
     return may and Random(f"voters {seed} {brokers}").random() < VOTERS_ODDS
 
 
 def _loses_directories(seed: int, brokers: int, most: int, faults: tuple[str, ...] | None) -> bool:
-    """Uses its own Random, so that all other draws of a seed stay the same as without this fault."""
+    """Whether nodes lose directories. Uses its own Random, so that all other draws of a seed are the same as without
+    this fault."""
     if faults is not None:
         return LOST_DIRECTORY in faults
     drawn = Random(f"lost directory {seed} {brokers}").random() < LOST_DIRECTORY_ODDS
@@ -251,7 +253,7 @@ def _consumer_protocol_properties(random: Random) -> dict[str, str]:
 
 
 def _less_in_sync(topic: TopicSetup, random: Random) -> TopicSetup:
-    """Lower min.insync.replicas of some topics to 1, so that a leader alone in the ISR accepts acks=all."""
+    """Lower min.insync.replicas of some topics to 1, so that a leader that is alone in the ISR accepts acks=all."""
     if "min.insync.replicas" not in topic.configs or random.random() < 0.6:
         return topic
     return replace(topic, configs={**topic.configs, "min.insync.replicas": "1"})
@@ -275,7 +277,8 @@ def _topic(random: Random, number: int, fewest: int, most: int) -> TopicSetup:
 
 
 def _with_table(setup: Setup, brokers: int, *, compacts: bool) -> Setup:
-    """Uses its own Random, so that all other draws of a seed stay the same as without a table."""
+    """The setup with a table. Uses its own Random, so that all other draws of a seed are the same as without a
+    table."""
     random = Random(f"cleaning {setup.seed} {brokers}")
     if random.random() >= TABLE_ODDS and not compacts:
         return setup
@@ -300,7 +303,7 @@ def _with_table(setup: Setup, brokers: int, *, compacts: bool) -> Setup:
         "log.initial.task.delay.ms": "500",
         "log.retention.check.interval.ms": "1000",
     }
-    is_timely = "clock_skew" not in setup.faults  # if not, a broker's clock may be far ahead
+    is_timely = "clock_skew" not in setup.faults  # otherwise, a broker's clock may be far ahead
     retained_s = tombstones_ms / 1000
     forgetting = Forgetting(retained_s if is_timely else 0.0, retained_s if is_timely or retained_s > 3600 else 0.0)
     if deletes:
@@ -317,12 +320,12 @@ def _with_table(setup: Setup, brokers: int, *, compacts: bool) -> Setup:
 
 
 def _with_recreation(setup: Setup, brokers: int) -> Setup:
-    """Uses its own Random."""
+    """The setup with or without topics that are recreated. Uses its own Random."""
     return replace(setup, recreates_topics=Random(f"remaking {setup.seed} {brokers}").random() < RECREATES_ODDS)
 
 
 def _with_directories(setup: Setup, brokers: int, *, moves: bool) -> Setup:
-    """Uses its own Random."""
+    """The setup with one or several log directories. Uses its own Random."""
     random = Random(f"log dirs {setup.seed} {brokers}")
     if random.random() >= SEVERAL_ODDS and not moves:
         return setup
@@ -332,7 +335,8 @@ def _with_directories(setup: Setup, brokers: int, *, moves: bool) -> Setup:
 
 
 def _with_file_faults(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
-    """Uses its own Random. Indexes are small with these faults, so that they are saved while they fill."""
+    """The setup with faults of files. Uses its own Random. Indexes are small with these faults, so that they are saved
+    while they fill."""
     random = Random(f"file faults {setup.seed} {brokers}")
     drawn = random.random() < FILE_FAULTS_ODDS
     some: tuple[str, ...] = random.choice(((BAD_FILE,), (SHORT_DESCRIPTORS,), (BAD_FILE, SHORT_DESCRIPTORS)))
@@ -347,14 +351,15 @@ def _with_file_faults(setup: Setup, brokers: int, faults: tuple[str, ...] | None
 
 
 def _with_write_stalls(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
-    """Uses its own Random."""
+    """The setup with or without stalls of writes. Uses its own Random."""
     if faults is not None or Random(f"write stall {setup.seed} {brokers}").random() >= WRITE_STALL_ODDS:
         return setup
     return replace(setup, faults=(*setup.faults, WRITE_STALL))
 
 
 def _with_disk_hangs(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
-    """Uses its own Random. Only with several brokers, so that the others can go on."""
+    """The setup with hanging disks. Uses its own Random. There must be several brokers, so that the others can
+    continue."""
     if faults is not None or brokers == 1 or Random(f"disk hang {setup.seed} {brokers}").random() >= DISK_HANG_ODDS:
         return setup
     return replace(setup, faults=(*setup.faults, DISK_HANG))
