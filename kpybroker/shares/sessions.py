@@ -94,9 +94,13 @@ class ShareSessions:
         session = self._sessions[key] = self._by_connection[connection] = ShareSession(key, connection)
         return session
 
+    def find(self, key: SessionKey) -> ShareSession | None:
+        """The member's session, if it has one."""
+        return self._sessions.get(key)
+
     def resume(self, key: SessionKey, epoch: int) -> ShareSession:
         """The session of a request; advances its epoch. Raises SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH."""
-        session = self._sessions.get(key)
+        session = self.find(key)
         if session is None:
             raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
         if epoch == CLOSING:

@@ -12,7 +12,7 @@ from kpybroker.sim.cluster.setup import setup_of
 from kpybroker.sim.simulation import Simulation
 
 SEEDS = range(300)
-AT_ONCE = 1.7
+AT_ONCE = 2.0
 """The most actors that take part in a seed on average: a seed must not become more expensive because of them."""
 
 SHORT_SEED = 273

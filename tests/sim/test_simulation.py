@@ -25,6 +25,7 @@ from kpybroker.sim.mutants.coordinators import COORDINATORS
 from kpybroker.sim.mutants.log_dirs import MOVERS
 from kpybroker.sim.mutants.mutant import Mutant
 from kpybroker.sim.mutants.principals import PRINCIPALS
+from kpybroker.sim.mutants.shares import SHARES
 from kpybroker.sim.mutants.stalls import STALLS
 from kpybroker.sim.simulation import RunOutcome, Simulation
 from kpybroker.sim.world.history import Sent
@@ -144,7 +145,7 @@ def test_mutants_are_detected(mutant: object) -> None:
     assert outcome.breaches
 
 
-MUTANTS = [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS, *STALLS, *PRINCIPALS]
+MUTANTS = [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS, *STALLS, *PRINCIPALS, *SHARES]
 
 
 @pytest.mark.slow

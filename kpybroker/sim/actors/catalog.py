@@ -20,6 +20,7 @@ from kpybroker.sim.actors.quotas import Quotas
 from kpybroker.sim.actors.racks import Racks
 from kpybroker.sim.actors.reassignment import Reassignments
 from kpybroker.sim.actors.record_deletion import RecordDeletion
+from kpybroker.sim.actors.share_groups import ShareGroups
 from kpybroker.sim.actors.tables import Tables
 from kpybroker.sim.actors.time_lookups import TimeLookups
 from kpybroker.sim.actors.topic_recreation import TopicRecreation
@@ -46,6 +47,7 @@ ACTORS: tuple[type[Actor], ...] = (
     BrokerSettings,
     Unregistration,
     Quotas,
+    ShareGroups,
     Principals,
     Abandonment,
 )

@@ -63,6 +63,7 @@ class SimClient:
         self._hidden: frozenset[str] = frozenset()
         self._brokers = dict(brokers)
         self._peers: dict[int, Peer] = {}
+        self._left_open: list[Peer] = []
         self._topics: dict[str, Any] = {}
         self._names: dict[bytes, str] = {}
         self._epochs: dict[tuple[bytes, int], int] = {}
@@ -145,6 +146,11 @@ class SimClient:
         except OSError as error:
             peer.close()
             raise Unanswered(str(error) or "timeout") from error
+
+    def vanish(self) -> None:
+        """Leave all connections open and never use them again, like a machine that has lost power."""
+        self._left_open += self._peers.values()
+        self._peers.clear()
 
     def drop(self, node_id: int) -> None:
         known = self._peers.pop(node_id, None)

@@ -25,6 +25,7 @@ from kpybroker.sim.mutants.coordinators import COORDINATORS
 from kpybroker.sim.mutants.log_dirs import MOVERS
 from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 from kpybroker.sim.mutants.principals import PRINCIPALS
+from kpybroker.sim.mutants.shares import SHARES
 from kpybroker.sim.mutants.stalls import STALLS
 from kpybroker.sim.simulation import RunOutcome, Simulation
 from kpybroker.storage.log import recovery, syncing
@@ -120,7 +121,18 @@ ONE_BROKER = (
         POWER,
     ),
 )
-ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS, *STALLS, *PRINCIPALS)
+ALL = (
+    *ONE_BROKER,
+    *THREE_BROKERS,
+    *COORDINATORS,
+    *CLEANERS,
+    *MOVERS,
+    *CLAIMERS,
+    *ACTOR_MUTANTS,
+    *STALLS,
+    *PRINCIPALS,
+    *SHARES,
+)
 
 
 MISFIT = re.compile(r"TypeError\(.*(unexpected keyword|positional argument|required keyword)")
