@@ -36,8 +36,10 @@ class TlsSettings:
 
     @property
     def has_keystore(self) -> bool:
-        """Whether a key is set. A node that only connects to others needs none, unless they require its certificate."""
-        return bool(self.keystore_location or self.keystore_key or self.keystore_chain)
+        """Whether a key store is set. A node that only connects to others needs none, unless they require its
+        certificate."""
+        found = (self.keystore_location, self.keystore_password, self.keystore_key, self.keystore_chain)
+        return any(each is not None for each in found)
 
 
 def tls_settings(config: BrokerConfig, listener: str) -> TlsSettings:
