@@ -230,6 +230,29 @@ def test_a_store_is_renewed_with_kafka_configs(secured: Secured, tmp_path: Path)
     tool("kafka-configs", *broker, "--delete-config", f"{of_listener}.type,{of_listener}.location", bootstrap=at).ok()
 
 
+def test_stores_whose_settings_contradict_each_other_are_refused(secured: Secured, tmp_path: Path) -> None:
+    """The key store of the listener's file is PEM, not encrypted, and so is its trust store."""
+    signed = sign("localhost", AUTHORITY)
+    key, chain = (text.replace("\n", "\\n") for text in (signed.key_pem(), signed.chain_pem))
+    broker = ("--alter", "--entity-type", "brokers", "--entity-name", "1")
+    for row in (
+        {"keystore.type": "pem"},
+        {"keystore.type": "PKCS12"},
+        {"keystore.password": "hush"},
+        {"key.password": "hush"},
+        {"keystore.key": key, "keystore.certificate.chain": chain},
+        {"keystore.key": key},
+        {"keystore.certificate.chain": chain},
+        {"truststore.certificates": chain},
+        {"truststore.password": "hush"},
+    ):
+        added = tmp_path / "added.properties"
+        added.write_text("".join(f"listener.name.{CERTIFIED}.ssl.{name}={text}\n" for name, text in row.items()))
+        refused = tool("kafka-configs", *broker, "--add-config-file", str(added), bootstrap=secured.broker.bootstrap)
+        assert "InvalidRequestException" in refused.err, row
+        assert "hush" not in refused.err
+
+
 def _shown(secured: Secured) -> bytes | None:
     """The certificate that the listener presents now, as DER."""
     context = ssl.create_default_context(cafile=secured.trusted)

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from kpybroker.client.dialer import Dialer
+from kpybroker.client.dialer import Dialer, HandshakeFailed
 from kpybroker.client.login import LoginFailed
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError, MalformedFrame
@@ -16,7 +16,6 @@ from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc import list_offsets
 from kpybroker.wire.rpc import metadata as asking
 from kpybroker.wire.rpc.metadata import MetadataResponseTopic
-from kpybroker.world.secure import TlsError, why_not_dialled
 
 T = TypeVar("T")
 Address = tuple[str, int]
@@ -109,6 +108,7 @@ class Client:
     async def start(self) -> None:
         """Connect to the first address that responds. Raises CommandFailed."""
         failures: list[str] = []
+        remedy = ": start a broker with `kpybroker dev`, or name another with --bootstrap"
         for address in self._addresses:
             try:
                 await self._peer(address)
@@ -118,21 +118,20 @@ class Client:
                 failures.append(f"{_shown(address)} does not answer within {self.timeout_ms / 1000:g} s")
             except LoginFailed as error:
                 raise CommandFailed(f"{_shown(address)}: {error}") from error
+            except HandshakeFailed as error:
+                failures.append(f"{_shown(address)}, with TLS: {error}")
+                remedy = ""
             except (ConnectionError, MalformedFrame) as error:
                 failures.append(
                     f"{_shown(address)} does not answer like a Kafka broker ({error}); if its listener has TLS or "
                     "logins, give --command-config a file with security.protocol"
                 )
-            except TlsError as error:
-                raise CommandFailed(f"{_shown(address)}, with TLS: {why_not_dialled(error)}") from error
             except OSError as error:
                 failures.append(f"cannot reach {_shown(address)}: {error.strerror or error}")
             else:
                 self._home = address
                 return
-        raise CommandFailed(
-            f"{'; '.join(failures)}: start a broker with `kpybroker dev`, or name another with --bootstrap"
-        )
+        raise CommandFailed(f"{'; '.join(failures)}{remedy}")
 
     def limit_timeout(self, most_ms: int) -> None:
         """Lower the timeout of all responses to this."""

@@ -15,11 +15,15 @@ from kpybroker.errors import KafkaError
 from kpybroker.security.tls.contexts import dialing_context, node_context
 from kpybroker.security.tls.settings import client_tls_settings
 from kpybroker.world import Network, World
-from kpybroker.world.secure import TlsContext, TlsError, why_not_dialled
+from kpybroker.world.secure import HANDSHAKE_ERRORS, TlsContext, why_not_dialled
 
 log = logging.getLogger(__name__)
 
 TOLD_MAX = 1000
+
+
+class HandshakeFailed(ConnectionError):
+    """The TLS handshake failed; the text has the cause and the remedy."""
 
 
 class Dialer:
@@ -49,14 +53,17 @@ class Dialer:
     async def dial(self, host: str, port: int, *, client_id: str) -> Peer:
         """A new connection without negotiated versions. Logs in if the listener requires it.
 
-        Raises OSError, or ConnectionError if the login is refused.
+        Raises OSError, HandshakeFailed, or ConnectionError if the login is refused.
         """
         context = None if self._tls is None else self._tls()
         try:
             peer = await Peer.dial(self._network, host, port, client_id=client_id, tls=context)
-        except TlsError as error:
-            self._tell((host, port), why_not_dialled(error))
-            raise
+        except HANDSHAKE_ERRORS as error:
+            if context is None:
+                raise
+            why = why_not_dialled(error)
+            self._tell((host, port), why)
+            raise HandshakeFailed(why) from error
         self._told.pop((host, port), None)
         if self._login is not None:
             await log_in(peer, self._login, self._secret_bytes)

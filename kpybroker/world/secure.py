@@ -20,7 +20,7 @@ VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3
 PLAIN = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 """OpenSSL's error reasons for bytes that are not TLS."""
 
-USE_TLS = "set security.protocol=SSL (or SASL_SSL) in the client"
+USE_TLS = "set security.protocol=SSL (or SASL_SSL) in the client; between nodes, compare listener.security.protocol.map"
 
 REFUSED_CERTIFICATE = {
     "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the authority of this broker's certificate; set "
@@ -36,7 +36,9 @@ REFUSED_CERTIFICATE = {
 """OpenSSL's words for the alerts of a client that refuses a certificate (RFC 8446, 6.2), and the remedies."""
 
 TlsContext = ssl.SSLContext
-TlsError = ssl.SSLError
+HANDSHAKE_ERRORS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
+"""How a handshake that this process began can fail once the TCP connection is made: the loop raises the second for a
+peer that closes it, and the third for one that is silent too long."""
 
 
 class TlsAcceptor(NamedTuple):
@@ -179,14 +181,17 @@ def why_failed(error: OSError, if_plain: str = USE_TLS) -> str:
     )
 
 
-def why_not_dialled(error: ssl.SSLError) -> str:
-    """What went wrong in a handshake that this process began with a listener, and the remedy."""
-    reason = error.reason or ""
+def why_not_dialled(error: OSError) -> str:
+    """What one of HANDSHAKE_ERRORS says about the listener, and the remedy."""
+    reason = getattr(error, "reason", None) or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"this node does not accept its certificate: {error.verify_message}; see ssl.truststore and "
             "ssl.endpoint.identification.algorithm"
         )
-    if reason in PLAIN:
-        return "it does not use TLS; compare listener.security.protocol.map on both nodes"
+    if isinstance(error, ConnectionAbortedError):
+        return f"the handshake took longer than {HANDSHAKE_S:.0f} s"
+    if reason in PLAIN or not isinstance(error, ssl.SSLError):
+        said = "it does not use TLS" if reason else "it closed the connection, as a listener without TLS does"
+        return f"{said}; compare security.protocol, or listener.security.protocol.map on this node, with its listener"
     return f"{reason.replace('_', ' ').lower() or 'TLS failed'}; see its log"

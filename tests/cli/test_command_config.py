@@ -110,4 +110,4 @@ def test_tls_with_a_listener_that_has_none(directory: Path, tmp_path: Path, monk
     config = written(tmp_path / "client.properties", properties(directory))
     answer = shell("--timeout", "5", "topics", "list", "--command-config", config)
     assert answer.code == 1
-    assert "localhost" in answer.err
+    assert f"localhost:{PLAIN}, with TLS: it closed the connection, as a listener without TLS does;" in answer.err

@@ -31,8 +31,8 @@ def packed(rounds: int, algorithm: pkcs12.PBES = pkcs12.PBES.PBESv2SHA256AndAES2
     return pkcs12.serialize_key_and_certificates(b"me", ME.key, ME.certificate, None, how)
 
 
-def settings(kind: str, password: str = "hush") -> TlsSettings:
-    found = {"ssl.key.password": "hush"}
+def settings(kind: str, password: str = "hush", key_password: str | None = None) -> TlsSettings:
+    found = {} if key_password is None else {"ssl.key.password": key_password}
     for store in ("keystore", "truststore"):
         found |= {f"ssl.{store}.type": kind, f"ssl.{store}.location": "here"}
         if kind != "PEM":
@@ -48,7 +48,8 @@ def test_a_damaged_store_is_used_or_refused_with_a_reason(kind: str) -> None:
         "PEM": ((ME.key_pem() + ME.chain_pem).encode(), ""),
         "locked PEM": ((ME.key_pem("hush") + ME.chain_pem).encode(), ""),
     }[kind]
-    found = settings(kind.split()[-1], password)
+    found = settings(kind.split()[-1], password, {"JKS": "keypass1", "locked PEM": "hush"}.get(kind))
+    assert read_identity(found, lambda _: data).pem
     chance = random.Random(kind)
     damaged = [data[:size] for size in range(0, len(data), 29)]
     for _ in range(300):
@@ -75,6 +76,85 @@ def reasons(found: TlsSettings, data: bytes) -> list[str]:
     return refused
 
 
+KEY, CHAIN = "ssl.keystore.key", "ssl.keystore.certificate.chain"
+INLINE = {"ssl.keystore.type": "PEM", KEY: ME.key_pem(), CHAIN: ME.chain_pem}
+IN_A_FILE = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "me.pem"}
+PACKED = {"ssl.keystore.location": "me.p12", "ssl.keystore.password": "hush"}
+TRUSTED = "ssl.truststore.certificates"
+FILES = {
+    "me.pem": (ME.key_pem() + ME.chain_pem).encode(),
+    "locked.pem": (ME.key_pem("hush") + ME.chain_pem).encode(),
+    "two.pem": (ME.key_pem() + sign("you").key_pem() + ME.chain_pem).encode(),
+    "me.p12": packed(10),
+    "ca.pem": ME.chain_pem.encode(),
+}
+
+
+def read_both(found: dict[str, str]) -> None:
+    def read(path: str) -> bytes:
+        if path not in FILES:
+            raise FileNotFoundError(2, "No such file or directory")
+        return FILES[path]
+
+    parsed = client_tls_settings(found)
+    if parsed.has_keystore:
+        read_identity(parsed, read)
+    read_trust(parsed, read)
+
+
+@pytest.mark.parametrize("used", [INLINE, IN_A_FILE, PACKED, {}], ids=["inline", "file", "PKCS12", "none"])
+def test_stores_whose_settings_agree_are_used(used: dict[str, str]) -> None:
+    read_both(used)
+    read_both({**used, "ssl.truststore.type": "PEM", TRUSTED: ME.chain_pem})
+    read_both({**used, "ssl.truststore.type": "PEM", "ssl.truststore.location": "ca.pem"})
+
+
+@pytest.mark.parametrize(
+    ("used", "added", "refusal"),
+    [
+        (INLINE, {"ssl.keystore.type": "JKS"}, "needs ssl.keystore.type=PEM, but it is JKS"),
+        (INLINE, {"ssl.keystore.type": "pem"}, "needs ssl.keystore.type=PEM, but it is pem"),
+        (INLINE, {"ssl.keystore.location": "me.pem"}, "ssl.keystore.location=me.pem are both set"),
+        (INLINE, {"ssl.keystore.location": ""}, "ssl.keystore.location= are both set"),
+        (INLINE, {"ssl.keystore.password": "hush"}, "a store of type PEM has none; only ssl.key.password"),
+        (INLINE, {"ssl.key.password": "hush"}, "the key is not encrypted, but ssl.key.password is set"),
+        (INLINE, {KEY: ME.key_pem("hush")}, "the key is encrypted; set ssl.key.password"),
+        ({"ssl.keystore.type": "PEM"}, {KEY: ME.key_pem()}, "belong together"),
+        ({"ssl.keystore.type": "PEM"}, {CHAIN: ME.chain_pem}, "belong together"),
+        (IN_A_FILE, {CHAIN: ME.chain_pem}, "ssl.keystore.location=me.pem are both set"),
+        (IN_A_FILE, {"ssl.keystore.type": "pem"}, "its type pem is not known; use PEM"),
+        (IN_A_FILE, {"ssl.keystore.password": ""}, "a store of type PEM has none"),
+        (IN_A_FILE, {"ssl.key.password": ""}, "the key is not encrypted, but ssl.key.password is set"),
+        (IN_A_FILE, {"ssl.keystore.location": "locked.pem"}, "the key is encrypted; set ssl.key.password"),
+        (IN_A_FILE, {"ssl.keystore.location": "two.pem"}, "more than one private key"),
+        (IN_A_FILE, {"ssl.keystore.location": ""}, "ssl.keystore.location=: No such file"),
+        (PACKED, {"ssl.key.password": "other"}, "the password of a key in PKCS12 is that of the store"),
+        ({}, {"ssl.keystore.password": "hush"}, "ssl.keystore.password is set, but ssl.keystore.location is not"),
+        ({}, {TRUSTED: ME.chain_pem}, "needs ssl.truststore.type=PEM, but it is JKS"),
+        ({}, {"ssl.truststore.password": "hush"}, "ssl.truststore.password is set, but ssl.truststore.location is not"),
+        (
+            {"ssl.truststore.type": "PEM", "ssl.truststore.location": "ca.pem"},
+            {TRUSTED: ME.chain_pem},
+            "ssl.truststore.location=ca.pem are both set",
+        ),
+        (
+            {"ssl.truststore.type": "PEM", "ssl.truststore.location": "ca.pem"},
+            {"ssl.truststore.password": "hush"},
+            "a store of type PEM has none; remove it",
+        ),
+        ({"ssl.truststore.type": "PEM"}, {TRUSTED: ""}, "no complete certificates"),
+    ],
+)
+def test_settings_that_apache_kafka_refuses_together_are_refused(
+    used: dict[str, str], added: dict[str, str], refusal: str
+) -> None:
+    """Each row is refused by Apache Kafka 4.3.1, too (DefaultSslEngineFactory)."""
+    with pytest.raises(ConfigError) as refused:
+        read_both({**used, **added})
+    assert refusal in str(refused.value)
+    assert "hush" not in str(refused.value)
+
+
 @pytest.mark.parametrize("label", ["PRIVATE KEY", "CERTIFICATE"])
 def test_a_megabyte_of_beginnings_is_read_once(label: str) -> None:
     """A search for the end of each beginning took minutes, in which the broker served nobody."""
@@ -99,10 +179,10 @@ def test_a_store_with_more_iterations_than_the_limit_is_refused_before_they_are_
 
 def test_an_encrypted_key_in_pem_has_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     data = (ME.key_pem("hush") + ME.chain_pem).encode()
-    read_identity(settings("PEM"), lambda _: data)
+    read_identity(settings("PEM", key_password="hush"), lambda _: data)
     monkeypatch.setattr(stores, "ITERATIONS_MAX", 2047)
     with pytest.raises(ConfigError, match="encrypted with 2048 iterations"):
-        read_identity(settings("PEM"), lambda _: data)
+        read_identity(settings("PEM", key_password="hush"), lambda _: data)
 
 
 def test_iterations_are_found_in_an_element_of_indefinite_length() -> None:

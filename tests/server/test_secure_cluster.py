@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.client.dialer import Dialer, broker_dialer
+from kpybroker.client.dialer import Dialer, HandshakeFailed, broker_dialer
 from kpybroker.config import parse_config
 from kpybroker.config.login import Login
 from kpybroker.world import Network
@@ -107,8 +107,26 @@ def test_a_node_verifies_the_certificate_of_the_node_it_dials(
             if refusal is None:
                 (await dialing).close()
             else:
-                with pytest.raises(ssl.SSLCertVerificationError, match=refusal):
+                with pytest.raises(HandshakeFailed, match=refusal):
                     await dialing
                 assert f"this node does not accept its certificate: {refusal}" in caplog.text
 
     asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_a_node_that_dials_a_listener_without_tls_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = SecureCluster(tmp_path, BY_CERTIFICATE).settings
+    settings["listeners"] = "CLIENTS://127.0.0.1:0"
+    without = {**settings, "listener.security.protocol.map": "CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT"}
+
+    async def whole() -> None:
+        async with serving(tmp_path / "data", without) as node:
+            dialing = broker_dialer(node.broker.world, lambda: parse_config(settings)).meet(
+                "127.0.0.1", node.advertised[0].port, client_id="test"
+            )
+            with pytest.raises(HandshakeFailed):
+                await dialing
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+    assert "with TLS: it closed the connection, as a listener without TLS does; compare" in caplog.text
+    assert "it began with a TLS ClientHello" in caplog.text

@@ -378,6 +378,39 @@ def test_stores_of_one_listener_change_while_the_broker_runs(tmp_path: Path, mon
     run(play, tmp_path, stores(tmp_path))
 
 
+@pytest.mark.parametrize("between_brokers", [False, True])
+def test_a_node_starts_with_the_stores_of_its_file_if_those_in_the_metadata_are_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, between_brokers: bool
+) -> None:
+    monkeypatch.setattr(contexts, "LOOKED_EVERY_MS", 0)
+    settings = stores(tmp_path, inter_broker_listener_name="SSL" if between_brokers else "PLAINTEXT")
+    added = sign("added", AUTHORITY)
+    store = tmp_path / "added.pem"
+
+    async def change(node: Node) -> None:
+        async with dialled(node) as peer:
+            location = "listener.name.ssl.ssl.keystore.location"
+            assert (await altered(peer, {location: str(added.pem(store))})).error_code == 0
+            await until(lambda: location in node.broker.config.dynamic_broker)
+        assert await certificate_of(node, trusting()) == added.certificate.public_bytes(Encoding.DER)
+
+    async def without(node: Node) -> None:
+        assert await certificate_of(node, trusting()) == SERVER.certificate.public_bytes(Encoding.DER)
+        added.pem(store)
+        assert await certificate_of(node, trusting()) == added.certificate.public_bytes(Encoding.DER)
+
+    run(change, tmp_path, settings)
+    store.unlink()
+    run(without, tmp_path, settings)
+    told = said(caplog)
+    assert "listener SSL: the stores that kafka-configs has set are not used, and those of the properties file" in told
+    assert f"ssl.keystore.location={store}: No such file or directory" in told
+    store.unlink()
+    Path(settings["ssl.keystore.location"]).unlink()
+    with pytest.raises(ConfigError, match=r"listener SSL: ssl.keystore.location=.*server.pem: No such file"):
+        run(without, tmp_path, settings)
+
+
 async def altered(
     peer: Peer, settings: Mapping[str, str | None]
 ) -> incremental_alter_configs.AlterConfigsResourceResponse:

@@ -42,15 +42,20 @@ class RenewedContext:
         settings: Callable[[], TlsSettings],
         make: Callable[[TlsSettings], TlsContext],
         steady_ms: Callable[[], int],
+        of_file: TlsSettings | None = None,
     ) -> None:
-        """Create the first context. Raises ConfigError if the stores cannot be used."""
+        """Create the first context.
+
+        `of_file`: the settings without those in the metadata, which are used if the others cannot be, as in Apache
+        Kafka. Raises ConfigError if the stores cannot be used.
+        """
         self._listener = listener
         self._settings = settings
         self._make = make
         self._steady_ms = steady_ms
         self._looked_ms = steady_ms()
         self._made_of = _sources(settings())
-        self._context = make(self._made_of[0])
+        self._context = self._first(self._made_of[0], of_file)
 
     def current(self) -> TlsContext:
         """The context for a new handshake. Checks for changes at most once a second. Never raises."""
@@ -62,6 +67,21 @@ class RenewedContext:
                 self._made_of = sources
                 self._renew(sources[0])
         return self._context
+
+    def _first(self, settings: TlsSettings, of_file: TlsSettings | None) -> TlsContext:
+        try:
+            return self._make(settings)
+        except ConfigError as error:
+            if of_file is None or of_file == settings:
+                raise
+            context = self._make(of_file)
+            log.error(
+                "listener %s: the stores that kafka-configs has set are not used, and those of the properties file are "
+                "used instead: %s",
+                self._listener,
+                error,
+            )
+            return context
 
     def _renew(self, settings: TlsSettings) -> None:
         try:
@@ -114,19 +134,44 @@ def check_stores(config: BrokerConfig, wall_ms: Callable[[], int]) -> None:
                 raise ConfigError(f"listener {endpoint.name}: {error}") from None
 
 
+def listening_context(
+    config: Callable[[], BrokerConfig], endpoint: Endpoint, wall_ms: Callable[[], int], steady_ms: Callable[[], int]
+) -> RenewedContext:
+    """The context for sockets that a listener accepts. Raises ConfigError, without the name of the listener."""
+    return _followed(
+        endpoint.name,
+        config,
+        lambda now: listener_settings(now, endpoint),
+        lambda settings: serving_context(settings, wall_ms(), endpoint.name),
+        steady_ms,
+    )
+
+
 def node_context(
     config: Callable[[], BrokerConfig], listener: str, wall_ms: Callable[[], int], steady_ms: Callable[[], int]
 ) -> RenewedContext:
     """The context for connections to other nodes' listeners of this name. Raises ConfigError."""
     try:
-        return RenewedContext(
+        return _followed(
             listener,
-            lambda: tls_settings(config(), listener),
+            config,
+            lambda now: tls_settings(now, listener),
             lambda settings: dialing_context(settings, wall_ms(), listener),
             steady_ms,
         )
     except ConfigError as error:
         raise ConfigError(f"listener {listener}: {error}") from None
+
+
+def _followed(
+    listener: str,
+    config: Callable[[], BrokerConfig],
+    settings_in: Callable[[BrokerConfig], TlsSettings],
+    make: Callable[[TlsSettings], TlsContext],
+    steady_ms: Callable[[], int],
+) -> RenewedContext:
+    of_file = settings_in(config().with_dynamic({}, {}))
+    return RenewedContext(listener, lambda: settings_in(config()), make, steady_ms, of_file)
 
 
 def _material(settings: TlsSettings, now_ms: int, listener: str, *, needs_key: bool) -> Material:

@@ -36,9 +36,10 @@ class TlsSettings:
 
     @property
     def has_keystore(self) -> bool:
-        """Whether a key is set. A node that only connects to other nodes needs one only if they require its
+        """Whether a key store is set. A node that only connects to other nodes needs one only if they require its
         certificate."""
-        return bool(self.keystore_location or self.keystore_key or self.keystore_chain)
+        found = (self.keystore_location, self.keystore_password, self.keystore_key, self.keystore_chain)
+        return any(each is not None for each in found)
 
 
 def tls_settings(config: BrokerConfig, listener: str) -> TlsSettings:

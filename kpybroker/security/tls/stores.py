@@ -26,6 +26,8 @@ Read = Callable[[str], bytes]
 INSTALL = "pip install 'kpybroker[tls]'"
 KEY = re.compile(r"-----BEGIN ((?:[A-Z]{1,20} )?PRIVATE KEY)-----")
 CERTIFICATE = "CERTIFICATE"
+PEM = "PEM"
+"""The type of store, in capitals as in Apache Kafka."""
 SEQUENCE = b"\x30"
 """The first byte of a PKCS12 file."""
 CERTIFICATES_MAX = 1000
@@ -86,9 +88,13 @@ def read_identity(settings: TlsSettings, read: Read) -> Identity:
 def read_trust(settings: TlsSettings, read: Read) -> str:
     """The trusted certificates as PEM; empty without a trust store. Raises ConfigError."""
     text = settings.truststore_certificates
-    if text:
-        found = _certificates(text, "ssl.truststore.certificates")
-    elif settings.truststore_location:
+    own = "ssl.truststore.certificates" if text is not None else ""
+    _check_together(
+        "ssl.truststore", settings.truststore_type, settings.truststore_location, settings.truststore_password, own
+    )
+    if text is not None:
+        found = _certificates(text, own)
+    elif settings.truststore_location is not None:
         found = _trusted(_read(settings.truststore_location, "ssl.truststore.location", read), settings)
     else:
         return ""
@@ -100,16 +106,17 @@ def read_trust(settings: TlsSettings, read: Read) -> str:
 
 
 def _key_and_chain(settings: TlsSettings, read: Read) -> tuple[PrivateKeyTypes | None, list[Certificate]]:
-    if settings.keystore_key or settings.keystore_chain:
-        if not (settings.keystore_key and settings.keystore_chain) or settings.keystore_location:
-            raise ConfigError(
-                "ssl.keystore.key and ssl.keystore.certificate.chain belong together, without ssl.keystore.location"
-            )
+    is_inline = settings.keystore_key is not None or settings.keystore_chain is not None
+    own = "ssl.keystore.key with ssl.keystore.certificate.chain" if is_inline else ""
+    _check_together("ssl.keystore", settings.keystore_type, settings.keystore_location, settings.keystore_password, own)
+    if is_inline:
+        if settings.keystore_key is None or settings.keystore_chain is None:
+            raise ConfigError("ssl.keystore.key and ssl.keystore.certificate.chain belong together; set both")
         return (
             _key(settings.keystore_key, settings.key_password, "ssl.keystore.key"),
             _certificates(settings.keystore_chain, "ssl.keystore.certificate.chain"),
         )
-    if not settings.keystore_location:
+    if settings.keystore_location is None:
         raise ConfigError("a listener with TLS needs a key: set ssl.keystore.type=PEM and ssl.keystore.location")
     said = f"ssl.keystore.location={settings.keystore_location}"
     data = _read(settings.keystore_location, "ssl.keystore.location", read)
@@ -121,7 +128,28 @@ def _key_and_chain(settings: TlsSettings, read: Read) -> tuple[PrivateKeyTypes |
     if data.startswith(jks.MAGIC):
         return _of_jks(data, settings, said)
     store = _of_pkcs12(data, settings.keystore_password, said, "ssl.keystore.password")
+    if settings.key_password not in (None, settings.keystore_password):
+        raise ConfigError(f"{said}: the password of a key in PKCS12 is that of the store; remove ssl.key.password")
     return store.key, _in_pkcs12(store)
+
+
+def _check_together(store: str, kind: str, location: str | None, password: str | None, inline: str) -> None:
+    """Raises ConfigError for settings that Apache Kafka refuses together (DefaultSslEngineFactory).
+
+    `store` is `ssl.keystore` or `ssl.truststore`; `inline` names the settings that have the store in them, empty if
+    there are none.
+    """
+    if inline and kind != PEM:
+        raise ConfigError(f"{inline} needs {store}.type=PEM, but it is {kind}")
+    if inline and location is not None:
+        raise ConfigError(f"{inline} and {store}.location={location} are both set; remove one of them")
+    if password is None:
+        return
+    if inline or (kind == PEM and location is not None):
+        only = " only ssl.key.password, that of an encrypted key, can be set" if store == "ssl.keystore" else ""
+        raise ConfigError(f"{store}.password is set, but a store of type PEM has none;{only or ' remove it'}")
+    if location is None:
+        raise ConfigError(f"{store}.password is set, but {store}.location is not; set both or none")
 
 
 def _trusted(data: bytes, settings: TlsSettings) -> list[Certificate]:
@@ -187,13 +215,13 @@ def _loaded(certificates: Iterable[bytes]) -> list[Certificate]:
 def _is_pem(data: bytes, kind: str, said: str) -> bool:
     """Whether a store is PEM; if not, it is PKCS12 or JKS. Raises ConfigError if it does not have the configured
     type."""
-    if kind.upper() not in ("PEM", "PKCS12", "JKS"):
+    if kind != PEM and kind.upper() not in ("PKCS12", "JKS"):
         raise ConfigError(f"{said}: its type {kind} is not known; use PEM, PKCS12 or JKS")
     is_binary = data.startswith((SEQUENCE, jks.MAGIC))
-    if (kind.upper() == "PEM") == is_binary:
+    if (kind == PEM) == is_binary:
         actual = "PKCS12 or JKS" if is_binary else "neither PKCS12 nor JKS; if it is PEM, set the type to PEM"
         raise ConfigError(f"{said}: its type is set to {kind}, but it is {actual}")
-    return kind.upper() == "PEM"
+    return kind == PEM
 
 
 def _key(text: str, password: str | None, said: str) -> PrivateKeyTypes | None:
@@ -201,14 +229,18 @@ def _key(text: str, password: str | None, said: str) -> PrivateKeyTypes | None:
     found = next(_blocks(text[begun.start() :], begun[1]), None) if begun else None
     if found is None:
         raise ConfigError(f"{said}: no complete private key in PEM format in it")
+    if begun and KEY.search(text, begun.end()):
+        raise ConfigError(f"{said}: more than one private key in it; leave one")
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     is_encrypted = "ENCRYPTED" in found
     if is_encrypted and password is None:
         raise ConfigError(f"{said}: the key is encrypted; set ssl.key.password")
+    if not is_encrypted and password is not None:
+        raise ConfigError(f"{said}: the key is not encrypted, but ssl.key.password is set; remove it")
     try:
         _check_iterations(base64.b64decode("".join(found.split("\n")[1:-1])) if is_encrypted else b"", said)
-        return load_pem_private_key(found.encode(), password.encode() if is_encrypted and password else None)
+        return load_pem_private_key(found.encode(), password.encode() if password else None)
     except unreadable():
         why = "damaged, or ssl.key.password is not its password" if is_encrypted else "damaged"
         raise ConfigError(f"{said}: the key is {why}") from None

@@ -26,7 +26,7 @@ def why_no_frame(first: Any, limit: int) -> str:
     if begin[0] == TLS_HANDSHAKE and begin[1] == TLS_MAJOR:
         return (
             "it began with a TLS ClientHello, and this listener does not use TLS; set security.protocol=PLAINTEXT (or "
-            "SASL_PLAINTEXT) in the client"
+            "SASL_PLAINTEXT) in the client; between nodes, compare listener.security.protocol.map"
         )
     if begin in HTTP:
         return (

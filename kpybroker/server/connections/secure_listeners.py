@@ -11,9 +11,9 @@ from kpybroker.config.listeners import TLS_PROTOCOLS
 from kpybroker.config.sasl_settings import has_login
 from kpybroker.errors import ConfigError
 from kpybroker.security.principal import ANONYMOUS, Principal
-from kpybroker.security.tls.contexts import RenewedContext, listener_settings, serving_context
+from kpybroker.security.tls.contexts import listening_context
 from kpybroker.security.tls.names import parse_rules, principal_of
-from kpybroker.security.tls.settings import TlsSettings, tls_settings
+from kpybroker.security.tls.settings import tls_settings
 from kpybroker.world import World
 from kpybroker.world.secure import TlsContext
 
@@ -44,14 +44,9 @@ def secure_listening(config: Callable[[], BrokerConfig], world: World) -> dict[s
 
 
 def _listening(config: Callable[[], BrokerConfig], endpoint: Endpoint, world: World) -> SecureListening:
-    name = endpoint.name
-    rules = parse_rules(tls_settings(config(), name).principal_rules)
-
-    def make(found: TlsSettings) -> TlsContext:
-        return serving_context(found, world.wall_ms(), name)
-
+    rules = parse_rules(tls_settings(config(), endpoint.name).principal_rules)
     return SecureListening(
-        RenewedContext(name, lambda: listener_settings(config(), endpoint), make, world.steady_ms).current,
+        listening_context(config, endpoint, world.wall_ms, world.steady_ms).current,
         (lambda _: ANONYMOUS)
         if has_login(endpoint.protocol)
         else (lambda transport: principal_of(_certificate(transport), rules)),
