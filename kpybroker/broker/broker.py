@@ -14,7 +14,7 @@ from kpybroker.broker.topic_creation import TopicCreation
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.controller import Controller
-from kpybroker.controller.features import SUPPORTED_FEATURES
+from kpybroker.controller.features import supported_features
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.long_work import LongWork
 from kpybroker.metadata import chronicle, whereabouts
@@ -88,7 +88,10 @@ class Broker:
     async def open(cls, world: World, config: BrokerConfig) -> Broker:
         """Lock, format or check the directories, recover the logs and start the quorum. Raises ConfigError."""
         opened = open_log_dirs(
-            world, config, await checked_format(world, config), lambda: check_served(world, config, SUPPORTED_FEATURES)
+            world,
+            config,
+            await checked_format(world, config),
+            lambda: check_served(world, config, supported_features(config)),
         )
         broker = cls(world, config, *opened)
         broker.quorum.on_damage(broker.background.fail)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from kpybroker.broker.letter_sources import read_sources
 from kpybroker.broker.membership import Membership
 from kpybroker.broker.metadata_view import MetadataView
 from kpybroker.broker.topic_creation import CONTROLLER_TIMEOUT_MS, TopicCreation
@@ -23,10 +24,11 @@ from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.state_log import PartitionLog
 from kpybroker.replication.partition.txn_markers import TxnMarkers
 from kpybroker.shares.coordinator import ShareCoordinator
+from kpybroker.shares.dead_letters import DeadLetters
 from kpybroker.shares.leader import ShareLeader
 from kpybroker.shares.machine import ShareSettings
 from kpybroker.shares.persister import Persister
-from kpybroker.shares.settings import LeaderSettings, rules_of
+from kpybroker.shares.settings import GroupRules, LeaderSettings, rules_of
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_TOPIC
 from kpybroker.transactions.client import TransactionsClient
@@ -93,13 +95,31 @@ class Coordinators:
         self.transactions_client = TransactionsClient(
             node_id, lambda: metadata.config, lambda: metadata.image, self.transactions, self.connections
         )
-        self.share_leader = _share_leader(world, metadata, self.persister)
+        self.share_leader = self._share_leader(topic_creation, replication.hosting)
         """The part of share groups that this broker serves as the leader of partitions."""
         self.by_topic: dict[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
             OFFSETS_TOPIC: self.groups,
             SHARE_STATE_TOPIC: self.shares,
             TRANSACTION_TOPIC: self.transactions,
         }
+
+    def _share_leader(self, topic_creation: TopicCreation, hosting: Hosting) -> ShareLeader:
+        world, metadata = self._world, self._metadata
+        settings = read_settings(LeaderSettings, metadata.config)
+
+        def rules(group_id: str) -> GroupRules:
+            return rules_of(metadata.image, settings, group_id)
+
+        letters = DeadLetters(
+            lambda: metadata.config,
+            lambda: metadata.image,
+            rules,
+            partial(read_sources, world, hosting),
+            topic_creation.dead_letters,
+            self.connections,
+            world.wall_ms,
+        )
+        return ShareLeader(self.persister, rules, world.steady_ms, letters.write)
 
     def configure(self) -> None:
         """Apply changed broker settings."""
@@ -146,11 +166,6 @@ def _connections(world: World, metadata: MetadataView, node_id: int) -> BrokerCo
         f"broker-{node_id}-coordinators",
         metadata.address_for_brokers,
     )
-
-
-def _share_leader(world: World, metadata: MetadataView, persister: Persister) -> ShareLeader:
-    settings = read_settings(LeaderSettings, metadata.config)
-    return ShareLeader(persister, lambda group_id: rules_of(metadata.image, settings, group_id), world.steady_ms)
 
 
 def _share_coordinator(

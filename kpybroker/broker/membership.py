@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from kpybroker.client.dialer import controller_dialer
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.config.listeners import PROTOCOLS
-from kpybroker.controller.features import SUPPORTED_FEATURES
+from kpybroker.controller.features import supported_features
 from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.node.controller_channel import ControllerChannel
 from kpybroker.replication.node.lifecycle import Lifecycle
@@ -23,7 +23,7 @@ class Membership:
     def __init__(self, world: World, config: BrokerConfig, quorum: Quorum) -> None:
         self._random = world.random
         self._config = config
-        self.supported_features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
+        self.supported_features = supported_features(config)
         """Feature -> lowest and highest supported level."""
         dialer = controller_dialer(world, config)
         self.channel = ControllerChannel(dialer, quorum, f"broker-{config.node_id}")

@@ -23,6 +23,7 @@ from kpybroker.wire.rpc import create_topics
 log = logging.getLogger(__name__)
 
 CONTROLLER_TIMEOUT_MS = 30_000
+DEAD_LETTER_SETTINGS = (("errors.deadletterqueue.group.enable", "true"), ("message.timestamp.type", "CreateTime"))
 MADE_HERE = {OFFSETS_TOPIC: offsets_topic, SHARE_STATE_TOPIC: share_state_topic, TRANSACTION_TOPIC: transaction_topic}
 
 
@@ -82,6 +83,12 @@ class TopicCreation:
             for result in await self._create(missing):
                 if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                     log.info("did not create topic %r: %s", result.name, result.error_message)
+
+    async def dead_letters(self, name: str) -> None:
+        """Create a dead letter topic of share groups, with the settings that Kafka gives it. Raises KafkaError."""
+        [made] = await self._create([commands.NewTopic(name, configs=DEAD_LETTER_SETTINGS)])
+        if made.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise KafkaError(ErrorCode(made.error_code), f"{name} cannot be created: {made.error_message}")
 
     async def internal(self, name: str) -> None:
         """Create an internal topic unless it exists; concurrent callers wait for the same request."""

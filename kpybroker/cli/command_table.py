@@ -31,7 +31,7 @@ COMMANDS = {
     "cluster": ("status:cluster", "Show the cluster's id, controller, voters, features and partitions."),
     "brokers": ("status:brokers_app", "List the brokers of the cluster, or unregister one."),
     "topics": ("topics:app", "Create, list, describe, delete, alter and trim topics."),
-    "groups": ("groups:app", "List, describe, reset and delete consumer groups."),
+    "groups": ("groups:app", "List, describe, reset and delete groups, and handle their dead letters."),
     "configs": ("configs:app", "Show and change settings of topics, brokers and groups."),
     "quotas": ("quotas:app", "List, set and remove the quotas of clients."),
     "users": ("users:app", "List, add and remove the users who log in with SCRAM."),

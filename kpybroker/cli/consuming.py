@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from kpybroker.client.client import EARLIEST, FIRST_PAUSE_S, LATEST, Client, CommandFailed, check
 from kpybroker.errors import ErrorCode, KafkaError
@@ -84,7 +84,7 @@ class TopicReader:
         ends = self._ends
         return sorted(p for p, at in self.positions.items() if ends is None or at < ends[p])
 
-    async def pages(self) -> AsyncIterator[list[tuple[int, Record]]]:
+    async def pages(self) -> AsyncGenerator[list[tuple[int, Record]], None]:
         """Yields the (partition, record) pairs of each round of requests, in order within a partition; [] if there are
         none.
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kpybroker.cli.scram_options import scram_records
 from kpybroker.client.client import CommandFailed
 from kpybroker.config import BrokerConfig, parse_config
-from kpybroker.controller.features import OF_THE_QUORUM, SUPPORTED_FEATURES
+from kpybroker.controller.features import OF_THE_QUORUM, supported_features
 from kpybroker.errors import ConfigError, Damage
 from kpybroker.raft.log.identity import FINALIZED_AT_FORMAT, wanted_format
 from kpybroker.storage.dirs.directory import open_directories, read_properties
@@ -44,7 +44,7 @@ def format_directories(properties: Mapping[str, str], source: str, options: Form
     """
     config = _configured(properties, source, options)
     wanted = wanted_format(config)._replace(
-        features=_levels(options, is_dynamic=not config.controller_quorum_voters),
+        features=_levels(options, config),
         credentials=scram_records(options.scram),
     )
     world = real_world()
@@ -99,11 +99,12 @@ def _configured(properties: Mapping[str, str], source: str, options: FormatOptio
     return config if initial is None else parse_config({**settings, INITIAL: initial}, source)
 
 
-def _levels(options: FormatOptions, *, is_dynamic: bool) -> dict[str, int]:
+def _levels(options: FormatOptions, config: BrokerConfig) -> dict[str, int]:
     """The initial feature levels of a new cluster."""
     if options.release is not None and options.release not in RELEASES:
         raise CommandFailed(f"--release-version {options.release}: only {RELEASES[0]} is supported")
-    known = {**SUPPORTED_FEATURES, **dict.fromkeys(NOT_SERVED, (0, 0))}
+    is_dynamic = not config.controller_quorum_voters
+    known = {**supported_features(config), **dict.fromkeys(NOT_SERVED, (0, 0))}
     levels = dict(FINALIZED_AT_FORMAT)
     for text in options.features:
         name, equals, level = text.partition("=")

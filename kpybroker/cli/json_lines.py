@@ -34,16 +34,18 @@ class Outgoing(NamedTuple):
 
 def json_line(topic: str, partition: int, record: Record) -> str:
     """One record as a line of JSON; bytes that are not UTF-8 are in fields named `..._base64`."""
-    shown: dict[str, Any] = {
-        "topic": topic,
-        "partition": partition,
+    return json.dumps({"topic": topic, "partition": partition, **json_fields(record)}, ensure_ascii=False)
+
+
+def json_fields(record: Record) -> dict[str, Any]:
+    """The fields of one record; bytes that are not UTF-8 are in fields named `..._base64`."""
+    return {
         "offset": record.offset,
         "timestamp": record.timestamp,
         **_text("key", record.key),
         **_text("value", record.value),
         "headers": [{"key": name, **_text("value", content)} for name, content in record.headers],
     }
-    return json.dumps(shown, ensure_ascii=False)
 
 
 def _text(name: str, data: bytes | None) -> dict[str, str | None]:

@@ -108,6 +108,7 @@ class BrokerConfig:
 
     num_partitions: int
     default_replication_factor: int
+    unstable_feature_versions_enable: bool
     auto_create_topics_enable: bool
     delete_topic_enable: bool
 
@@ -156,6 +157,8 @@ class BrokerConfig:
     log_initial_task_delay_ms: int
     producer_id_expiration_ms: int
 
+    errors_deadletterqueue_auto_create_topics_enable: bool
+    errors_deadletterqueue_topic_name_prefix: str
     group_min_session_timeout_ms: int
     group_max_session_timeout_ms: int
     group_initial_rebalance_delay_ms: int

@@ -101,5 +101,5 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
     obeyed("unclean.leader.election.enable", BOOLEAN, "false", None, CLUSTER_WIDE),
     harmless("unclean.leader.election.interval.ms", LONG, "300000", at_least(1), internal=True),
     harmless("unstable.api.versions.enable", BOOLEAN, "false", internal=True),
-    harmless("unstable.feature.versions.enable", BOOLEAN, "false", internal=True),
+    obeyed("unstable.feature.versions.enable", BOOLEAN, "false", internal=True),
 )

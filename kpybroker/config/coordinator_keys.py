@@ -54,6 +54,8 @@ COORDINATOR_KEYS: tuple[ConfigKey, ...] = (
     obeyed("group.initial.rebalance.delay.ms", INT, "0", doc="Kafka waits 3000 ms for the first join."),
     obeyed("group.max.session.timeout.ms", INT, "1800000"),
     obeyed("group.max.size", INT, "2147483647", at_least(1)),
+    obeyed("errors.deadletterqueue.auto.create.topics.enable", BOOLEAN, "false", None, CLUSTER_WIDE, unstable=True),
+    obeyed("errors.deadletterqueue.topic.name.prefix", STRING, "dlq.", None, CLUSTER_WIDE, unstable=True),
     obeyed("group.min.session.timeout.ms", INT, "6000"),
     obeyed("group.share.assignment.interval.ms", INT, "1000", at_least(0), CLUSTER_WIDE),
     harmless("group.share.assignors", LIST, "simple"),

@@ -92,9 +92,7 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Sequen
 
 def _describe_topic(layers: BrokerLayers, overrides: Mapping[str, str]) -> Sequence[Described]:
     entries = []
-    for key in TOPIC_KEYS.values():
-        if key.internal:
-            continue
+    for key in _shown(TOPIC_KEYS, layers.config):
         names = [name for name, _ in TOPIC_SYNONYMS.get(key.name, ())]
         broker = BROKER_SYNONYMS.get(names[0], (names[0],)) if names else ()
         synonyms = layers.synonyms(names[0], broker) if names else []
@@ -108,7 +106,7 @@ def _describe_topic(layers: BrokerLayers, overrides: Mapping[str, str]) -> Seque
 
 def describe_broker(layers: BrokerLayers) -> list[Described]:
     """Every setting of a broker, including unknown ones, by name."""
-    known = [key for key in BROKER_KEYS.values() if not key.internal]
+    known = _shown(BROKER_KEYS, layers.config)
     entries = [_broker_entry(layers, key) for key in known]
     others = {
         name: None
@@ -161,7 +159,7 @@ def describe_default_broker(layers: BrokerLayers) -> list[Described]:
 def describe_group(layers: BrokerLayers, overrides: Mapping[str, str]) -> list[Described]:
     """Every setting of a group (KIP-848), by name."""
     entries = []
-    for key in GROUP_KEYS.values():
+    for key in _shown(GROUP_KEYS, layers.config):
         broker_name = f"group.{key.name}"
         if broker_name in BROKER_KEYS:
             synonyms = layers.synonyms(broker_name, (broker_name,))
@@ -183,6 +181,11 @@ def describe_client_metrics(overrides: Mapping[str, str]) -> list[Described]:
         else:
             entries.append(_entry(key, key.default, Source.DEFAULT_CONFIG, [], read_only=False))
     return entries
+
+
+def _shown(keys: Mapping[str, ConfigKey], config: BrokerConfig) -> list[ConfigKey]:
+    unstable = config.unstable_feature_versions_enable
+    return [key for key in keys.values() if not key.internal and (unstable or not key.unstable)]
 
 
 def _entry(

@@ -206,6 +206,9 @@ class ConfigKey(NamedTuple):
     mode: Mode = Mode.READ_ONLY
     internal: bool = False
     doc: str | None = None
+    unstable: bool = False
+    """Of a feature that Apache Kafka 4.3 does not have: shown and changeable only with
+    unstable.feature.versions.enable."""
 
     @property
     def attribute(self) -> str:
@@ -301,10 +304,11 @@ def obeyed(
     mode: Mode = Mode.READ_ONLY,
     *,
     internal: bool = False,
+    unstable: bool = False,
     doc: str | None = None,
 ) -> ConfigKey:
     """A setting that the broker uses."""
-    return ConfigKey(name, kind, default, Effect.OBEYED, check, mode, internal, doc)
+    return ConfigKey(name, kind, default, Effect.OBEYED, check, mode, internal, doc, unstable)
 
 
 def mapped(

@@ -21,6 +21,9 @@ can also be changed while the broker runs (`kafka-configs`, IncrementalAlterConf
 `replica.alter.log.dirs.io.*`) can only be set in this way. Per-broker settings of listeners take effect at the
 next start; those of TLS are read from the file alone. Topic settings are set when a topic is created, or changed
 later, and take effect at once.
+
+The settings `errors.deadletterqueue.*` belong to dead letters of share groups (KIP-1191), which Apache Kafka 4.3 does
+not have: they are shown and can be changed only with `unstable.feature.versions.enable=true` on all nodes.
 """
 MAPPED = """
 ## Replaced by another setting

@@ -264,7 +264,7 @@ def check_topic_configs(
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage.",
         )
-    _parse_all(TOPIC_KEYS, new, "topic", ErrorCode.INVALID_CONFIG)
+    _parse_all(_stable(TOPIC_KEYS, config), new, "topic", ErrorCode.INVALID_CONFIG)
     settings = usable(ResourceType.TOPIC, wanted)
     shortest, longest = (
         int(settings.get(name) or config.topic_default(name) or 0)
@@ -336,7 +336,7 @@ def _check_pattern(pattern: str) -> None:
 
 def check_group_configs(config: BrokerConfig, settings: Mapping[str, str]) -> None:
     """Check a group's settings against the broker's limits (`group.<protocol>.min.<setting>` and `.max.`)."""
-    _parse_all(GROUP_KEYS, settings, "group", ErrorCode.INVALID_CONFIG)
+    _parse_all(_stable(GROUP_KEYS, config), settings, "group", ErrorCode.INVALID_CONFIG)
     for name, text in settings.items():
         protocol, _, rest = name.partition(".")
         for bound, word in (("min", "greater"), ("max", "less")):
@@ -347,6 +347,13 @@ def check_group_configs(config: BrokerConfig, settings: Mapping[str, str]) -> No
             out = int(text) < int(limit) if bound == "min" else int(text) > int(limit)
             if out:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} must be {word} than or equal to {limit_name}")
+
+
+def _stable(keys: Mapping[str, ConfigKey], config: BrokerConfig) -> Mapping[str, ConfigKey]:
+    """The keys that this controller knows: those of unstable features only if they are enabled."""
+    if config.unstable_feature_versions_enable:
+        return keys
+    return {name: key for name, key in keys.items() if not key.unstable}
 
 
 def _parse_all(keys: Mapping[str, ConfigKey], settings: Mapping[str, str], what: str, code: ErrorCode) -> None:

@@ -27,10 +27,20 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
     }
 )
 """The range of levels of each feature that this version of kpybroker supports."""
+UNSTABLE_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType({SHARE_FEATURE: (0, 2)})
+"""The ranges with unstable.feature.versions.enable, of features that have levels beyond those of Apache Kafka 4.3.
+
+Level 2 of share.version is dead letters (KIP-1191); see docs/decisions/0022."""
 OF_THE_QUORUM = "kraft.version"
 """The level of this feature is in control records of the log, not in FeatureLevelRecords: `raft.duties.voter_changes`
 writes them."""
 MIN_ISR = "min.insync.replicas"
+
+
+def supported_features(config: BrokerConfig) -> Mapping[str, tuple[int, int]]:
+    """The range of levels of each feature that a node with these settings supports."""
+    unstable = UNSTABLE_FEATURES if config.unstable_feature_versions_enable else {}
+    return {**SUPPORTED_FEATURES, **unstable}
 
 
 def update_features(state: ControllerState, config: BrokerConfig, command: UpdateFeatures) -> tuple[list[Any], None]:
@@ -39,9 +49,10 @@ def update_features(state: ControllerState, config: BrokerConfig, command: Updat
     if twice:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"The feature {twice[0]} is named twice.")
     records: list[Any] = []
+    supported = supported_features(config)
     for update in command.updates:
         now = state.features.get(update.name, 0)
-        _check(state, update, now)
+        _check(state, supported, update, now)
         if update.level == now or update.name == OF_THE_QUORUM:
             continue
         records.append(stored.FeatureLevelRecord(name=update.name, feature_level=update.level))
@@ -50,14 +61,14 @@ def update_features(state: ControllerState, config: BrokerConfig, command: Updat
     return ([] if command.validate_only else records), None
 
 
-def _check(state: ControllerState, update: FeatureUpdate, now: int) -> None:
+def _check(state: ControllerState, supported: Mapping[str, tuple[int, int]], update: FeatureUpdate, now: int) -> None:
     name, level = update.name, update.level
     if update.upgrade_type not in tuple(UpgradeType):
         raise _refused(update, f"the upgrade type {update.upgrade_type} is not known.")
     if name == OF_THE_QUORUM:
         return  # the quorum has already checked it
-    low, high = SUPPORTED_FEATURES.get(name, (0, 0))
-    if name not in SUPPORTED_FEATURES:
+    low, high = supported.get(name, (0, 0))
+    if name not in supported:
         raise _refused(update, "the controller does not support this feature.")
     if not low <= level <= high:
         raise _refused(update, f"the controller supports versions {low} to {high}.")

@@ -21,7 +21,7 @@ class DeliveryState(IntEnum):
     ACQUIRED = 1
     ACKNOWLEDGED = 2
     ARCHIVING = 3
-    """Used by later versions of Kafka (KIP-1191): the record is on its way to a dead letter topic."""
+    """The record is archived once its dead letter is written (KIP-1191)."""
     ARCHIVED = 4
 
 

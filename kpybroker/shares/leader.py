@@ -17,6 +17,7 @@ from kpybroker.shares.keys import ShareKey
 from kpybroker.shares.partition import Acknowledgement, SharePartition
 from kpybroker.shares.partition import Write as Queued
 from kpybroker.shares.persister import Persister
+from kpybroker.shares.runs import Letter
 from kpybroker.shares.sessions import SessionKey, ShareSession, ShareSessions
 from kpybroker.shares.settings import GroupRules
 from kpybroker.shares.state import UNINITIALIZED
@@ -52,6 +53,10 @@ class Waiter(Protocol):
     def settle(self) -> None: ...
 
 
+WriteLetters = Callable[[ShareKey, Letter], Awaitable[int]]
+"""Writes some dead letters; returns the offset after those that are done. Raises KafkaError."""
+FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 30.0
+"""The pauses after dead letters could not be written, as in Kafka: each is twice as long as the one before it."""
 FindStart = Callable[[str], Awaitable[int]]
 """Finds the offset where a group begins, from share.auto.offset.reset. Raises KafkaError."""
 
@@ -67,6 +72,7 @@ class LedSharePartition:
         rules: Callable[[], GroupRules],
         now_ms: Callable[[], int],
         forget: Callable[[LedSharePartition], None],
+        write_letters: WriteLetters,
     ) -> None:
         self.key = key
         self.leader_epoch = leader_epoch
@@ -79,6 +85,8 @@ class LedSharePartition:
         self._rules = rules
         self._now_ms = now_ms
         self._forget = forget
+        self._write_letters = write_letters
+        self._writing_letters: asyncio.Task[None] | None = None
         self._asking: dict[int, asyncio.Future[KafkaError | None]] = {}
         """By ticket: the results of the acknowledgements that are not written yet."""
         self._task: asyncio.Task[None] | None = None
@@ -109,6 +117,7 @@ class LedSharePartition:
             self.end(refusal)
             return
         self.share = SharePartition(start, loaded.batches)
+        self._settle_letters(self.share)
         self.wake()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -126,6 +135,8 @@ class LedSharePartition:
         self._forget(self)
         if self._timer is not None:
             self._timer.cancel()
+        if self._writing_letters is not None:
+            self._writing_letters.cancel()
         for asked in self._asking.values():
             _settle(asked, self.refusal)
         self._asking.clear()
@@ -229,8 +240,36 @@ class LedSharePartition:
         for ticket in queued.tickets:
             _settle(self._asking.pop(ticket), None if refusal is None else _for_clients(refusal))
         self._write_on()
+        self._settle_letters(share)
         self.wake()
         self._retire_at_rest()
+
+    # ---- dead letters
+
+    def _settle_letters(self, share: SharePartition) -> None:
+        """Begin to write dead letters, if there are any, unless some are being written: these are then included."""
+        if self._writing_letters is None and share.letters():
+            work = self._write_all_letters(share)
+            self._writing_letters = begin(work, f"the dead letters of {self.key.text}", self._broken)
+
+    async def _write_all_letters(self, share: SharePartition) -> None:
+        """Write dead letters and archive their records, until there are no more. Records whose dead letters cannot be
+        written stay in flight: they are neither delivered nor lost."""
+        pause_s = FIRST_PAUSE_S
+        while letters := share.letters():
+            try:
+                done = await self._write_letters(self.key, letters[0])
+            except KafkaError as refusal:
+                log.warning(
+                    "dead letters of %s are not written, and tried again in %g s: %s", self.key.text, pause_s, refusal
+                )
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+                continue
+            pause_s = FIRST_PAUSE_S
+            share.letters_written([letters[0]._replace(last=done - 1)])
+            self._write_on()
+        self._writing_letters = None
 
 
 def _for_clients(refusal: KafkaError) -> KafkaError:
@@ -249,11 +288,18 @@ class ShareLeader:
     - now_ms: the steady clock.
     """
 
-    def __init__(self, persister: Persister, rules: Callable[[str], GroupRules], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        persister: Persister,
+        rules: Callable[[str], GroupRules],
+        now_ms: Callable[[], int],
+        write_letters: WriteLetters,
+    ) -> None:
         self.sessions = ShareSessions()
         self.rules = rules
         self.now_ms = now_ms
         self._persister = persister
+        self._write_letters = write_letters
         self._led: dict[ShareKey, LedSharePartition] = {}
 
     def find(self, key: ShareKey) -> LedSharePartition | None:
@@ -268,7 +314,13 @@ class ShareLeader:
             led = None
         if led is None:
             led = self._led[key] = LedSharePartition(
-                key, leader_epoch, self._persister, lambda: self.rules(key.group_id), self.now_ms, self._forget
+                key,
+                leader_epoch,
+                self._persister,
+                lambda: self.rules(key.group_id),
+                self.now_ms,
+                self._forget,
+                self._write_letters,
             )
             led.load(find_start)
         led.retire(False)

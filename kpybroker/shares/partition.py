@@ -16,13 +16,8 @@ from typing import NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.shares.batches import TERMINAL, DeliveryState, StateBatch
+from kpybroker.shares.runs import ACKNOWLEDGED, ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, Letter, Run
 
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = (
-    DeliveryState.AVAILABLE,
-    DeliveryState.ACQUIRED,
-    DeliveryState.ACKNOWLEDGED,
-    DeliveryState.ARCHIVED,
-)
 Span = tuple[int, int]
 """First and last offset."""
 
@@ -46,6 +41,8 @@ class Limits(NamedTuple):
     """A record that was delivered this many times is archived instead of being delivered again."""
     max_in_flight: int
     """While this many records are in flight, no record is acquired for the first time."""
+    has_letters: bool = False
+    """Whether records that were rejected, or delivered too often, become dead letters before they are archived."""
 
 
 class Wish(NamedTuple):
@@ -83,65 +80,6 @@ class Write(NamedTuple):
     """The acknowledgements in this write."""
 
 
-class Run:
-    """Offsets with the same state and number of deliveries."""
-
-    __slots__ = ("batch_size", "deadline_ms", "deliveries", "first", "last", "member_id", "pending", "state")
-
-    def __init__(self, first: int, last: int, state: DeliveryState, deliveries: int, batch_size: int) -> None:
-        self.first, self.last = first, last
-        self.state = state
-        self.deliveries = deliveries
-        self.batch_size = batch_size
-        """The number of records that were delivered together in the first delivery."""
-        self.member_id: str | None = None
-        self.deadline_ms = 0
-        """When the lock ends, if the run is acquired."""
-        self.pending: DeliveryState | None = None
-        """The state of the run once a pending write has succeeded; None if none is pending."""
-
-    @property
-    def size(self) -> int:
-        return self.last - self.first + 1
-
-    def acquire(self, member_id: str, deadline_ms: int) -> None:
-        """Deliver the run to a member."""
-        if not self.deliveries:
-            self.batch_size = self.size
-        self.state, self.member_id, self.deadline_ms = ACQUIRED, member_id, deadline_ms
-        self.deliveries += 1
-
-    def renew(self, deadline_ms: int) -> None:
-        """Extend the lock."""
-        self.deadline_ms = deadline_ms
-
-    def become(self, state: DeliveryState) -> None:
-        """Change to a state other than ACQUIRED."""
-        self.state, self.member_id, self.pending = state, None, None
-
-    def wait(self, state: DeliveryState | None) -> None:
-        """The run gets this state once it is written. None: the run keeps its state."""
-        self.pending = state
-
-    def cut_at(self, offset: int) -> Run:
-        """Move the offsets from this one on into a new run, and return that."""
-        rest = Run(offset, self.last, self.state, self.deliveries, self.batch_size)
-        rest.member_id, rest.deadline_ms, rest.pending = self.member_id, self.deadline_ms, self.pending
-        self.last = offset - 1
-        return rest
-
-    def takes(self, other: Run) -> bool:
-        """Take over the offsets of the next run, if both are in the same state and not acquired. Returns whether that
-        happened."""
-        if self.state != other.state or self.state is ACQUIRED:
-            return False
-        if self.state is AVAILABLE and self.deliveries != other.deliveries:
-            return False
-        self.last = other.last
-        self.batch_size = max(self.batch_size, other.batch_size)
-        return True
-
-
 class SharePartition:
     """The records in flight. start: where the group begins; batches: the share coordinator's state from there on."""
 
@@ -166,8 +104,8 @@ class SharePartition:
         first = max(batch.first, self.start)
         if first > self.end + 1:  # offsets without a stored state: they were acquired, but not acknowledged
             self._runs.append(Run(self.end + 1, first - 1, AVAILABLE, 0, first - self.end - 1))
-        state = ARCHIVED if batch.state == DeliveryState.ARCHIVING else DeliveryState(batch.state)
-        self._runs.append(Run(first, batch.last, state, batch.deliveries, batch.last - first + 1))
+        size = batch.last - first + 1
+        self._runs.append(Run(first, batch.last, DeliveryState(batch.state), batch.deliveries, size))
 
     # ---- questions
 
@@ -183,8 +121,8 @@ class SharePartition:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether everything is written."""
-        return not self._is_writing and not self._queued
+        """Whether everything is written, dead letters included."""
+        return not self._is_writing and not self._queued and not self.letters()
 
     def next_offset(self, limits: Limits) -> int | None:
         """The offset where records that can be acquired now begin; None if there are none."""
@@ -321,7 +259,7 @@ class SharePartition:
                     run.renew(now_ms + limits.lock_ms)
                     heappush(self._deadlines, run.deadline_ms)
                     continue
-                run.wait(_state_after(kind, run.deliveries, limits))
+                run.wait(_state_after(kind, run.deliveries, limits), is_rejected=kind == AcknowledgeType.REJECT)
                 assert run.pending is not None, "it was just set"
                 self._queued.append(StateBatch(run.first, run.last, run.pending, run.deliveries))
                 changed.append((run.first, run.last))
@@ -424,6 +362,23 @@ class SharePartition:
             self.expire(limits, now_ms)
         self._settle()
 
+    # ---- dead letters
+
+    def letters(self) -> list[Letter]:
+        """The records that are archived once their dead letters are written."""
+        return [
+            Letter(run.first, run.last, run.deliveries, run.is_rejected) for run in self._runs if run.state is ARCHIVING
+        ]
+
+    def letters_written(self, letters: Iterable[Letter]) -> None:
+        """Archive records whose dead letters are written."""
+        for letter in letters:
+            for run in self._split(letter.first, letter.last):
+                if run.state is ARCHIVING:
+                    run.become(ARCHIVED)
+                    self._queued.append(StateBatch(run.first, run.last, run.state, run.deliveries))
+        self._settle()
+
     # ---- the log
 
     def cut_start(self, log_start: int) -> bool:
@@ -431,7 +386,7 @@ class SharePartition:
         changed."""
         if log_start <= self.start:
             return False
-        if log_start > self.end + 1 and not any(run.state is ACQUIRED for run in self._runs):
+        if log_start > self.end + 1 and not any(run.state in (ACQUIRED, ARCHIVING) for run in self._runs):
             self._runs.clear()
             self.start = log_start
             return True
@@ -485,4 +440,4 @@ def _state_after(kind: int, deliveries: int, limits: Limits) -> DeliveryState:
         return ACKNOWLEDGED
     if kind == AcknowledgeType.RELEASE and deliveries < limits.max_deliveries:
         return AVAILABLE
-    return ARCHIVED
+    return ARCHIVING if limits.has_letters and kind != AcknowledgeType.GAP else ARCHIVED

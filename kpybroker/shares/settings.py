@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kpybroker.config.component import setting
 from kpybroker.metadata.group_settings import number_of, text_of
-from kpybroker.metadata.image import Image
+from kpybroker.metadata.image import SHARE_FEATURE, Image
 from kpybroker.shares.partition import Limits
 
 
@@ -26,6 +26,10 @@ class LeaderSettings:
     share_max_record_lock_duration_ms: int = setting("group.share.max.record.lock.duration.ms")
 
 
+LEVEL_OF_LETTERS = 2
+"""The level of share.version from which on groups may have dead letters (KIP-1191)."""
+
+
 class GroupRules(NamedTuple):
     """The settings of one share group."""
 
@@ -34,6 +38,9 @@ class GroupRules(NamedTuple):
     """earliest, latest, or by_duration:<ISO 8601 duration>."""
     share_isolation_level: str
     share_renew_acknowledge_enable: bool
+    errors_deadletterqueue_topic_name: str = ""
+    """Empty if the group has no dead letter topic."""
+    errors_deadletterqueue_copy_record_enable: bool = False
 
     @property
     def is_committed(self) -> bool:
@@ -67,9 +74,13 @@ def rules_of(image: Image, settings: LeaderSettings, group_id: str) -> GroupRule
         settings.share_min_partition_max_record_locks,
         settings.share_max_partition_max_record_locks,
     )
+    has_letters = image.features.get(SHARE_FEATURE, 0) >= LEVEL_OF_LETTERS
+    letters = text_of(image, group_id, "errors.deadletterqueue.topic.name", "").strip() if has_letters else ""
     return GroupRules(
-        Limits(lock_ms, deliveries, in_flight),
+        Limits(lock_ms, deliveries, in_flight, has_letters=bool(letters)),
         text_of(image, group_id, "share.auto.offset.reset", "latest"),
         text_of(image, group_id, "share.isolation.level", "read_uncommitted"),
         text_of(image, group_id, "share.renew.acknowledge.enable", "true").lower() == "true",
+        letters,
+        text_of(image, group_id, "errors.deadletterqueue.copy.record.enable", "false").lower() == "true",
     )

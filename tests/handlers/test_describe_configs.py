@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from kpybroker.client.peer import Peer
 from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.describe import Source
+from kpybroker.config.key import ConfigKey
 from kpybroker.config.resource_type import ResourceType
-from kpybroker.config.topic_keys import TOPIC_KEYS
+from kpybroker.config.topic_keys import GROUP_KEYS, TOPIC_KEYS
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
-from kpybroker.wire.rpc import create_topics
+from kpybroker.wire.rpc import create_topics, incremental_alter_configs
 from kpybroker.wire.rpc import describe_configs as rpc
 from tests.conftest import WithBroker
 from tests.handlers.test_create_topics import topic
+from tests.serving import Scenario, run_scenario
 
 API = api_table.by_name["DescribeConfigs"]
+
+
+def shown(keys: Mapping[str, ConfigKey], *, unstable: bool = False) -> set[str]:
+    """The names of the settings that DescribeConfigs shows."""
+    return {name for name, key in keys.items() if not key.internal and (unstable or not key.unstable)}
 
 
 def of(kind: int, name: str, *keys: str) -> rpc.DescribeConfigsResource:
@@ -32,8 +42,8 @@ def test_every_version_returns_every_setting(with_broker: WithBroker) -> None:
             reply = await peer.ask("DescribeConfigs", rpc.Request(resources=asked), version=version)
             of_topic, of_broker, of_all = reply.results
             assert not any(result.error_code for result in reply.results)
-            assert {c.name for c in of_topic.configs} == {k.name for k in TOPIC_KEYS.values() if not k.internal}
-            assert {c.name for c in of_broker.configs} == {k.name for k in BROKER_KEYS.values() if not k.internal}
+            assert {c.name for c in of_topic.configs} == shown(TOPIC_KEYS)
+            assert {c.name for c in of_broker.configs} == shown(BROKER_KEYS)
             assert [c.name for c in of_all.configs] == ["min.insync.replicas"], (
                 "a setting that elections depend on belongs to the cluster"
             )
@@ -46,6 +56,42 @@ def test_every_version_returns_every_setting(with_broker: WithBroker) -> None:
                 assert retention.config_type == 5
 
     with_broker(scenario)
+
+
+def test_settings_of_unstable_features_are_shown_and_changed_only_if_these_are_enabled(
+    with_broker: WithBroker, tmp_path: Path
+) -> None:
+    tables = {ResourceType.TOPIC: TOPIC_KEYS, ResourceType.BROKER: BROKER_KEYS, ResourceType.GROUP: GROUP_KEYS}
+    names = {ResourceType.TOPIC: "a", ResourceType.BROKER: "1", ResourceType.GROUP: "g"}
+
+    async def refused(peer: Peer) -> list[int]:
+        asked = [
+            incremental_alter_configs.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=names[kind],
+                configs=[
+                    incremental_alter_configs.AlterableConfig(name=name, config_operation=0, value=key.default)
+                    for name, key in tables[kind].items()
+                    if key.unstable
+                ],
+            )
+            for kind in (ResourceType.TOPIC, ResourceType.GROUP)
+        ]
+        told = await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=asked))
+        return [row.error_code for row in told.responses]
+
+    def scenario(*, unstable: bool) -> Scenario:
+        async def run(peer: Peer, _node: Node) -> None:
+            await peer.ask("CreateTopics", create_topics.Request(topics=[topic("a")]))
+            reply = await peer.ask("DescribeConfigs", rpc.Request(resources=[of(kind, names[kind]) for kind in names]))
+            for kind, result in zip(names, reply.results, strict=True):
+                assert {c.name for c in result.configs} == shown(tables[kind], unstable=unstable)
+            assert await refused(peer) == ([0, 0] if unstable else [ErrorCode.INVALID_CONFIG] * 2)
+
+        return run
+
+    with_broker(scenario(unstable=False))
+    run_scenario(tmp_path / "other", scenario(unstable=True), {"unstable.feature.versions.enable": "true"})
 
 
 def test_synonyms_documentation_and_single_settings_on_request(with_broker: WithBroker) -> None:

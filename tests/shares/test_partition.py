@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.shares.batches import TERMINAL, DeliveryState, StateBatch, merged
 from kpybroker.shares.partition import Acknowledgement, Acquired, Limits, SharePartition, Span, Wish
+from kpybroker.shares.runs import Letter
 
 LIMITS = Limits(lock_ms=1_000, max_deliveries=5, max_in_flight=40)
 ANY = Wish(500, 500)
@@ -297,3 +298,92 @@ def test_everything_is_delivered_in_the_end(done: bool) -> None:
                 acked(share, each.first, each.last, RELEASE)
     assert seen == set(range(90))
     assert share.start == 90
+
+
+# -- dead letters (KIP-1191) -------------------------------------------------------------------------------------------
+
+LETTERS = LIMITS._replace(has_letters=True)
+
+
+def test_records_are_archived_only_when_their_dead_letters_are_written() -> None:
+    share = SharePartition(0)
+    fetched(share, tens(1))
+    share.acknowledge("m", [Acknowledgement(0, 9, (3, 3, 1, 0, 3, 1, 1, 1, 1, 1))], LETTERS, 0)
+    assert share.letters() == [], "not before the state is stored"
+    assert [batch.state for batch in write(share).batches] == [3, 2, 4, 3, 2]
+    assert share.letters() == [Letter(0, 1, 1, True), Letter(4, 4, 1, True)]
+    assert (share.start, share.is_at_rest, fetched(share, tens(1))) == (0, False, [])
+    share.letters_written(share.letters()[:1])
+    assert share.start == 4
+    share.letters_written(share.letters())
+    assert (share.start, share.letters()) == (10, [])
+    assert write(share).batches == (StateBatch(0, 1, 4, 1), StateBatch(4, 4, 4, 1))
+    assert share.is_at_rest
+
+
+def test_another_leader_goes_on_with_the_dead_letters() -> None:
+    share = SharePartition(0, [StateBatch(0, 1, 3, 5), StateBatch(2, 2, 3, 1), StateBatch(3, 3, 2, 1)])
+    assert (share.start, share.letters()) == (0, [Letter(0, 1, 5, False), Letter(2, 2, 1, False)])
+    share.cut_start(3)
+    assert (share.start, len(share.letters())) == (0, 2), "a dead letter is written even if its record is deleted"
+    share.letters_written(share.letters())
+    assert share.start == 4
+
+
+def test_records_that_were_delivered_too_often_become_dead_letters() -> None:
+    share = SharePartition(0)
+    for _ in range(5):
+        assert fetched(share, [(0, 0)])
+        share.release("m", LETTERS)
+    assert share.letters() == [Letter(0, 0, 5, False)]
+    assert write(share).batches[-1] == StateBatch(0, 0, 3, 5)
+
+
+def test_a_reject_that_is_not_written_leaves_no_dead_letter() -> None:
+    share = SharePartition(0)
+    fetched(share, tens(1))
+    share.acknowledge("m", [Acknowledgement(0, 4, REJECT)], LETTERS, 0)
+    write(share, done=False)
+    assert share.letters() == []
+    acked(share, 0, 9)
+    assert share.start == 10
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_each_record_is_archived_or_acknowledged_exactly_when_it_may_be(data: st.DataObject) -> None:
+    """Whatever happens in whatever order: a rejected record is archived only after its dead letter was handed out, and
+    in the end everything is terminal."""
+    share, log, handed, rejected = SharePartition(0), tens(3), set[int](), set[int]()
+    held: set[int] = set()
+    for _ in range(data.draw(st.integers(1, 30))):
+        match data.draw(st.sampled_from(("fetch", "reject", "accept", "write", "fail", "letters", "leader"))):
+            case "fetch":
+                held |= {o for each in fetched(share, log) for o in range(each.first, each.last + 1)}
+            case ("reject" | "accept") as kind if held:
+                offset = data.draw(st.sampled_from(sorted(held)))
+                if not code_with(share, offset, REJECT if kind == "reject" else ACCEPT):
+                    held.discard(offset)
+                    if kind == "reject":
+                        rejected.add(offset)
+            case ("write" | "fail") as how:
+                told = share.take_write()
+                if told is not None:
+                    share.written(told, LETTERS, 0, done=how == "write")
+            case "letters":
+                found = share.letters()[: data.draw(st.integers(0, 2))]
+                handed |= {o for each in found for o in range(each.first, each.last + 1)}
+                share.letters_written(found)
+            case _:
+                pass
+        states = {offset: state for offset, state, _, _ in share.states()}
+        gone = {offset for offset in rejected if offset < share.start or states.get(offset) == DeliveryState.ARCHIVED}
+        assert gone <= handed
+
+
+def code_with(share: SharePartition, offset: int, kind: Any) -> int:
+    try:
+        share.acknowledge("m", [Acknowledgement(offset, offset, kind)], LETTERS, 0)
+    except KafkaError as refusal:
+        return int(refusal.code)
+    return 0
