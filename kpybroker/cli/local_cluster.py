@@ -22,6 +22,13 @@ BROKERS_MAX = 50
 VOTERS_MAX = 5
 CONTROLLERS_FROM = 100
 """Distance of the first controller port from the first client port, which leaves room for more brokers."""
+DEV_DEFAULTS = {
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""On a laptop people wait for each rebalance; Kafka's heartbeats of 5 s are meant for thousands of members."""
 OURS = ("node.id", "process.roles", "listeners", "log.dirs", "controller.quorum.voters", "kpybroker.http.port")
 """Settings that the plan determines; --set cannot change them."""
 
@@ -48,11 +55,15 @@ class LocalNode(NamedTuple):
         """The node's bootstrap, data and process id as JSON; exists while it serves."""
         return self.directory / f"node-{self.node_id}.ready"
 
+    @property
+    def properties_file(self) -> Path:
+        return _properties_file(self.directory, self.node_id)
+
     def write(self) -> None:
         """Write the properties file. Raises OSError."""
         lines = [f"{name}={_escaped(value)}\n" for name, value in self.properties.items()]
         text = "# written by `kpybroker dev --brokers` at every start\n" + "".join(lines)
-        path = _properties_file(self.directory, self.node_id)
+        path = self.properties_file
         path.touch(0o600)
         path.chmod(0o600)  # it may have passwords; an earlier version let everybody read it
         path.write_text(text, encoding="utf-8")

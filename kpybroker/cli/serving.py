@@ -19,7 +19,15 @@ from typing import Any, NamedTuple
 from kpybroker.cli import children, early, process_memory
 from kpybroker.cli.descriptors import set_descriptor_limits
 from kpybroker.cli.environment import read_environment
-from kpybroker.cli.local_cluster import BROKERS_MAX, LocalClusterOptions, LocalNode, Ports, check_alone, plan
+from kpybroker.cli.local_cluster import (
+    BROKERS_MAX,
+    DEV_DEFAULTS,
+    LocalClusterOptions,
+    LocalNode,
+    Ports,
+    check_alone,
+    plan,
+)
 from kpybroker.config import BrokerConfig, parse_config, parse_setting
 from kpybroker.config.own_keys import JSON
 from kpybroker.config.property_files import read_properties
@@ -35,14 +43,6 @@ IN_USE = (
     "{} is in use by another kpybroker; stop it, or start this one with --port 0 and --data-dir DIRECTORY or "
     "--ephemeral"
 )
-DEV_DEFAULTS = {
-    "group.consumer.assignment.interval.ms": "0",
-    "group.consumer.heartbeat.interval.ms": "200",
-    "group.consumer.min.heartbeat.interval.ms": "200",
-    "group.initial.rebalance.delay.ms": "0",
-}
-"""On a laptop people wait for each rebalance; Kafka's heartbeats of 5 s are meant for thousands of members."""
-
 ONE_WISH_S = 0.5
 """A second SIGINT within this time counts as the same Ctrl-C, forwarded by another process."""
 
