@@ -13,13 +13,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, ClassVar, Self
+from typing import IO, ClassVar, Self, Unpack
 
 from kpybroker.cli.local_cluster import BROKERS_MAX, DEV_DEFAULTS, LocalClusterOptions, Ports, plan
 from kpybroker.errors import ConfigError
+from kpybroker.testing.fault import Fault, FaultArguments
 from kpybroker.testing.kafka import Kafka, as_setting
 from kpybroker.testing.node_process import STOP_TIMEOUT_S, BrokerStartError, NodeProcess, ReadyFacts
 from kpybroker.testing.output import BrokerOutput
@@ -165,6 +166,22 @@ class Cluster(Kafka):
         """Let a paused broker, or all, continue."""
         for each in self._chosen(node):
             each.resume()
+
+    @contextlib.contextmanager
+    def fault(self, api: str, *, node: int | None = None, **what: Unpack[FaultArguments]) -> Iterator[Fault]:
+        """Disturb requests of clients within a `with` block, at one broker or at all.
+
+        `api` is the name of a request, such as "Produce". Exactly one of these says what happens: `error` (the name of
+        an error code that it gets), `delay_s`, `no_reply`, `disconnect`, or `lost_reply` (it is processed, and the
+        connection breaks before the reply). These say which requests, counted at each broker: `topic`, `group`,
+        `client_id`, `skip` (how many pass first), `times` (how many are affected then), `probability`. Requests of
+        brokers are not affected. Raises ValueError for a fault that can never match.
+        """
+        fault = Fault(self._chosen(node), api, what)
+        try:
+            yield fault
+        finally:
+            fault.heal()
 
     def close(self) -> None:
         """End all brokers at once, as their data is no longer needed, and remove it."""

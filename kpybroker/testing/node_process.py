@@ -8,6 +8,7 @@ parent: it reads its standard input, which closes when the parent ends, even by 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import re
@@ -15,9 +16,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -46,12 +47,15 @@ class NodeProcess:
     def __init__(self, node_id: int, arguments: Sequence[str], log: Path, alive: IO[bytes]) -> None:
         """`alive`: a file that every process of the node keeps open."""
         self.node_id = node_id
-        self._command = [sys.executable, "-P", "-m", "kpybroker", *arguments, "--until-stdin-closes"]
+        self._command = [sys.executable, "-P", "-m", "kpybroker", *arguments, "--control"]
         self._log = log
         self._alive = alive
         self._process: subprocess.Popen[bytes] | None = None
         self._log_begins_at = 0
         self._is_paused = False
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """The lines of its standard output that nobody has read; an empty one is its end."""
+        self._one_command = threading.Lock()
 
     @property
     def pid(self) -> int:
@@ -89,10 +93,11 @@ class NodeProcess:
         assert process is not None
         stdout = process.stdout
         assert stdout is not None
-        lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        threading.Thread(target=lambda: lines.put(stdout.readline()), daemon=True).start()
+        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._lines = lines
+        threading.Thread(target=_read_lines, args=(stdout, lines), daemon=True).start()
         try:
-            line = lines.get(timeout=START_TIMEOUT_S).decode(errors="surrogateescape").rstrip("\n")
+            line = lines.get(timeout=START_TIMEOUT_S)
         except queue.Empty:
             raise BrokerStartError(
                 f"kpybroker is not ready after {START_TIMEOUT_S:g} s: {self._output() or 'it wrote nothing'}"
@@ -106,6 +111,32 @@ class NodeProcess:
             reason = output.removeprefix("kpybroker: ").replace("--set: ", "").replace("--set ", "")
             raise BrokerStartError(f"kpybroker does not start: {reason}")
         raise BrokerStartError(f"kpybroker {_how_it_ended(code)}: {output}")
+
+    def command(self, command: Mapping[str, object]) -> dict[str, Any]:
+        """Send a command (`cli/fault_commands.py`) and return the answer.
+
+        Raises ValueError if it is refused, RuntimeError if the broker does not run or is paused.
+        """
+        with self._one_command:
+            if not self.is_running or self._is_paused:
+                how = "is paused" if self._is_paused else self.ended() or "is stopped"
+                raise RuntimeError(f"broker {self.node_id} {how}, so it takes no commands")
+            assert self._process is not None
+            assert self._process.stdin is not None
+            try:
+                self._process.stdin.write(json.dumps(command).encode() + b"\n")
+                self._process.stdin.flush()
+                line = self._lines.get(timeout=STOP_TIMEOUT_S)
+                while line and not line.startswith("{"):
+                    line = self._lines.get(timeout=STOP_TIMEOUT_S)
+            except (OSError, queue.Empty):
+                line = ""
+        if not line:
+            raise RuntimeError(f"broker {self.node_id} {self.ended() or 'did not answer a command'}")
+        answer: dict[str, Any] = json.loads(line)
+        if "refused" in answer:
+            raise ValueError(answer["refused"])
+        return answer
 
     def _output(self) -> str:
         with self._log.open("rb") as log:
@@ -150,6 +181,13 @@ class NodeProcess:
             raise RuntimeError(f"broker {self.node_id} {self.ended() or 'is stopped'}; call start() first")
         assert self._process is not None
         self._process.send_signal(number)
+
+
+def _read_lines(stdout: IO[bytes], lines: queue.SimpleQueue[str]) -> None:
+    with contextlib.suppress(OSError, ValueError):  # closed by `kill`
+        for line in stdout:
+            lines.put(line.decode(errors="surrogateescape").rstrip("\n"))
+    lines.put("")
 
 
 def _how_it_ended(code: int) -> str:
