@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bench.report import number
 from bench.target import Target
+from kpybroker.testing import Cluster
 
 TESTS = 30
 TEST_FILE = """
@@ -30,7 +31,7 @@ def test_of_it(number, {fixture}):
     begun = time.time()
     fixture.{client}({fixture}.bootstrap, {fixture}.topic("orders"))
     with open("said", "a") as said:
-        said.write(json.dumps([begun, time.time(), fixture.memory_bytes({fixture}.pid)]) + "\\n")
+        said.write(json.dumps([begun, time.time(), fixture.memory_bytes({fixture})]) + "\\n")
 """
 
 
@@ -81,10 +82,9 @@ Client = Callable[[str, str], None]
 CLIENTS: tuple[Client, ...] = (confluent, kafka_python, aiokafka)
 
 
-def memory_bytes(pid: int) -> int:
-    """The memory (RSS) of a process and its children."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return sum(Target("fixture", "", int(each)).resident_bytes() for each in (pid, *children))
+def memory_bytes(cluster: Cluster) -> int:
+    """The memory (RSS) of all brokers."""
+    return sum(Target("fixture", "", cluster.pid_of(node)).resident_bytes() for node in cluster.nodes)
 
 
 def session(client: str, fixture: str = "kpybroker", tests: int = TESTS) -> list[list[float]]:

@@ -19,7 +19,7 @@ from bench.brokers import broker
 from bench.control import fresh_name
 from bench.measure import LoadError
 from bench.report import number
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 
 PARTITIONS = 4
 TIMEOUT_S = 60.0
@@ -87,7 +87,7 @@ def _until(consumers: list[Consumer], holds: Callable[[], bool]) -> float:
 def _started(name: str) -> Iterator[str]:
     """The bootstrap address of a running broker."""
     if name == "kpybroker dev":
-        with BrokerProcess.started() as process:
+        with Broker() as process:
             yield process.bootstrap
     else:
         with broker("kafka" if name == "Kafka" else "kpybroker", {}) as server:

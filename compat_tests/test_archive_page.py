@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 from tests import pages
 
 NOON_MS = int(datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp() * 1000)
@@ -19,7 +19,7 @@ TOPICS = ("orders", "payments")
 def test_the_page_works(tmp_path: Path, target_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if target_name != "kpybroker":
         return  # it names topics, on a broker of its own
-    with BrokerProcess.started() as broker:
+    with Broker() as broker:
         new = [NewTopic(topic, num_partitions=4, config={"retention.ms": "-1"}) for topic in TOPICS]
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for created in admin.create_topics(new).values():

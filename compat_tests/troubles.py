@@ -6,18 +6,15 @@ process.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker, Cluster
 from oracle.target import steady_port
 
 PATIENCE_S = 45.0
@@ -168,13 +165,13 @@ def nobody_listens(client: str) -> str:
 def at_the_http_port(client: str) -> str:
     """The port of the metrics instead of the listener's."""
     port = steady_port()
-    with BrokerProcess.started(f"kpybroker.http.port={port}"):
+    with Broker({"kpybroker.http.port": port}):
         return said_by(PRODUCE[client], f"127.0.0.1:{port}")
 
 
 def no_such_topic(client: str) -> str:
     """A topic that does not exist, and that clients do not create."""
-    with BrokerProcess.started("auto.create.topics.enable=false") as broker:
+    with Broker({"auto.create.topics.enable": False}) as broker:
         return said_by(PRODUCE[client], broker.bootstrap) + said_by(CONSUME[client], broker.bootstrap)
 
 
@@ -182,7 +179,7 @@ def a_group_that_is_stuck(client: str) -> str:
     """One member of the group is alive but does not poll: it does not join again, and the others wait for it."""
     if client == "kpybroker":
         return ""  # it reads without a group
-    with BrokerProcess.started() as broker:
+    with Broker() as broker:
         assert said_by(PRODUCE["confluent-kafka"], broker.bootstrap) == "delivered\n"
         given = f"BOOTSTRAP = {broker.bootstrap!r}\n"
         member = subprocess.Popen([sys.executable, "-c", given + SILENT_MEMBER], stdout=subprocess.PIPE, text=True)
@@ -198,7 +195,7 @@ def a_group_that_is_stuck(client: str) -> str:
 def too_large(client: str) -> str:
     """A record of 2 MB: first with the client's own limit, then with a higher one."""
     limit = {"confluent-kafka": "message.max.bytes"}.get(client, "max_request_size")
-    with BrokerProcess.started() as broker:
+    with Broker() as broker:
         large = [b"x" * 2_000_000]
         said = said_by(PRODUCE[client], broker.bootstrap, large)
         return said + said_by(PRODUCE[client], broker.bootstrap, large, 0, **{limit: 4_000_000})
@@ -206,10 +203,9 @@ def too_large(client: str) -> str:
 
 def too_few_in_sync(client: str) -> str:
     """`min.insync.replicas` is three, and one of three brokers is dead."""
-    with BrokerProcess.started("min.insync.replicas=3", brokers=3) as cluster:
+    with Cluster(3, {"min.insync.replicas": 3}) as cluster:
         assert said_by(PRODUCE["confluent-kafka"], cluster.bootstrap) == "delivered\n"
-        last = Path(f"/proc/{cluster.pid}/task/{cluster.pid}/children").read_text().split()[-1]
-        os.kill(int(last), signal.SIGKILL)
+        cluster.kill(3)
         addresses = ",".join(cluster.bootstrap.split(",")[:2])
         return said_by(PRODUCE[client], addresses, **ACKS_ALL.get(client, {}))
 
@@ -218,7 +214,7 @@ def killed(client: str) -> str:
     """The broker is killed between two records."""
     if client == "kpybroker":
         return ""  # it has no second record to send
-    with BrokerProcess.started() as broker:
+    with Broker() as broker:
         return said_by(PRODUCE[client], broker.bootstrap, [b"1", None, b"2"], broker.pid)
 
 
@@ -226,7 +222,7 @@ def with_tls(client: str) -> str:
     """A client that uses TLS, on a listener that does not."""
     if client == "kpybroker":
         return ""
-    with BrokerProcess.started() as broker:
+    with Broker() as broker:
         program = "import ssl\n" + PRODUCE[client].replace("**MORE", "**MORE, **TLS").replace("**more", "**more, **TLS")
         setting = {
             "confluent-kafka": '{"security.protocol": "ssl"}',

@@ -15,7 +15,8 @@ from mypy import api
 PACKAGE = Path(__file__).parent.parent / "kpybroker"
 ROWS = [
     ["__main__"],
-    ["cli", "testing", "sim"],
+    ["testing"],
+    ["cli", "sim"],
     ["archive"],
     ["spark"],
     ["server"],

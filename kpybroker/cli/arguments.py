@@ -66,7 +66,11 @@ def run_serving(arguments: list[str]) -> None:
 
         detaching.start([each for each in arguments if each != "--detach"], given.data_dir or serving.DEV_DATA_DIR)
         return
-    lifetime = serving.Lifetime(given.ready_file, until_stdin_closes=given.until_stdin_closes)
+    lifetime = serving.Lifetime(
+        given.ready_file,
+        until_stdin_closes=given.until_stdin_closes or given.control,
+        takes_commands=given.control,
+    )
     if given.command == "dev":
         settings = serving.parse_settings(given.settings)
         wanted = local_cluster.LocalClusterOptions(given.brokers, given.port, given.http_port, settings)
@@ -126,6 +130,11 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
             action="store_true",
             help="Stop when standard input is closed, so that the broker ends with the process that started it.",
         )
+        command.add_argument(
+            "--control",
+            action="store_true",
+            help="Take commands of tests on standard input until it closes (one broker; see docs/testing.md).",
+        )
     return parser, dev, serve
 
 
@@ -163,8 +172,10 @@ def _read(arguments: list[str]) -> argparse.Namespace:
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
         (dev if given.command == "dev" else serve).error(f"unknown argument {' '.join(unknown)}")
+    if given.command == "dev" and given.control and given.brokers > 1:
+        dev.error("--control is for one broker; omit --brokers")
     if given.command == "dev" and given.detach:
-        for name in ("ephemeral", "ready_file", "until_stdin_closes"):
+        for name in ("ephemeral", "ready_file", "until_stdin_closes", "control"):
             if getattr(given, name):
                 dev.error(f"--detach and --{name.replace('_', '-')} cannot be used together")
     return given

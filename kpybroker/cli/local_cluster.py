@@ -23,6 +23,13 @@ BROKERS_MAX = 50
 VOTERS_MAX = 5
 CONTROLLERS_FROM = 100
 """Distance of the first controller port from the first client port, which leaves room for more brokers."""
+DEV_DEFAULTS = {
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""A short heartbeat interval, as people on a laptop wait for each rebalance. Kafka's 5 s suit thousands of members."""
 OURS = ("node.id", "process.roles", "listeners", "log.dirs", "controller.quorum.voters", "kpybroker.http.port")
 """Settings that the plan determines; --set cannot change them."""
 
@@ -50,11 +57,15 @@ class LocalNode(NamedTuple):
         node serves clients."""
         return self.directory / f"node-{self.node_id}.ready"
 
+    @property
+    def properties_file(self) -> Path:
+        return _properties_file(self.directory, self.node_id)
+
     def write(self) -> None:
         """Write the properties file. Raises OSError."""
         lines = [f"{name}={_escaped(value)}\n" for name, value in self.properties.items()]
         text = "# written by `kpybroker dev --brokers` at every start\n" + "".join(lines)
-        path = _properties_file(self.directory, self.node_id)
+        path = self.properties_file
         path.touch(0o600)
         path.chmod(0o600)  # the file may contain passwords, and an earlier version made it readable by all users
         path.write_text(text, encoding="utf-8")

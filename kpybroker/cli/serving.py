@@ -19,7 +19,15 @@ from typing import Any, NamedTuple
 from kpybroker.cli import children, early, process_memory
 from kpybroker.cli.descriptors import set_descriptor_limits
 from kpybroker.cli.environment import read_environment
-from kpybroker.cli.local_cluster import BROKERS_MAX, LocalClusterOptions, LocalNode, Ports, check_alone, plan
+from kpybroker.cli.local_cluster import (
+    BROKERS_MAX,
+    DEV_DEFAULTS,
+    LocalClusterOptions,
+    LocalNode,
+    Ports,
+    check_alone,
+    plan,
+)
 from kpybroker.config import BrokerConfig, parse_config, parse_setting
 from kpybroker.config.own_keys import JSON
 from kpybroker.config.property_files import read_properties
@@ -35,14 +43,8 @@ IN_USE = (
     "{} is in use by another kpybroker; stop it, or start this one with --port 0 and --data-dir DIRECTORY or "
     "--ephemeral"
 )
-DEV_DEFAULTS = {
-    "group.consumer.assignment.interval.ms": "0",
-    "group.consumer.heartbeat.interval.ms": "200",
-    "group.consumer.min.heartbeat.interval.ms": "200",
-    "group.initial.rebalance.delay.ms": "0",
-}
-"""A short heartbeat interval, as people on a laptop wait for each rebalance. Kafka's 5 s suit thousands of members."""
-
+COMMANDS_MAX = 100
+"""The most commands of tests that wait on standard input before its reader waits, too."""
 ONE_WISH_S = 0.5
 """A second SIGINT within this time counts as the same Ctrl-C, forwarded by another process."""
 
@@ -52,6 +54,8 @@ class Lifetime(NamedTuple):
 
     ready_file: Path | None = None
     until_stdin_closes: bool = False
+    takes_commands: bool = False
+    """Whether standard input has commands of tests (`fault_commands.py`), which are answered on standard output."""
     hands_over: bool = False
     """Whether the parent process may first send `children.HAND_OVER` on standard input, as it does in a local
     cluster."""
@@ -304,6 +308,8 @@ class _Stop:
         self.wished = asyncio.Event()
         self.hand_over = asyncio.Event()
         """Set when the parent process requests that leaderships are handed over."""
+        self.lines: asyncio.Queue[bytes] = asyncio.Queue(COMMANDS_MAX)
+        """What the parent process writes on standard input, by lines, if it sends commands."""
         self._loop = asyncio.get_running_loop()
         self._wished_at: float | None = None
         self._hands_over = False
@@ -317,7 +323,9 @@ class _Stop:
         if early.was_asked_to_stop():
             self.wished.set()
         self._hands_over = lifetime.hands_over
-        if lifetime.until_stdin_closes:
+        if lifetime.takes_commands:
+            threading.Thread(target=self._read_commands, daemon=True).start()
+        elif lifetime.until_stdin_closes:
             threading.Thread(target=self._read_stdin, daemon=True).start()
 
     def _on_signal(self, number: int, frame: object) -> None:
@@ -334,6 +342,12 @@ class _Stop:
     def _wish(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has already ended
             self._loop.call_soon_threadsafe(self.wished.set)
+
+    def _read_commands(self) -> None:
+        with contextlib.suppress(OSError, RuntimeError):
+            for line in sys.stdin.buffer:
+                asyncio.run_coroutine_threadsafe(self.lines.put(line), self._loop).result()
+        self._wish()
 
     def _read_stdin(self) -> None:
         with contextlib.suppress(OSError):
@@ -367,14 +381,24 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
             node.broker.long_work.on_busy(process_memory.put_off_full_collections)
             process_memory.keep_freed_memory()
             leaving = asyncio.ensure_future(_hand_over(node, stop.hand_over))
+            commands = asyncio.ensure_future(_take_commands(node, stop.lines)) if lifetime.takes_commands else None
             waits: list[asyncio.Future[Any]] = [stopped, node.failed]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             leaving.cancel()
+            if commands is not None:
+                commands.cancel()
     finally:
         stopped.cancel()
         await node.stop()
         _remove_ready_file(lifetime.ready_file)
     return node.failed.result() if node.failed.done() else None
+
+
+async def _take_commands(node: Node, lines: asyncio.Queue[bytes]) -> None:
+    from kpybroker.cli import fault_commands  # only tests need it
+
+    while True:
+        _say(fault_commands.execute(node.server, await lines.get()))
 
 
 async def _hand_over(node: Node, wished: asyncio.Event) -> None:

@@ -28,6 +28,7 @@ from kpybroker.world.secure import HANDSHAKES_MAX, TlsAcceptor
 
 if TYPE_CHECKING:
     from kpybroker.server.connections.token_checks import ListenerTokens
+    from kpybroker.server.requests.faults import Faults
 
 NO_TOKENS: Mapping[str, ListenerTokens] = MappingProxyType({})
 SWEEP_EVERY_S = 1.0
@@ -53,6 +54,7 @@ class Server:
         self._interceptors = Interceptors(self.dispatcher.run, dispatch.encode, port.serve)
         self.throttling = Throttling(broker, self.metrics, self.dispatcher.stand_between, self._interceptors.follow)
         self._interceptors.add(self.throttling)
+        self._faults: Faults | None = None
         self._arrivals = Arrivals(broker, self.metrics, self.limits)
         self._connections: dict[int, Connection] = {}
         self._accepted = 0
@@ -124,6 +126,16 @@ class Server:
             return 0
         wait_ms = self._arrivals.wait_ms(host, state)
         return wait_ms / 1000 if wait_ms else None
+
+    @property
+    def faults(self) -> Faults:
+        """The faults that tests inject. The first use adds the interceptor, inside all others."""
+        if self._faults is None:
+            from kpybroker.server.requests.faults import Faults
+
+            self._faults = Faults(self.broker, self._interceptors.follow)
+            self._interceptors.add(self._faults)
+        return self._faults
 
     def watch(self, timing: Timing) -> None:
         """Measure request times from now on."""

@@ -1,1 +1,29 @@
-"""pytest fixtures with real brokers, for tests of applications that use Kafka."""
+"""Real brokers for tests of applications that use Kafka: `Broker`, `Cluster`, and the fixtures of the pytest plugin."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kpybroker.testing.cluster import Broker as Broker
+    from kpybroker.testing.cluster import Cluster as Cluster
+    from kpybroker.testing.kafka import Kafka as Kafka
+    from kpybroker.testing.node_process import BrokerStartError as BrokerStartError
+    from kpybroker.testing.operations import ReceivedRecord as ReceivedRecord
+
+_MODULES = {
+    "Broker": "cluster",
+    "BrokerStartError": "node_process",
+    "Cluster": "cluster",
+    "Kafka": "kafka",
+    "ReceivedRecord": "operations",
+}
+__all__ = ["Broker", "BrokerStartError", "Cluster", "Kafka", "ReceivedRecord"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a class at its first use: pytest loads this package in every session, also without brokers."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixtures `kpybroker`, `kpybroker_cluster` and `kpybroker_secure`.
+"""The pytest plugin: the fixtures `kpybroker`, `kpybroker_cluster`, `kpybroker_secure` and `kpybroker_fresh`.
 
 The report of a failed test shows what the brokers wrote to standard error during the test, and how they ended.
 Tests without brokers import only this file.
@@ -6,61 +6,161 @@ Tests without brokers import only this file.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Generator, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from kpybroker.testing.process import BrokerProcess
+    from kpybroker.testing import Broker, Cluster, Kafka
 
 SECTION = "kpybroker"
+MARKER = "kpybroker"
+FRESH = "kpybroker_fresh"
+SETTINGS = "kpybroker_settings"
+BOOTSTRAP = "--kpybroker-bootstrap"
 _sizes = pytest.StashKey[dict[str, dict[str, int]]]()
 """By bootstrap, the sizes of each broker's output when the test started."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--kpybroker-bootstrap` and the ini option `kpybroker_settings`."""
+    group = parser.getgroup("kpybroker", "a real Kafka broker")
+    group.addoption(
+        BOOTSTRAP,
+        metavar="HOST:PORT",
+        help="Run the tests against this Kafka cluster; the fixtures start no brokers.",
+    )
+    parser.addini(
+        SETTINGS,
+        "Settings of every broker that a fixture starts, one name=value per line.",
+        type="linelist",
+        default=[],
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"{MARKER}(settings={{}}, brokers=1, secure=False): what the brokers of {FRESH} are like in this test.",
+    )
+
+
 @pytest.fixture(scope="session")
-def kpybroker() -> Iterator[BrokerProcess]:
+def kpybroker(request: pytest.FixtureRequest) -> Iterator[Kafka]:
     """A broker for the session: `.bootstrap` for any client, `.topic(prefix)` for a unique topic name.
 
     It starts when a test first requests it, on a free port with a temporary directory, and ends with the session. Under
-    pytest-xdist every worker has its own.
+    pytest-xdist every worker has its own. With `--kpybroker-bootstrap`, it is that cluster.
     """
-    from kpybroker.testing.process import BrokerProcess
+    external = request.config.getoption(BOOTSTRAP)
+    if external is not None:
+        from kpybroker.testing import Kafka
 
-    with BrokerProcess.started() as broker:
+        yield Kafka(external)
+        return
+    from kpybroker.testing import Broker
+
+    with Broker(_settings(request.config)) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
-def kpybroker_cluster() -> Iterator[BrokerProcess]:
+def kpybroker_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster of three brokers for the session: topics have three replicas, and acks=all needs two.
 
     Otherwise like `kpybroker`; `.bootstrap` names all three.
     """
-    from kpybroker.testing.process import BrokerProcess
+    _skip_if_external(request)
+    from kpybroker.testing import Cluster
 
-    with BrokerProcess.started(brokers=3) as cluster:
+    with Cluster(3, _settings(request.config)) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
-def kpybroker_secure() -> Iterator[BrokerProcess]:
+def kpybroker_secure(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A broker for the session with TLS, a login and ACLs; `.client` has the settings for each client library.
 
     Otherwise like `kpybroker`. Needs the package cryptography (`pip install 'kpybroker[tls]'`).
     """
-    from kpybroker.testing.process import BrokerProcess
+    _skip_if_external(request)
+    from kpybroker.testing import Broker
 
-    with BrokerProcess.started(secure=True) as broker:
+    with Broker(_settings(request.config), secure=True) as broker:
         yield broker
+
+
+@pytest.fixture
+def kpybroker_fresh(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A broker for one test, which may stop and kill it: a Broker, or a Cluster if the test's marker says so.
+
+    `@pytest.mark.kpybroker(settings={"num.partitions": 3}, brokers=3, secure=False)` sets what it is like.
+    """
+    _skip_if_external(request)
+    from kpybroker.testing import Broker, Cluster
+
+    wanted = _marked(request.node)
+    settings = {**_settings(request.config), **(wanted.settings or {})}
+    cluster = Broker(settings, secure=wanted.secure) if wanted.brokers == 1 else Cluster(wanted.brokers, settings)
+    with cluster:
+        yield cluster
+
+
+class _Marked:
+    """The arguments of the marker."""
+
+    def __init__(self, settings: dict[str, object] | None = None, brokers: int = 1, secure: bool = False) -> None:
+        self.settings, self.brokers, self.secure = settings, brokers, secure
+
+
+def _marked(item: pytest.Item) -> _Marked:
+    """The arguments of the test's marker; those nearest to the test win. Raises pytest.UsageError."""
+    arguments: dict[str, Any] = {}
+    for mark in reversed(list(item.iter_markers(MARKER))):
+        try:
+            inspect.signature(_Marked).bind(*mark.args, **mark.kwargs)
+        except TypeError as error:
+            raise pytest.UsageError(
+                f"{item.nodeid}: @pytest.mark.{MARKER} takes settings, brokers and secure: {error}"
+            ) from None
+        if mark.args:
+            raise pytest.UsageError(f"{item.nodeid}: name the arguments of @pytest.mark.{MARKER}, as in brokers=3")
+        arguments |= mark.kwargs
+    return _Marked(**arguments)
+
+
+def _settings(config: pytest.Config) -> dict[str, object]:
+    """The settings in pytest's ini file. Raises pytest.UsageError."""
+    settings: dict[str, object] = {}
+    for line in config.getini(SETTINGS):
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise pytest.UsageError(f"{SETTINGS}: cannot read {line!r}; write name=value, such as num.partitions=3")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def _skip_if_external(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption(BOOTSTRAP) is not None:
+        pytest.skip(f"{request.fixturename} starts brokers of its own, which {BOOTSTRAP} rules out")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse markers that would have no effect. Raises pytest.UsageError."""
+    for item in items:
+        if item.get_closest_marker(MARKER) is not None:
+            _marked(item)
+            if FRESH not in getattr(item, "fixturenames", ()):
+                raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{MARKER} needs the fixture {FRESH}")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Record how much each broker has written before this test."""
-    item.stash[_sizes] = {broker.bootstrap: broker.output.sizes() for broker in _running()}
+    item.stash[_sizes] = {cluster.bootstrap: cluster.output.sizes() for cluster in _running()}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -71,17 +171,15 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         sizes = item.stash.get(_sizes, {})
-        for broker in _running():
-            texts = [broker.output.since(sizes.get(broker.bootstrap, {}))]
-            how = broker.ended()
-            if how is not None:
-                texts.append(f"the broker at {broker.bootstrap} {how}")
+        for cluster in _running():
+            texts = [cluster.output.since(sizes.get(cluster.bootstrap, {}))]
+            texts += [f"{how} (of {cluster.bootstrap})" for how in cluster.ended()]
             if any(texts):
                 report.sections.append((SECTION, "\n".join(filter(None, texts))))
     return report
 
 
-def _running() -> Iterable[BrokerProcess]:
-    """The running brokers of this process."""
-    process = sys.modules.get("kpybroker.testing.process")
-    return () if process is None else tuple(process.BrokerProcess.running)
+def _running() -> Iterable[Cluster]:
+    """The running clusters of this process."""
+    module = sys.modules.get("kpybroker.testing.cluster")
+    return () if module is None else tuple(module.Cluster.running)

@@ -6,18 +6,18 @@ import uuid
 
 import pytest
 
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 from tests.cli.shell import Shell
 
 
 @pytest.fixture
-def shell(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def shell(kpybroker: Broker, monkeypatch: pytest.MonkeyPatch) -> Shell:
     """`shell("topics", "list")` against the session's broker."""
     return Shell(kpybroker.bootstrap, monkeypatch)
 
 
 @pytest.fixture
-def topic(kpybroker: BrokerProcess) -> str:
+def topic(kpybroker: Broker) -> str:
     """A topic name that only this test uses."""
     return kpybroker.topic("cli")
 

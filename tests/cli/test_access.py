@@ -14,7 +14,7 @@ from confluent_kafka.admin import AclBindingFilter, AclOperation, AclPermissionT
 from confluent_kafka.admin import ResourcePatternType as Pattern
 from confluent_kafka.admin import ResourceType as Resource
 
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 from tests.cli.shell import Answer, Shell
 
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -22,7 +22,7 @@ Run = Callable[..., Answer]
 
 
 @pytest.fixture
-def admin(kpybroker_secure: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Run:
+def admin(kpybroker_secure: Broker, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command as the super user."""
     monkeypatch.setenv("KPYBROKER_COMMAND_CONFIG", str(kpybroker_secure.client.properties))
     return Shell(kpybroker_secure.bootstrap, monkeypatch)
@@ -34,7 +34,7 @@ def user() -> str:
     return f"user-{uuid.uuid4().hex[:8]}"
 
 
-def acls_of(broker: BrokerProcess) -> set[tuple[Any, ...]]:
+def acls_of(broker: Broker) -> set[tuple[Any, ...]]:
     """All ACLs, as confluent-kafka has them."""
     asking = AdminClient({"bootstrap.servers": broker.bootstrap, **broker.client.confluent})
     every = AclBindingFilter(Resource.ANY, None, Pattern.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY)
@@ -44,7 +44,7 @@ def acls_of(broker: BrokerProcess) -> set[tuple[Any, ...]]:
     }
 
 
-def login(broker: BrokerProcess, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> dict[str, Any]:
+def login(broker: Broker, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> dict[str, Any]:
     """Settings of a confluent-kafka client."""
     named = {"sasl.username": user, "sasl.password": password, "sasl.mechanism": mechanism}
     return {"bootstrap.servers": broker.bootstrap, **broker.client.confluent, **named, "log_level": 0}
@@ -64,7 +64,7 @@ def may_produce(settings: dict[str, Any], topic: str) -> bool:
     return not failed
 
 
-def test_a_user_logs_in_until_removed(kpybroker_secure: BrokerProcess, admin: Run, user: str, tmp_path: Path) -> None:
+def test_a_user_logs_in_until_removed(kpybroker_secure: Broker, admin: Run, user: str, tmp_path: Path) -> None:
     assert admin("users", "add", user, stdin=b"the first\n").out == f"user {user} can log in with SCRAM-SHA-512\n"
     assert topics(login(kpybroker_secure, user, "the first")) == set()
     (tmp_path / "password").write_text("an \u00e9 and a space \nnot this line")
@@ -114,7 +114,7 @@ def test_a_password_is_not_shown(admin: Run, user: str) -> None:
     assert not any(secret in each.out + each.err for each in told)
 
 
-def test_a_user_may_what_is_allowed(kpybroker_secure: BrokerProcess, admin: Run, user: str) -> None:
+def test_a_user_may_what_is_allowed(kpybroker_secure: Broker, admin: Run, user: str) -> None:
     topic = kpybroker_secure.topic("orders")
     assert admin("users", "add", user, stdin=b"secret").code == 0
     ann = login(kpybroker_secure, user, "secret")
@@ -138,7 +138,7 @@ def test_a_user_may_what_is_allowed(kpybroker_secure: BrokerProcess, admin: Run,
     assert f"User:{user} has no such ACL" in admin("acls", "remove", user).err
 
 
-def test_acls_are_kafkas(kpybroker_secure: BrokerProcess, admin: Run, user: str) -> None:
+def test_acls_are_kafkas(kpybroker_secure: Broker, admin: Run, user: str) -> None:
     """The ACLs that each word of the command stands for, and the list of all ACLs, are compared with those that
     librdkafka gets."""
     resources = ("--topic", f"t-{user}", "--group", f"g-{user}", "--transactional-id", f"x-{user}")
@@ -193,7 +193,7 @@ def test_what_is_no_acl_is_refused(admin: Run, arguments: tuple[str, ...], said:
     assert said in refused.err
 
 
-def test_without_an_authorizer_the_answer_says_so(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_authorizer_the_answer_says_so(kpybroker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = Shell(kpybroker.bootstrap, monkeypatch)("acls", "list")
     assert refused.code == 1
     assert "No Authorizer is configured" in refused.err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 from tests.cli.shell import Shell
 
 OF = ("--default-client", "--user", "ann")
@@ -86,7 +86,7 @@ def test_the_oldest_records_are_deleted(shell: Shell, topic: str) -> None:
     assert shell("consume", topic, "--from-beginning").out == ""
 
 
-def test_an_open_transaction_is_found_and_aborted(kpybroker: BrokerProcess, shell: Shell, topic: str) -> None:
+def test_an_open_transaction_is_found_and_aborted(kpybroker: Broker, shell: Shell, topic: str) -> None:
     shell("topics", "create", topic)
     name = f"{topic}-id"
     producer = Producer({"bootstrap.servers": kpybroker.bootstrap, "transactional.id": name})

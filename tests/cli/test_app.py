@@ -14,7 +14,7 @@ from typer.main import get_command
 from kpybroker import __version__
 from kpybroker.cli.app import app
 from kpybroker.cli.command_table import COMMANDS
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 from kpybroker.wire.api import API
 from tests.cli.shell import Shell, kpybroker_process
 
@@ -158,13 +158,13 @@ def test_an_error_names_the_address_without_a_server(offline: Shell, command: tu
     assert answer.err.startswith(f"kpybroker: no server listens at {NOWHERE}: start a broker with `kpybroker dev`")
 
 
-def test_common_options_may_precede_the_command(kpybroker: BrokerProcess, offline: Shell) -> None:
+def test_common_options_may_precede_the_command(kpybroker: Broker, offline: Shell) -> None:
     assert offline("--bootstrap", kpybroker.bootstrap, "topics", "list", "--json").code == 0
     assert offline("--bootstrap", NOWHERE, "topics", "list", "--bootstrap", kpybroker.bootstrap, "--json").code == 0
     assert offline("topics", "list").code == 1, "nothing is remembered from one command to the next"
 
 
-def test_a_reader_that_closes_the_pipe_is_not_an_error(kpybroker: BrokerProcess, shell: Shell, topic: str) -> None:
+def test_a_reader_that_closes_the_pipe_is_not_an_error(kpybroker: Broker, shell: Shell, topic: str) -> None:
     shell("topics", "create", topic)
     shell("produce", topic, stdin=b"x" * 60_000)
     for _ in range(4):
@@ -179,7 +179,7 @@ def test_a_reader_that_closes_the_pipe_is_not_an_error(kpybroker: BrokerProcess,
 
 
 @pytest.mark.parametrize("arguments", [("api",), ("--help",), ("brokers", "list"), ("configs", "get", "--all-brokers")])
-def test_a_full_standard_output_is_reported_in_one_line(kpybroker: BrokerProcess, arguments: tuple[str, ...]) -> None:
+def test_a_full_standard_output_is_reported_in_one_line(kpybroker: Broker, arguments: tuple[str, ...]) -> None:
     environment = {**os.environ, "KPYBROKER_BOOTSTRAP": kpybroker.bootstrap}
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "kpybroker", *arguments, *(["--all"] if "configs" in arguments else [])]

@@ -10,7 +10,7 @@ import sys
 import pytest
 from confluent_kafka import Producer
 
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 from tests.cli.shell import Shell, kpybroker_process
 
 WAIT_S = 60
@@ -28,7 +28,7 @@ def test_the_last_records(shell: Shell, topic: str) -> None:
     assert shell("consume", topic, "--tail", "2", "--follow", "--max", "2").out == "18\n19\n"
 
 
-def test_the_last_records_before_markers_of_transactions(kpybroker: BrokerProcess, shell: Shell, topic: str) -> None:
+def test_the_last_records_before_markers_of_transactions(kpybroker: Broker, shell: Shell, topic: str) -> None:
     """Markers take offsets too, so the last offsets are not those of the last records."""
     shell("produce", topic, stdin=b"a\nb\nc\n")
     producer = Producer({"bootstrap.servers": kpybroker.bootstrap, "transactional.id": topic})
@@ -54,7 +54,7 @@ def test_a_group_continues_where_it_stopped(shell: Shell, topic: str, group: str
 
 @pytest.mark.parametrize("options", [(), ("--from-beginning", "--follow"), ("--tail", "1", "--follow")], ids=str)
 def test_at_the_end_of_the_topic_it_reports_that_it_waits(
-    options: tuple[str, ...], kpybroker: BrokerProcess, shell: Shell, topic: str
+    options: tuple[str, ...], kpybroker: Broker, shell: Shell, topic: str
 ) -> None:
     """Once, and only on a terminal."""
     shell("produce", topic, stdin=b"one\n")
@@ -109,7 +109,7 @@ def test_relative_times(shell: Shell, topic: str) -> None:
 
 @pytest.mark.parametrize("command", [("consume", "TOPIC", "--tail", "1", "--follow"), ("groups", "list", "--watch")])
 def test_following_ends_when_the_reader_is_gone(
-    kpybroker: BrokerProcess, shell: Shell, topic: str, command: tuple[str, ...]
+    kpybroker: Broker, shell: Shell, topic: str, command: tuple[str, ...]
 ) -> None:
     """As in `| head -1`: no further record arrives, so no write would fail."""
     shell("produce", topic, stdin=b"a\n")
@@ -123,7 +123,7 @@ def test_following_ends_when_the_reader_is_gone(
     assert process.stderr.read() == ""
 
 
-def test_a_user_at_a_terminal_is_told_what_to_type(kpybroker: BrokerProcess, topic: str) -> None:
+def test_a_user_at_a_terminal_is_told_what_to_type(kpybroker: Broker, topic: str) -> None:
     ours, theirs = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "kpybroker", "produce", topic, "--bootstrap", kpybroker.bootstrap],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 from tests.cli.shell import Shell
 
 WAIT_S = 60
@@ -67,7 +67,7 @@ def test_a_broker_started_without_detach_is_not_killed(tmp_path: Path) -> None:
         process.communicate(timeout=WAIT_S)
 
 
-def test_waiting_ends_with_the_reason(kpybroker: BrokerProcess, shell: Shell) -> None:
+def test_waiting_ends_with_the_reason(kpybroker: Broker, shell: Shell) -> None:
     assert shell("wait").out == "1 broker up\n"
     answer = shell("wait", "--brokers", "2", "--timeout", "0.3")
     assert (answer.code, answer.err) == (1, "kpybroker: not ready after 0.3 s: 1 of 2 brokers are up\n")
@@ -82,7 +82,7 @@ def test_a_broker_that_cannot_start_reports_why(tmp_path: Path, kpybroker_port: 
 
 
 @pytest.fixture
-def kpybroker_port(kpybroker: BrokerProcess) -> str:
+def kpybroker_port(kpybroker: Broker) -> str:
     """A port in use."""
     return kpybroker.bootstrap.rpartition(":")[2]
 

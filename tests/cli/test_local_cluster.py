@@ -19,7 +19,6 @@ from kpybroker.cli.arguments import run_serving
 from kpybroker.cli.local_cluster import HOST, LocalClusterOptions, LocalNode, Ports, plan, replication, voters_among
 from kpybroker.config import parse_properties
 from kpybroker.errors import ConfigError
-from kpybroker.testing.process import BrokerProcess
 from oracle.target import steady_port
 from tests.cli.shell import Shell, kpybroker_process, ready
 
@@ -280,9 +279,13 @@ def test_a_broker_that_cannot_start_stops_all_with_its_reason(tmp_path: Path, st
     assert err.count("\n") == 1
 
 
-def test_an_ephemeral_cluster_stops_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ephemeral_cluster_stops_with_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with BrokerProcess.started(brokers=3) as cluster:
-        assert len(cluster.bootstrap.split(",")) == 3
-        assert Shell(cluster.bootstrap, monkeypatch)("topics", "create", "t").code == 0
+    process = start("dev", "--brokers", "3", "--port", "0", "--ephemeral", "--until-stdin-closes")
+    bootstrap = ready(process)["bootstrap"]
+    assert len(bootstrap.split(",")) == 3
+    assert Shell(bootstrap, monkeypatch)("topics", "create", "t").code == 0
+    process.communicate(timeout=WAIT_S)
     assert list(tmp_path.iterdir()) == []

@@ -8,11 +8,11 @@ import pytest
 
 from kpybroker.cli import options
 from kpybroker.client.client import Client, CommandFailed
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 from kpybroker.wire.rpc import list_offsets
 
 
-def test_the_unreachable_node_is_named(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unreachable_node_is_named(kpybroker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     monkeypatch.setenv("KPYBROKER_BOOTSTRAP", kpybroker.bootstrap)

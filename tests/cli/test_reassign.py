@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Cluster
 from tests.cli.shell import Shell
 
 
 @pytest.fixture
-def cluster(kpybroker_cluster: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def cluster(kpybroker_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Shell:
     """Runs commands on three brokers."""
     return Shell(kpybroker_cluster.bootstrap, monkeypatch)
 

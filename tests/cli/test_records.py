@@ -16,7 +16,7 @@ import pytest
 from kpybroker.cli.murmur2 import partition_of
 from kpybroker.cli.times import parse_time
 from kpybroker.errors import ConfigError
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 from tests.cli.shell import Answer, Shell, kpybroker_process
 
 
@@ -247,7 +247,7 @@ def test_the_commands_in_the_help_work_on_a_fresh_broker() -> None:
     dev, *commands = [step.split() for step in steps]
     assert dev == ["dev"]
     assert [command[0] for command in commands] == ["produce", "consume"]
-    with BrokerProcess.started() as broker:
+    with Broker() as broker:
         environment = {**os.environ, "KPYBROKER_BOOTSTRAP": broker.bootstrap}
         for command, typed, printed in zip(commands, ("hello\n", ""), ("", "hello\n"), strict=True):
             ended = subprocess.run(
@@ -272,7 +272,7 @@ def test_produce_creates_its_topic_and_reports_it(shell: Shell, topic: str) -> N
 
 
 def test_produce_creates_no_topic_if_the_broker_does_not_allow_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with BrokerProcess.started("auto.create.topics.enable=false") as broker:
+    with Broker({"auto.create.topics.enable": False}) as broker:
         shell = Shell(broker.bootstrap, monkeypatch)
         answer = shell("produce", "orders", stdin=b"one\n")
         assert answer.code == 1
@@ -289,7 +289,7 @@ def test_an_invalid_topic_name_is_refused(shell: Shell) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--follow",), ("--from-beginning",), ("--offset", "0", "--partition", "0")])
 def test_consume_waits_for_a_topic_that_does_not_exist_yet(
-    shell: Shell, topic: str, kpybroker: BrokerProcess, options: tuple[str, ...]
+    shell: Shell, topic: str, kpybroker: Broker, options: tuple[str, ...]
 ) -> None:
     """It reports this at once, creates nothing, and misses no record."""
     command = [*("consume", topic, *options), "--max", "1", "--bootstrap", kpybroker.bootstrap]

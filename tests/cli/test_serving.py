@@ -18,7 +18,7 @@ from kpybroker.cli.arguments import run_serving
 from kpybroker.cli.process_memory import GC_THRESHOLDS
 from kpybroker.client.dialer import Dialer
 from kpybroker.errors import ConfigError, ErrorCode
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 from kpybroker.wire.rpc import consumer_group_heartbeat, find_coordinator
 from kpybroker.world.real import real_world
 from tests.cli.shell import Shell, kpybroker_process, ready
@@ -258,15 +258,15 @@ def test_a_server_that_is_not_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "does not answer within 0.1 s" in silent.err
 
 
-def test_the_first_address_that_answers_is_used(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_address_that_answers_is_used(kpybroker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Shell(f"127.0.0.1:1,{kpybroker.bootstrap}", monkeypatch)("topics", "list", "--json").code == 0
 
 
 @pytest.mark.parametrize(
     ("settings", "heartbeat_ms"),
-    [((), 200), (("group.consumer.heartbeat.interval.ms=9000",), 9000)],
+    [({}, 200), ({"group.consumer.heartbeat.interval.ms": 9000}, 9000)],
 )
-def test_consumer_protocol_members_get_a_short_heartbeat_interval(settings: tuple[str, ...], heartbeat_ms: int) -> None:
+def test_consumer_protocol_members_get_a_short_heartbeat_interval(settings: dict[str, int], heartbeat_ms: int) -> None:
     """A member learns of a rebalance with its next heartbeat, so `dev` asks for frequent heartbeats by default."""
 
     async def beat(bootstrap: str) -> int:
@@ -288,7 +288,7 @@ def test_consumer_protocol_members_get_a_short_heartbeat_interval(settings: tupl
             assert told.error_code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
             await peer.ask("FindCoordinator", find_coordinator.Request(key_type=0, coordinator_keys=["g"]))
 
-    with BrokerProcess.started(*settings) as broker:
+    with Broker(settings) as broker:
         assert asyncio.run(beat(broker.bootstrap)) == heartbeat_ms
 
 

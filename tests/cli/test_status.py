@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.cli.show import show_size
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 from tests.certificates import sign
 from tests.cli.shell import Shell, kpybroker_process, ready
 from tests.server.clustering import free_ports
@@ -85,7 +85,7 @@ def test_groups_are_listed_with_members_and_lag(shell: Shell, topic: str, group:
     assert line[-2:] == ["0", "3"]
 
 
-def test_groups_are_watched_until_the_reader_has_seen_enough(kpybroker: BrokerProcess, shell: Shell) -> None:
+def test_groups_are_watched_until_the_reader_has_seen_enough(kpybroker: Broker, shell: Shell) -> None:
     process = kpybroker_process("groups", "list", "--watch", "--json", "--bootstrap", kpybroker.bootstrap)
     assert process.stdout is not None
     assert [isinstance(json.loads(process.stdout.readline()), list) for _ in range(2)] == [True, True]

@@ -11,11 +11,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kpybroker.errors import ConfigError
 from kpybroker.spark import checkpoint
 from kpybroker.spark.checkpoints import MARK
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 
 
 @pytest.fixture
-def admin(kpybroker: BrokerProcess) -> AdminClient:
+def admin(kpybroker: Broker) -> AdminClient:
     return AdminClient({"bootstrap.servers": kpybroker.bootstrap})
 
 
@@ -24,7 +24,7 @@ def make(admin: AdminClient, *names: str) -> None:
         made.result(10)
 
 
-def test_a_checkpoint_stays_with_its_topics(kpybroker: BrokerProcess, admin: AdminClient, tmp_path: Path) -> None:
+def test_a_checkpoint_stays_with_its_topics(kpybroker: Broker, admin: AdminClient, tmp_path: Path) -> None:
     make(admin, "kept", "replaced", "added")
     folder = tmp_path / "checkpoint"
     for topics in ["kept", "replaced"], ["kept", "replaced"], ["kept", "replaced", "added"], ["kept"]:
@@ -41,14 +41,14 @@ def test_a_checkpoint_stays_with_its_topics(kpybroker: BrokerProcess, admin: Adm
         checkpoint(folder, kpybroker.bootstrap, "other")
 
 
-def test_a_missing_topic(kpybroker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_missing_topic(kpybroker: Broker, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no topic absent"):
         checkpoint(tmp_path / "checkpoint", kpybroker.bootstrap, "absent")
     assert not (tmp_path / "checkpoint").exists()
 
 
 @pytest.mark.parametrize("written", ["", "{", "[]"])
-def test_an_unreadable_mark(kpybroker: BrokerProcess, admin: AdminClient, tmp_path: Path, written: str) -> None:
+def test_an_unreadable_mark(kpybroker: Broker, admin: AdminClient, tmp_path: Path, written: str) -> None:
     topic = kpybroker.topic("marked")
     make(admin, topic)
     (tmp_path / MARK).write_text(written)
@@ -57,7 +57,7 @@ def test_an_unreadable_mark(kpybroker: BrokerProcess, admin: AdminClient, tmp_pa
     assert (tmp_path / MARK).read_text() == written
 
 
-def test_with_a_running_event_loop(kpybroker: BrokerProcess, admin: AdminClient, tmp_path: Path) -> None:
+def test_with_a_running_event_loop(kpybroker: Broker, admin: AdminClient, tmp_path: Path) -> None:
     """A notebook's thread runs such a loop."""
     make(admin, "noted")
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kpybroker.errors import ConfigError
 from kpybroker.spark import Cluster, checkpoint
 from kpybroker.spark.prerequisites import require_broker
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 from tests.certificates import sign
 
 PATIENCE_S = 10
@@ -26,7 +26,7 @@ def written(path: Path, settings: Mapping[str, str]) -> Path:
 
 
 @pytest.fixture
-def secured(kpybroker_secure: BrokerProcess) -> Cluster:
+def secured(kpybroker_secure: Broker) -> Cluster:
     return Cluster(kpybroker_secure.bootstrap, kpybroker_secure.client.properties)
 
 
@@ -64,7 +64,7 @@ def test_all_three_clients_are_let_in(secured: Cluster, tmp_path: Path) -> None:
     assert set(found) > {"security.protocol", "sasl.jaas.config", "ssl.truststore.location"}
 
 
-def test_secrets_are_in_the_file_alone(secured: Cluster, kpybroker_secure: BrokerProcess, tmp_path: Path) -> None:
+def test_secrets_are_in_the_file_alone(secured: Cluster, kpybroker_secure: Broker, tmp_path: Path) -> None:
     admin = AdminClient(secured.confluent_settings())
     admin.create_topics([NewTopic("u", 1)])["u"].result(PATIENCE_S)
     checkpoint(tmp_path, secured, "u")

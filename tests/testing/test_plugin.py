@@ -10,16 +10,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kpybroker.testing.process import BrokerProcess, BrokerStartError
+from kpybroker.testing import Broker
 
 WAIT_S = 60
 
 
-def test_topic_names_are_unique(kpybroker: BrokerProcess) -> None:
+def test_topic_names_are_unique(kpybroker: Broker) -> None:
     names = [kpybroker.topic("orders") for _ in range(100)]
     assert len(set(names)) == 100
     assert all(name.startswith("orders-") for name in names)
@@ -28,7 +27,7 @@ def test_topic_names_are_unique(kpybroker: BrokerProcess) -> None:
         kpybroker.topic("x" * 201)
 
 
-def test_a_topic_name_is_valid(kpybroker: BrokerProcess) -> None:
+def test_a_topic_name_is_valid(kpybroker: Broker) -> None:
     """The name of a parametrized test is a natural prefix."""
     assert re.fullmatch(r"test_orders-new-2x-[a-z0-9-]+", kpybroker.topic("test_orders[new 2x]"))
     for prefix in ("", ".", "..", "a/b", "zażółć", "a\nb", "\0"):
@@ -41,59 +40,12 @@ def test_a_session_without_brokers_imports_nothing_else() -> None:
     assert loaded.split("\n")[0] == "['kpybroker', 'kpybroker.testing', 'kpybroker.testing.plugin']"
 
 
-@pytest.mark.parametrize("brokers", [1, 2])
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ("num.partitons=1", "unknown setting num.partitons; did you mean num.partitions?"),
-        ("num.partitions=x", "Invalid value x for configuration num.partitions: Not a number of type INT"),
-    ],
-)
-def test_a_broker_that_cannot_start_reports_why(setting: str, told: str, brokers: int) -> None:
-    """In terms of the Python call, not of the command line."""
-    with pytest.raises(BrokerStartError) as raised, BrokerProcess.started(setting, brokers=brokers):
-        pass
-    assert str(raised.value) == f"kpybroker ended with code 2: {told}"
-
-
-@pytest.mark.parametrize(
-    ("setting", "kind", "told"),
-    [
-        ({"num.partitions": 3}, TypeError, r"a setting is a string, as in .*\('num\.partitions=3'\), not dict"),
-        ("num.partitions", ValueError, "write 'name=value'"),
-        ("=3", ValueError, "write 'name=value'"),
-        ("log.dirs=/data", ValueError, "the broker has a temporary directory"),
-    ],
-)
-def test_invalid_settings_are_refused_before_a_start(setting: Any, kind: type[Exception], told: str) -> None:
-    with pytest.raises(kind, match=told), BrokerProcess.started(setting):
-        pass
-
-
-@pytest.mark.parametrize("brokers", [0, 51])
-def test_too_many_brokers_are_refused(brokers: int) -> None:
-    with pytest.raises(ValueError, match="must be from 1 to 50"), BrokerProcess.started(brokers=brokers):
-        pass
-
-
-@pytest.mark.parametrize("brokers", [1, 3])
-def test_a_killed_broker_leaves_no_directory(brokers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with BrokerProcess.started(brokers=brokers) as broker:
-        assert len(list(tmp_path.glob("kpybroker-*"))) == 1
-        assert broker.ended() is None
-        os.kill(broker.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, broker.pid, os.WEXITED | os.WNOWAIT)
-        assert broker.ended() == "ended with code -9 (SIGKILL)"
-    assert not list(tmp_path.glob("kpybroker-*"))
-
-
 def session(tmp_path: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
     """pytest in a process of its own, on one file."""
     (tmp_path / "test_inner.py").write_text(code)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(tmp_path)],
-        stdout=subprocess.PIPE,
+        capture_output=True,
         text=True,
         timeout=WAIT_S,
         check=False,
@@ -147,7 +99,7 @@ def test_a_failed_test_shows_that_the_broker_has_ended(tmp_path: Path) -> None:
         "def test_after(kpybroker): send(kpybroker, b'')\n",
     )
     assert ended.returncode == 1, ended.stdout
-    assert re.search(r"the broker at 127\.0\.0\.1:\d+ ended with code -9 \(SIGKILL\)", ended.stdout), ended.stdout
+    assert re.search(r"broker 1 ended with code -9 \(SIGKILL\) \(of 127\.0\.0\.1:\d+\)", ended.stdout), ended.stdout
     assert not list(tmp_path.glob("kpybroker-*"))
 
 
@@ -170,3 +122,57 @@ def test_the_broker_stops_with_a_killed_session(tmp_path: Path) -> None:
         assert watch.poll(WAIT_S * 1000), "the broker outlives its session"
         os.close(handle)
     assert not list(tmp_path.glob("kpybroker-*")), "its directory is removed"
+
+
+def test_a_marker_and_an_ini_option_set_what_a_fresh_broker_is_like(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nkpybroker_settings =\n    num.partitions=2\n    message.max.bytes=9\n"
+    )
+    ended = session(
+        tmp_path,
+        "import pytest\n"
+        "from kpybroker.testing import Broker\n"
+        "@pytest.mark.kpybroker(settings={'num.partitions': 5})\n"
+        "def test_marked(kpybroker_fresh):\n"
+        "    for _ in range(5):\n"
+        "        with pytest.raises(Exception, match='message.max.bytes|max.message.bytes'):\n"
+        "            kpybroker_fresh.send('t', 'x' * 90)\n"
+        "    assert len(kpybroker_fresh.nodes) == 1\n"
+        "@pytest.mark.kpybroker(brokers=2)\n"
+        "class TestOf:\n"
+        "    def test_two(self, kpybroker_fresh):\n"
+        "        assert len(kpybroker_fresh.bootstrap.split(',')) == 2\n",
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert not list(tmp_path.glob("kpybroker-*"))
+
+
+@pytest.mark.parametrize(
+    ("marker", "fixture", "told"),
+    [
+        ("broker=3", "kpybroker_fresh", "takes settings, brokers and secure: got an unexpected keyword argument"),
+        ("{'num.partitions': 3}", "kpybroker_fresh", "name the arguments of @pytest.mark.kpybroker"),
+        ("brokers=3", "kpybroker", "@pytest.mark.kpybroker needs the fixture kpybroker_fresh"),
+    ],
+)
+def test_a_marker_without_effect_is_refused(marker: str, fixture: str, told: str, tmp_path: Path) -> None:
+    code = f"import pytest\n@pytest.mark.kpybroker({marker})\ndef test_one({fixture}): pass\n"
+    ended = session(tmp_path, code)
+    assert ended.returncode == pytest.ExitCode.USAGE_ERROR, ended.stdout
+    assert told in ended.stderr
+
+
+def test_the_same_tests_run_on_another_cluster(tmp_path: Path, kpybroker: Broker) -> None:
+    """The test kit starts nothing, and what needs brokers of its own is skipped with the reason."""
+    topic = kpybroker.topic("orders")
+    ended = session(
+        tmp_path,
+        f"def test_one(kpybroker): kpybroker.send({topic!r}, 'paid')\ndef test_two(kpybroker_fresh): pass\n",
+        "--kpybroker-bootstrap",
+        kpybroker.bootstrap,
+        "-rs",
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert "1 passed, 1 skipped" in ended.stdout
+    assert "kpybroker_fresh starts brokers of its own, which --kpybroker-bootstrap rules out" in ended.stdout
+    assert [record.value for record in kpybroker.records(topic)] == [b"paid"]

@@ -1,0 +1,223 @@
+"""Faults that tests inject into requests of clients: errors, delays, lost requests and replies, closed connections.
+
+The interceptor is added with the first fault, so a server without faults runs none of this. Requests of brokers and
+requests to the controller's listener are never affected, nor are requests with so many elements that they are parsed
+over several turns of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Any, NamedTuple
+
+from kpybroker.broker.broker import Broker
+from kpybroker.call import CONTROLLER, Reply
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.handlers import refused
+from kpybroker.server.connections.connection import Connection
+from kpybroker.server.connections.muting import Pauses
+from kpybroker.server.connections.port import Dispatch, Encode
+from kpybroker.server.requests.node_requests import is_of_a_node
+from kpybroker.wire import api as api_table
+from kpybroker.wire.codec.codec import parser_at_once
+from kpybroker.wire.codec.primitives import ManyElements
+from kpybroker.wire.frame import parse_request_header
+
+FAULTS_MAX = 1000
+LOST_MAX = 1000
+"""With this many replies to lose, those of closed connections are forgotten."""
+_KEY = Struct(">h").unpack_from
+TOPIC_LISTS = ("topics", "topic_data")
+"""The names of the lists of topics in requests."""
+WITHOUT_TOPICS = ("Fetch", "ShareFetch", "ShareAcknowledge")
+"""APIs with sessions: a request need not name the topics that it is about."""
+
+ERROR, DELAY, NO_REPLY, DISCONNECT, LOST_REPLY = "error", "delay", "no_reply", "disconnect", "lost_reply"
+KINDS = {
+    ERROR: "the request is not processed and gets an error code",
+    DELAY: "the request is processed, and its reply is sent later",
+    NO_REPLY: "the request is not processed and gets no reply; its connection hangs until the fault is removed",
+    DISCONNECT: "the request is not processed, and its connection is closed",
+    LOST_REPLY: "the request is processed, and its connection is closed instead of sending the reply",
+}
+"""What happens to a request, by kind of fault."""
+
+
+class FaultRule(NamedTuple):
+    """Which requests a fault affects, and how. None matches everything."""
+
+    api: api_table.Api
+    kind: str
+    error: ErrorCode = ErrorCode.NONE
+    delay_ms: int = 0
+    client_id: str | None = None
+    group: str | None = None
+    topic: str | None = None
+    skip: int = 0
+    """How many matching requests pass first."""
+    times: int | None = None
+    """How many requests are affected after that."""
+    probability: float = 1.0
+
+
+class Fault:
+    """An injected fault and its count."""
+
+    def __init__(self, number: int, rule: FaultRule) -> None:
+        self.number = number
+        self.rule = rule
+        self.hits = 0
+        """How many requests it has affected."""
+        self.pauses = Pauses()
+        """The replies that it holds back."""
+        self._skipped = 0
+
+    def takes(self, random: Callable[[], float]) -> bool:
+        """Whether it affects this matching request; counts it."""
+        rule = self.rule
+        if rule.times is not None and self.hits >= rule.times:
+            return False
+        if self._skipped < rule.skip:
+            self._skipped += 1
+            return False
+        if rule.probability < 1 and random() >= rule.probability:
+            return False
+        self.hits += 1
+        return True
+
+
+class Faults:
+    """The interceptor. `on_change` is called when it becomes active or inactive."""
+
+    def __init__(self, broker: Broker, on_change: Callable[[], None]) -> None:
+        self._broker = broker
+        self._on_change = on_change
+        self._numbers = itertools.count(1)
+        self._faults: dict[int, Fault] = {}
+        self._by_api: dict[int, list[Fault]] = {}
+        self._lost: dict[Reply, Connection] = {}
+        self._hanging: dict[int, list[Connection]] = {}
+        self._inner: tuple[Dispatch, Encode]
+        """The wrapped functions."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is a fault."""
+        return bool(self._faults)
+
+    def add(self, rule: FaultRule) -> int:
+        """Inject a fault and return its number. Raises ValueError if there are FAULTS_MAX."""
+        if len(self._faults) >= FAULTS_MAX:
+            raise ValueError(f"there are {FAULTS_MAX} faults already; remove some")
+        fault = Fault(next(self._numbers), rule)
+        self._faults[fault.number] = fault
+        self._follow()
+        return fault.number
+
+    def hits(self, number: int) -> int:
+        """How many requests a fault has affected. Raises KeyError."""
+        return self._faults[number].hits
+
+    def remove(self, number: int) -> int:
+        """Remove a fault: delayed replies are sent, and hanging connections are closed. Returns its hits. Raises
+        KeyError."""
+        fault = self._faults.pop(number)
+        fault.pauses.stop()
+        for connection in self._hanging.pop(number, ()):
+            connection.drop("a test's fault ends that left a request without a reply")
+        self._follow()
+        return fault.hits
+
+    def _follow(self) -> None:
+        """The set of faults has changed."""
+        self._by_api.clear()
+        for fault in self._faults.values():
+            self._by_api.setdefault(fault.rule.api.key, []).append(fault)
+        self._on_change()
+
+    def around(self, dispatch: Dispatch, encode: Encode) -> tuple[Dispatch, Encode]:
+        """Apply the faults to each request."""
+        self._inner = dispatch, encode
+        return self._dispatch, self._encode
+
+    def _dispatch(self, connection: Connection, frame: memoryview) -> None:
+        dispatch, _ = self._inner
+        candidates = self._by_api.get(_KEY(frame)[0])
+        if candidates is None or connection.listener.side == CONTROLLER:
+            dispatch(connection, frame)
+            return
+        header, body_at = parse_request_header(frame)
+        api = api_table.by_key[header.api_key]
+        fault = request = None
+        if api.min <= header.api_version <= api.max:
+            try:
+                request = parser_at_once(api.request, header.api_version)(frame, body_at)
+            except ManyElements:
+                request = None
+        if request is not None and not is_of_a_node(api, header.api_version, request):
+            matching = (each for each in candidates if self._matches(each.rule, header.client_id, request))
+            fault = next((each for each in matching if each.takes(self._broker.world.random.random)), None)
+        if fault is None:
+            dispatch(connection, frame)
+            return
+        reply = Reply()
+        reply.address_to(api, header.api_version, header.correlation_id)
+        self._apply(fault, connection, frame, request, reply)
+
+    def _matches(self, rule: FaultRule, client_id: str | None, request: Any) -> bool:
+        if rule.client_id is not None and rule.client_id != client_id:
+            return False
+        if rule.group is not None and rule.group != request.group_id:
+            return False
+        return rule.topic is None or rule.topic in self._topics_in(request)
+
+    def _topics_in(self, request: Any) -> set[str | None]:
+        rows = next(getattr(request, name) for name in TOPIC_LISTS if hasattr(request, name)) or ()
+        names = self._broker.metadata.image.names
+        return {_name_of(row) or names.get(bytes(getattr(row, "topic_id", b""))) for row in rows}
+
+    def _apply(self, fault: Fault, connection: Connection, frame: memoryview, request: Any, reply: Reply) -> None:
+        dispatch, _ = self._inner
+        rule = fault.rule
+        if rule.kind == ERROR:
+            try:
+                reply.complete(refused(rule.api, request, KafkaError(rule.error, "a test's fault")))
+            except MalformedFrame:  # a Produce with acks=0 has no reply, as its broker closes the connection
+                connection.close()
+                return
+            connection.await_reply(reply)
+        elif rule.kind == DELAY:
+            fault.pauses.begin(connection).start(rule.delay_ms)
+            dispatch(connection, frame)
+        elif rule.kind == NO_REPLY:
+            fault.pauses.begin(connection)
+            self._hanging.setdefault(fault.number, []).append(connection)
+        elif rule.kind == DISCONNECT:
+            connection.drop("a test's fault")
+        else:
+            before = connection.last_reply
+            dispatch(connection, frame)
+            after = connection.last_reply
+            if isinstance(after, Reply) and after is not before:
+                if len(self._lost) >= LOST_MAX:  # those of closed connections are never encoded
+                    self._lost = {each: its for each, its in self._lost.items() if not its.is_closing}
+                self._lost[after] = connection
+            else:
+                connection.drop("a test's fault loses the reply")
+
+    def _encode(self, reply: Reply) -> Sequence[Any]:
+        _, encode = self._inner
+        connection = self._lost.pop(reply, None)
+        if connection is None:
+            return encode(reply)
+        asyncio.get_running_loop().call_soon(connection.drop, "a test's fault loses the reply")
+        return ()
+
+
+def _name_of(row: Any) -> str | None:
+    """The name of a topic in a request, where one is sent: later versions may have only its id."""
+    name = row if isinstance(row, str) else getattr(row, "name", None) or getattr(row, "topic", None)
+    return name if isinstance(name, str) else None

@@ -1,0 +1,97 @@
+"""A disturbance of requests that a test has asked for, at one broker or at several."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import TypedDict
+
+from kpybroker.testing.node_process import NodeProcess
+
+HIT_TIMEOUT_S = 10.0
+LOOK_EVERY_S = 0.01
+KINDS = ("error", "delay_s", "no_reply", "disconnect", "lost_reply")
+
+
+class FaultArguments(TypedDict, total=False):
+    """The arguments of `Cluster.fault`, which explains them."""
+
+    error: str
+    delay_s: float
+    no_reply: bool
+    disconnect: bool
+    lost_reply: bool
+    topic: str
+    group: str
+    client_id: str
+    skip: int
+    times: int
+    probability: float
+
+
+class Fault:
+    """A fault while it lasts, and its count afterwards."""
+
+    def __init__(self, nodes: Sequence[NodeProcess], api: str, what: FaultArguments) -> None:
+        """Inject it at these nodes. Raises ValueError for a fault that can never match."""
+        self._api = api
+        command = _command(api, what)
+        self._numbers: dict[NodeProcess, int] = {}
+        self._pids: dict[NodeProcess, int] = {}
+        self._hits = 0
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.heal)
+            for node in nodes:
+                self._numbers[node] = node.command(command)["fault"]
+                self._pids[node] = node.pid
+            undo.pop_all()
+
+    def __repr__(self) -> str:
+        return f"<fault of {self._api}, {self._hits} hits so far>"
+
+    @property
+    def hits(self) -> int:
+        """How many requests it has affected. Those at a broker that has ended since are not known."""
+        numbers = ((node, number) for node, number in self._numbers.items() if self._lasts_at(node))
+        return self._hits + sum(int(node.command({"do": "hits", "fault": at})["hits"]) for node, at in numbers)
+
+    def wait_hit(self, count: int = 1, timeout_s: float = HIT_TIMEOUT_S) -> None:
+        """Wait until it has affected `count` requests. Raises AssertionError after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while (hits := self.hits) < count:
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    f"the fault of {self._api} was hit {hits} times within {timeout_s:g} s, not {count}"
+                )
+            time.sleep(LOOK_EVERY_S)
+
+    def heal(self) -> None:
+        """Remove it. Brokers that have ended since have removed it themselves."""
+        numbers, self._numbers = self._numbers, {}
+        for node, number in numbers.items():
+            if self._lasts_at(node):
+                self._hits += node.command({"do": "heal", "fault": number})["hits"]
+
+    def _lasts_at(self, node: NodeProcess) -> bool:
+        """Whether the process that has the fault still runs."""
+        return node.is_running and node.pid == self._pids.get(node)
+
+
+def _command(api: str, what: FaultArguments) -> dict[str, object]:
+    fields: dict[str, object] = {name: value for name, value in what.items() if value is not None}
+    kinds = [kind for kind in KINDS if fields.get(kind) not in (None, False)]
+    if len(kinds) != 1:
+        raise ValueError(
+            f"give exactly one of {', '.join(KINDS[:-1])} and {KINDS[-1]}, not {' and '.join(kinds) or 'none'}"
+        )
+    (kind,) = kinds
+    command: dict[str, object] = {"do": "fault", "api": api, "kind": kind}
+    for name, value in fields.items():
+        if name == "delay_s":
+            command |= {"kind": "delay", "delay_ms": round(what["delay_s"] * 1000)}
+        elif name == "probability":
+            command[name] = float(what["probability"])
+        elif name not in ("no_reply", "disconnect", "lost_reply"):
+            command[name] = value
+    return command

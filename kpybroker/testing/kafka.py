@@ -1,0 +1,211 @@
+"""What a test does with a Kafka cluster without a client library: topics, records, offsets of groups, and a reset."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from kpybroker.client.client import Client, parse_bootstrap
+from kpybroker.testing import operations
+from kpybroker.testing.operations import ReceivedRecord
+from kpybroker.testing.secure_client import SecureClient
+
+T = TypeVar("T")
+Bytes = bytes | str | None
+"""Keys and values; text is encoded in UTF-8, and None is a null."""
+
+TIMEOUT_S = 15.0
+EXPECT_TIMEOUT_S = 10.0
+LOOK_EVERY_S = 0.02
+PREFIX_MAX = 200
+"""Topic names have at most 249 characters."""
+SHOWN = 5
+_NOT_IN_TOPIC_NAMES = re.compile(r"[^a-zA-Z0-9._-]")
+
+
+class Kafka:
+    """A running cluster at `bootstrap`. Every call makes its own connection, so it works in any thread.
+
+    The calls block, also in a coroutine: there, use `asyncio.to_thread` where others must go on meanwhile. They raise
+    KafkaError for a refusal of the broker, CommandFailed where the cluster cannot be reached or something does not
+    exist, and OSError for lost connections.
+    """
+
+    def __init__(self, bootstrap: str, properties: Path | None = None) -> None:
+        """`properties`: a file with the settings of a client, as Apache Kafka's tools take it. Raises ConfigError."""
+        if bootstrap:
+            parse_bootstrap(bootstrap)
+        self._bootstrap = bootstrap
+        self._properties = properties
+        self._names = itertools.count(1)
+        self._mark = uuid.uuid4().hex[:8]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.bootstrap}>"
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port[,host:port...]`, for a client's bootstrap.servers."""
+        return self._bootstrap
+
+    @property
+    def client_properties(self) -> Path | None:
+        """The file with the settings of a client that logs in; None if the cluster has no logins."""
+        return self._properties
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The same as `bootstrap`."""
+        return self.bootstrap
+
+    def get_bootstrap_server(self) -> str:
+        """The same as `bootstrap`, by the name that testcontainers' KafkaContainer has for it."""
+        return self.bootstrap
+
+    @property
+    def client(self) -> SecureClient:
+        """The settings that clients need to log in. Raises ValueError if the cluster has no logins."""
+        properties = self.client_properties
+        if properties is None:
+            raise ValueError(f"{self!r} has no logins; start a broker with secure=True")
+        return SecureClient.of(properties)
+
+    def topic(
+        self,
+        prefix: str = "topic",
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, object] | None = None,
+        create: bool = False,
+    ) -> str:
+        """A unique topic name. The topic is created if `create`, or if `partitions` or `config` are given.
+
+        Otherwise the broker creates it at its first use. Characters that Kafka refuses in topic names, such as spaces
+        and brackets, become `-`.
+        """
+        name = self._unique(_NOT_IN_TOPIC_NAMES.sub("-", prefix))
+        if create or partitions is not None or config is not None:
+            settings = {setting: as_setting(value) for setting, value in (config or {}).items()}
+            self._run(lambda client: operations.create_topic(client, name, partitions, settings))
+        return name
+
+    def group(self, prefix: str = "group") -> str:
+        """A unique group id."""
+        return self._unique(prefix)
+
+    def _unique(self, prefix: str) -> str:
+        if len(prefix) > PREFIX_MAX:
+            raise ValueError(f"a prefix of {len(prefix)} characters; at most {PREFIX_MAX}")
+        return f"{prefix}-{self._mark}-{next(self._names)}"
+
+    def send(
+        self,
+        topic: str,
+        *values: Bytes,
+        key: Bytes = None,
+        headers: Mapping[str, Bytes] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Send one record for each value, with acks=all, and wait until all are acknowledged.
+
+        The partition of a key is that of Kafka's default partitioner. A missing topic is created as for any producer.
+        """
+        records = [
+            operations.outgoing(_encoded(key), _encoded(value), _headers(headers), partition, timestamp_ms)
+            for value in values
+        ]
+        self._run(lambda client: operations.send(client, topic, records))
+
+    def records(self, topic: str, *, at_most: int = operations.RECORDS_MAX) -> list[ReceivedRecord]:
+        """All records that the topic holds now, by partition and offset, also those of open or aborted transactions.
+
+        Raises ValueError if there are more than `at_most`.
+        """
+        return self._run(lambda client: operations.records(client, topic, at_most))
+
+    def expect(self, topic: str, count: int, timeout_s: float = EXPECT_TIMEOUT_S) -> list[ReceivedRecord]:
+        """Wait until the topic holds at least `count` records, and return all. The topic need not exist yet.
+
+        Raises AssertionError after `timeout_s`, with the records that were there.
+        """
+        found: list[ReceivedRecord] = []
+
+        def is_met() -> bool:
+            found[:] = self._run(lambda client: operations.records_if_any(client, topic))
+            return len(found) >= count
+
+        if not _becomes_true(is_met, timeout_s):
+            shown = "".join(f"\n  {record}" for record in found[:SHOWN])
+            more = f"\n  and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            raise AssertionError(
+                f"expected {count} records in {topic} within {timeout_s:g} s, found {len(found)}{shown}{more}"
+            )
+        return found
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The offsets that the group has committed in the topic, by partition; {} if there are none."""
+        return self._run(lambda client: operations.committed(client, group, topic))
+
+    def lag(self, group: str, topic: str) -> int:
+        """How many offsets of the topic the group has not committed, over all partitions.
+
+        A partition without a committed offset counts from its start.
+        """
+        return self._run(lambda client: operations.lag(client, group, topic))
+
+    def wait_until_read(self, group: str, topic: str, timeout_s: float = EXPECT_TIMEOUT_S) -> None:
+        """Wait until the group has committed the end of every partition of the topic.
+
+        Raises AssertionError after `timeout_s`, with the lag.
+        """
+        if not _becomes_true(lambda: self.lag(group, topic) == 0, timeout_s):
+            raise AssertionError(
+                f"group {group} has not read {topic} within {timeout_s:g} s: its lag is {self.lag(group, topic)}, "
+                f"its committed offsets are {self.committed(group, topic) or 'none'}"
+            )
+
+    def reset(self) -> None:
+        """Delete all groups and all topics but the internal ones. Raises KafkaError if a group has members."""
+        self._run(operations.reset)
+
+    def _run(self, scenario: Callable[[Client], Awaitable[T]]) -> T:
+        """Run a scenario on a connection of its own, in a thread of its own as the caller may have an event loop."""
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: asyncio.run(self._with_client(scenario))).result()
+
+    async def _with_client(self, scenario: Callable[[Client], Awaitable[T]]) -> T:
+        client = operations.client_of(self.bootstrap, self.client_properties, TIMEOUT_S)
+        await client.start()
+        with contextlib.closing(client):
+            return await scenario(client)
+
+
+def _becomes_true(is_met: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not is_met():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_EVERY_S)
+    return True
+
+
+def as_setting(value: object) -> str:
+    """The value of a setting as text: True becomes `true`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _encoded(content: Bytes) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content
+
+
+def _headers(headers: Mapping[str, Bytes] | None) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((name, _encoded(value)) for name, value in (headers or {}).items())

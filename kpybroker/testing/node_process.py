@@ -1,0 +1,194 @@
+"""One node of a test cluster: a child process that is started as often as needed, on the same port and data.
+
+A process and not a thread: CPU-bound tests would slow a broker in the same interpreter, a debugger that halts them
+would halt it, and a client library that blocks while it holds the GIL would wait forever. The node cannot outlive its
+parent: it reads its standard input, which closes when the parent ends, even by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+_READY = re.compile(r"kpybroker ready bootstrap=(\S+) data=(.+?) pid=\d+(?: http=(\S+))?(?: client=(.+))?$")
+_MISUSED = 2
+"""The exit code for invalid settings."""
+
+
+class BrokerStartError(RuntimeError):
+    """A broker did not start; the text has the reason or its output."""
+
+
+class ReadyFacts(NamedTuple):
+    """The contents of the line that a node prints when it serves."""
+
+    bootstrap: str
+    http: str | None
+    """host:port of /metrics, /healthz and /readyz."""
+    client: Path | None
+    """The file with the settings of a client that logs in."""
+
+
+class NodeProcess:
+    """The process of a node. `arguments` are those of the program `kpybroker`; `log` gets its standard error."""
+
+    def __init__(self, node_id: int, arguments: Sequence[str], log: Path, alive: IO[bytes]) -> None:
+        """`alive`: a file that every process of the node keeps open."""
+        self.node_id = node_id
+        self._command = [sys.executable, "-P", "-m", "kpybroker", *arguments, "--control"]
+        self._log = log
+        self._alive = alive
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_begins_at = 0
+        self._is_paused = False
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """The lines of its standard output that nobody has read; an empty one is its end."""
+        self._one_command = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        """The process id. Raises RuntimeError if the node has never been started or was stopped."""
+        if self._process is None:
+            raise RuntimeError(f"broker {self.node_id} is stopped; call start() first")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process runs; a paused one does."""
+        return self._process is not None and self._process.poll() is None
+
+    def ended(self) -> str | None:
+        """How its process has ended by itself, such as `ended with code 1`; None while it runs or after `stop`."""
+        code = None if self._process is None else self._process.poll()
+        return None if code is None else _how_it_ended(code)
+
+    def start(self) -> None:
+        """Start the process; `wait_until_ready` waits for it."""
+        self._log_begins_at = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C goes only to the tests, whose teardown may still need the broker
+                pass_fds=(self._alive.fileno(),),
+            )
+
+    def wait_until_ready(self) -> ReadyFacts:
+        """Wait for the line that it prints when it serves. Raises BrokerStartError."""
+        process = self._process
+        assert process is not None
+        stdout = process.stdout
+        assert stdout is not None
+        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._lines = lines
+        threading.Thread(target=_read_lines, args=(stdout, lines), daemon=True).start()
+        try:
+            line = lines.get(timeout=START_TIMEOUT_S)
+        except queue.Empty:
+            raise BrokerStartError(
+                f"kpybroker is not ready after {START_TIMEOUT_S:g} s: {self._output() or 'it wrote nothing'}"
+            ) from None
+        ready = _READY.match(line)
+        if ready is not None:
+            return ReadyFacts(ready[1], ready[3], None if ready[4] is None else Path(ready[4]))
+        code = process.wait(STOP_TIMEOUT_S)
+        output = self._output() or "it wrote nothing"
+        if code == _MISUSED:  # the error is one line, which refers to command-line options
+            reason = output.removeprefix("kpybroker: ").replace("--set: ", "").replace("--set ", "")
+            raise BrokerStartError(f"kpybroker does not start: {reason}")
+        raise BrokerStartError(f"kpybroker {_how_it_ended(code)}: {output}")
+
+    def command(self, command: Mapping[str, object]) -> dict[str, Any]:
+        """Send a command (`cli/fault_commands.py`) and return the answer.
+
+        Raises ValueError if it is refused, RuntimeError if the broker does not run or is paused.
+        """
+        with self._one_command:
+            if not self.is_running or self._is_paused:
+                how = "is paused" if self._is_paused else self.ended() or "is stopped"
+                raise RuntimeError(f"broker {self.node_id} {how}, so it takes no commands")
+            assert self._process is not None
+            assert self._process.stdin is not None
+            try:
+                self._process.stdin.write(json.dumps(command).encode() + b"\n")
+                self._process.stdin.flush()
+                line = self._lines.get(timeout=STOP_TIMEOUT_S)
+                while line and not line.startswith("{"):
+                    line = self._lines.get(timeout=STOP_TIMEOUT_S)
+            except (OSError, queue.Empty):
+                line = ""
+        if not line:
+            raise RuntimeError(f"broker {self.node_id} {self.ended() or 'did not answer a command'}")
+        answer: dict[str, Any] = json.loads(line)
+        if "refused" in answer:
+            raise ValueError(answer["refused"])
+        return answer
+
+    def _output(self) -> str:
+        with self._log.open("rb") as log:
+            log.seek(self._log_begins_at)
+            return log.read().decode(errors="replace").strip()
+
+    def stop(self) -> None:
+        """Have it stop as on SIGTERM, and wait. Kills it after STOP_TIMEOUT_S."""
+        self.resume()
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, as kill -9 does, and wait for its end."""
+        process, self._process = self._process, None
+        self._is_paused = False
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def pause(self) -> None:
+        """Halt the process: connections stay open, and nothing is answered. Raises RuntimeError if it is stopped."""
+        self._signal(signal.SIGSTOP)
+        self._is_paused = True
+        if sys.platform == "linux":  # the signal takes effect later
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Let a paused process continue."""
+        if self._is_paused:
+            self._signal(signal.SIGCONT)
+            self._is_paused = False
+
+    def _signal(self, number: int) -> None:
+        if not self.is_running:
+            raise RuntimeError(f"broker {self.node_id} {self.ended() or 'is stopped'}; call start() first")
+        assert self._process is not None
+        self._process.send_signal(number)
+
+
+def _read_lines(stdout: IO[bytes], lines: queue.SimpleQueue[str]) -> None:
+    with contextlib.suppress(OSError, ValueError):  # closed by `kill`
+        for line in stdout:
+            lines.put(line.decode(errors="surrogateescape").rstrip("\n"))
+    lines.put("")
+
+
+def _how_it_ended(code: int) -> str:
+    return f"ended with code {code}" + (f" ({signal.Signals(-code).name})" if code < 0 else "")

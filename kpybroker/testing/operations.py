@@ -1,0 +1,129 @@
+"""The requests behind `Kafka`: each function works on a connected client. Raises KafkaError, CommandFailed, OSError."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kpybroker.cli import group_facts
+from kpybroker.cli.consuming import TopicReader, find_ends
+from kpybroker.cli.json_lines import Outgoing
+from kpybroker.cli.producing import RecordSender, SendOptions
+from kpybroker.client.client import EARLIEST, LATEST, Client, check, parse_bootstrap
+from kpybroker.client.dialer import client_dialer
+from kpybroker.config.property_files import read_properties
+from kpybroker.errors import ErrorCode
+from kpybroker.wire.records.batch import Headers
+from kpybroker.wire.rpc import create_topics, delete_topics
+from kpybroker.world.real import real_world
+
+RECORDS_MAX = 100_000
+"""The most records that one call returns, because they are held in memory."""
+
+
+class ReceivedRecord(NamedTuple):
+    """A record of a topic. `timestamp_ms`: milliseconds since the epoch."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def client_of(bootstrap: str, properties: Path | None, timeout_s: float) -> Client:
+    """A client that is not connected yet. Raises ConfigError, OSError."""
+    settings = {} if properties is None else read_properties(properties)
+    return Client(client_dialer(real_world(), settings), parse_bootstrap(bootstrap), int(timeout_s * 1000))
+
+
+async def create_topic(client: Client, name: str, partitions: int | None, settings: Mapping[str, str]) -> None:
+    """Create a topic with the broker's default number of replicas, and wait until its partitions have leaders."""
+    topic = create_topics.CreatableTopic(
+        name=name,
+        num_partitions=-1 if partitions is None else partitions,
+        replication_factor=-1,
+        configs=[create_topics.CreatableTopicConfig(name=setting, value=value) for setting, value in settings.items()],
+    )
+
+    async def attempt() -> None:
+        request = create_topics.Request(topics=[topic], timeout_ms=client.timeout_ms)
+        for row in (await client.ask("CreateTopics", request)).topics:
+            check(row.error_code, row.error_message or row.name)
+
+    await client.patiently(attempt, resend=False)
+    await client.topic(name)
+
+
+def outgoing(
+    key: bytes | None, value: bytes | None, headers: Headers, partition: int | None, timestamp_ms: int | None
+) -> Outgoing:
+    """A record to send."""
+    return Outgoing(key, value, headers, partition, timestamp_ms)
+
+
+async def send(client: Client, topic: str, records: Sequence[Outgoing]) -> None:
+    """Send records with acks=all as an idempotent producer."""
+    sender = RecordSender(client, topic, SendOptions())
+    await sender.start()
+    await sender.add(records)
+    await sender.flush()
+
+
+async def records(client: Client, topic: str, at_most: int) -> list[ReceivedRecord]:
+    """The records between the start and the end of each partition. Raises ValueError for more than `at_most`."""
+    partitions = sorted(row.partition_index for row in (await client.topic(topic)).partitions)
+    starts = await client.list_offsets({(topic, partition): EARLIEST for partition in partitions})
+    positions = {partition: starts[topic, partition] for partition in partitions}
+    ends = await find_ends(client, topic, partitions)
+    found: list[ReceivedRecord] = []
+    async for page in TopicReader(client, topic, positions, ends).pages():
+        found += [
+            ReceivedRecord(partition, record.offset, record.timestamp, record.key, record.value, record.headers)
+            for partition, record in page
+        ]
+        if len(found) > at_most:
+            raise ValueError(f"{topic} holds more than {at_most} records; read it with a client library")
+    return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+async def records_if_any(client: Client, topic: str) -> list[ReceivedRecord]:
+    """Like `records`; [] if the topic does not exist."""
+    if (await client.metadata([topic]))[topic].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return []
+    return await records(client, topic, RECORDS_MAX)
+
+
+async def committed(client: Client, group: str, topic: str) -> dict[int, int]:
+    """The group's committed offsets in the topic, by partition."""
+    found = await group_facts.committed(client, group)
+    return {partition: offset for (name, partition), offset in sorted(found.items()) if name == topic}
+
+
+async def lag(client: Client, group: str, topic: str) -> int:
+    """The offsets between the committed ones and the ends of all partitions; uncommitted partitions count whole."""
+    partitions = [row.partition_index for row in (await client.topic(topic)).partitions]
+    offsets = await committed(client, group, topic)
+    starts = await client.list_offsets({(topic, partition): EARLIEST for partition in partitions})
+    ends = await client.list_offsets({(topic, partition): LATEST for partition in partitions}, committed=True)
+    return sum(
+        max(0, ends[topic, partition] - offsets.get(partition, starts[topic, partition])) for partition in partitions
+    )
+
+
+async def reset(client: Client) -> None:
+    """Delete all groups, then all topics that are not internal."""
+    for group in await group_facts.list_all(client):
+        await group_facts.delete(client, group.group_id)
+    names = [name for name, topic in (await client.metadata()).items() if not topic.is_internal]
+    if names:
+        request = delete_topics.Request(
+            topics=[delete_topics.DeleteTopicState(name=name) for name in names],
+            topic_names=names,
+            timeout_ms=client.timeout_ms,
+        )
+        for row in (await client.ask("DeleteTopics", request)).responses:
+            if row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                check(row.error_code, row.error_message or row.name)

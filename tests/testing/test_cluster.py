@@ -1,0 +1,191 @@
+"""Brokers that a test stops, kills and pauses: ports and data are kept, and nothing is left afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kpybroker.testing import Broker, BrokerStartError, Cluster
+
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker({"num.partitions": 2}) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+@pytest.mark.parametrize(
+    ("setting", "value", "told"),
+    [
+        ("num.partitons", 1, "unknown setting num.partitons; did you mean num.partitions?"),
+        ("num.partitions", "x", "Invalid value x for configuration num.partitions: Not a number of type INT"),
+    ],
+)
+def test_a_broker_that_cannot_start_reports_why(
+    setting: str, value: object, told: str, brokers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In terms of the Python call, not of the command line; and it leaves nothing."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(BrokerStartError) as raised, Cluster(brokers, {setting: value}):
+        pass
+    assert str(raised.value) == f"kpybroker does not start: {told}"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "told"),
+    [
+        ("num.partitions=3", TypeError, r"config is a mapping of settings, .* not str"),
+        ({"": 3}, ValueError, "cannot read the name of a setting"),
+        ({"num.partitions=3": ""}, ValueError, "cannot read the name of a setting"),
+        ({"log.dirs": "/data"}, ValueError, "the broker has a temporary directory"),
+    ],
+)
+def test_invalid_settings_are_refused_before_a_start(config: Any, kind: type[Exception], told: str) -> None:
+    with pytest.raises(kind, match=told):
+        Broker(config)
+
+
+@pytest.mark.parametrize("brokers", [0, 51])
+def test_too_many_brokers_are_refused(brokers: int) -> None:
+    with pytest.raises(ValueError, match="must be from 1 to 50"):
+        Cluster(brokers)
+
+
+def test_only_one_broker_can_be_secure() -> None:
+    with pytest.raises(ValueError, match="secure=True is for one broker"):
+        Cluster(3, secure=True)
+
+
+def test_before_the_start_and_for_unknown_brokers_the_error_names_the_way_out(broker: Broker) -> None:
+    with pytest.raises(RuntimeError, match="this Broker has not been started; use it in a `with` statement"):
+        assert Broker().bootstrap
+    with pytest.raises(RuntimeError, match="has not been started"):
+        Broker().stop(1)
+    with pytest.raises(ValueError, match="there is no broker 2: this Broker has broker 1"):
+        broker.kill(2)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_port_and_data_survive(end: str, broker: Broker) -> None:
+    topic, bootstrap, pid = broker.topic("orders"), broker.bootstrap, broker.pid
+    broker.send(topic, "before")
+    getattr(broker, end)()
+    assert broker.ended() == []
+    with pytest.raises(RuntimeError, match=r"broker 1 is stopped; call start\(\) first"):
+        assert broker.pid
+    host, port = bootstrap.split(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
+    broker.start()
+    assert (broker.bootstrap, broker.pid != pid) == (bootstrap, True)
+    broker.send(topic, "after")
+    assert sorted(record.value or b"" for record in broker.records(topic)) == [b"after", b"before"]
+
+
+def test_a_restarted_broker_is_another_process(broker: Broker) -> None:
+    pid = broker.pid
+    broker.restart()
+    assert broker.pid != pid
+    pid = broker.pid
+    broker.start()
+    assert broker.pid == pid, "it runs already"
+
+
+def test_a_paused_broker_answers_later(broker: Broker) -> None:
+    """The connection is accepted by the kernel, and the request waits."""
+    broker.pause()
+    state = Path(f"/proc/{broker.pid}/stat").read_text().rpartition(") ")[2][0] if sys.platform == "linux" else "T"
+    assert state == "T"
+    broker.resume()
+    assert broker.records(broker.topic(create=True)) == []
+    broker.pause()
+    broker.kill()
+    with pytest.raises(RuntimeError, match=r"broker 1 is stopped; call start\(\) first"):
+        broker.pause()
+    broker.start()
+
+
+def test_one_broker_of_three_can_be_killed_and_started(cluster: Cluster) -> None:
+    topic = cluster.topic("orders", partitions=3, config={"min.insync.replicas": 2})
+    cluster.send(topic, *map(str, range(30)))
+    bootstrap = cluster.bootstrap
+    cluster.kill(2)
+    assert cluster.ended() == []
+    cluster.send(topic, *map(str, range(30, 60)))
+    cluster.start(2)
+    assert cluster.bootstrap == bootstrap
+    cluster.stop(1)
+    cluster.send(topic, *map(str, range(60, 90)))
+    cluster.start(1)
+    assert {record.value for record in cluster.records(topic)} == {str(number).encode() for number in range(90)}
+
+
+def test_all_brokers_can_stop_and_start(cluster: Cluster) -> None:
+    topic = cluster.topic("orders", partitions=1)
+    cluster.send(topic, "kept")
+    cluster.restart()
+    assert [record.value for record in cluster.expect(topic, 1, WAIT_S)] == [b"kept"]
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_killed_broker_leaves_no_directory(brokers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Cluster(brokers) as cluster:
+        assert len(list(tmp_path.iterdir())) == 1
+        assert cluster.ended() == []
+        pid = cluster.pid_of(1)
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert cluster.ended() == ["broker 1 ended with code -9 (SIGKILL)"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_in_a_coroutine(broker: Broker) -> None:
+    """`async with`, and calls from a thread that has an event loop."""
+
+    async def there_and_back() -> list[bytes | None]:
+        async with Broker() as own:
+            own.send("orders", "paid")
+            return [record.value for record in own.records("orders")]
+
+    assert asyncio.run(there_and_back()) == [b"paid"]
+
+
+def test_without_a_with_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As testcontainers' KafkaContainer is used in a fixture."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kafka = Broker().start()
+    try:
+        kafka.send("orders", "paid")
+        assert kafka.get_bootstrap_server() == kafka.bootstrap_servers == kafka.bootstrap
+    finally:
+        kafka.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_metrics_are_served_where_asked_for() -> None:
+    with Broker({"kpybroker.http.port": 0}) as broker:
+        (address,) = broker.http
+        host, port = address.split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert b" 200 " in connection.recv(100)

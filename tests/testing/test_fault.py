@@ -1,0 +1,236 @@
+"""Faults in requests: a stock client sees each of them, and sees none after it has healed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kpybroker.cli.fault_commands import rule_of
+from kpybroker.errors import KafkaError
+from kpybroker.handlers import refused
+from kpybroker.server.requests.faults import FAULTS_MAX
+from kpybroker.testing import Broker, Cluster
+from kpybroker.testing.fault import Fault
+from kpybroker.wire.api import API, Api, Audience
+from kpybroker.wire.frame import encode_response
+
+PATIENCE_S = 30
+QUIET = {"log_level": 0, "message.timeout.ms": 20_000}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    return broker.topic(create=True)
+
+
+def produced(broker: Cluster, topic: str, value: str = "x", **settings: Any) -> tuple[str | None, float]:
+    """The name of the delivery error, and the seconds that it took."""
+    errors: list[Any] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **QUIET, **settings})
+    producer.list_topics(topic, timeout=PATIENCE_S)
+    began = time.monotonic()
+    producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(PATIENCE_S) == 0
+    return None if errors[0] is None else errors[0].name(), time.monotonic() - began
+
+
+def values(broker: Cluster, topic: str) -> list[bytes | None]:
+    return [record.value for record in broker.records(topic)]
+
+
+def test_an_error_that_a_client_does_not_retry(broker: Broker, topic: str) -> None:
+    with broker.fault("Produce", error="TOPIC_AUTHORIZATION_FAILED", topic=topic) as fault:
+        assert produced(broker, topic)[0] == "TOPIC_AUTHORIZATION_FAILED"
+        assert produced(broker, broker.topic(create=True))[0] is None, "another topic"
+        assert fault.hits == 1
+    assert values(broker, topic) == []
+    assert produced(broker, topic)[0] is None
+
+
+def test_errors_that_a_client_retries(broker: Broker, topic: str) -> None:
+    with broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", skip=1, times=2) as fault:
+        assert [produced(broker, topic, value)[0] for value in "abc"] == [None] * 3
+        assert fault.hits == 2
+    assert fault.hits == 2
+    assert values(broker, topic) == [b"a", b"b", b"c"]
+
+
+def test_a_reply_that_is_late(broker: Broker, topic: str) -> None:
+    with broker.fault("Produce", delay_s=0.5, times=1):
+        error, took_s = produced(broker, topic)
+    assert (error, took_s >= 0.5) == (None, True)
+
+
+def test_a_request_without_a_reply(broker: Broker, topic: str) -> None:
+    with broker.fault("Produce", no_reply=True, times=1) as fault:
+        assert produced(broker, topic, **{"socket.timeout.ms": 1000})[0] is None
+        assert fault.hits == 1
+    assert values(broker, topic) == [b"x"], "it was sent again"
+
+
+def test_a_connection_that_hangs_is_closed_when_the_fault_heals(broker: Broker, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **QUIET})
+    with broker.fault("Produce", no_reply=True, times=1) as fault:
+        producer.produce(topic, "x")
+        producer.poll(0)
+        fault.wait_hit()
+    assert producer.flush(PATIENCE_S) == 0
+    assert values(broker, topic) == [b"x"]
+
+
+def test_a_connection_that_breaks_before_the_request_is_processed(broker: Broker, topic: str) -> None:
+    with broker.fault("Produce", disconnect=True, times=1) as fault:
+        assert produced(broker, topic)[0] is None
+        assert fault.hits == 1
+    assert values(broker, topic) == [b"x"]
+
+
+@pytest.mark.parametrize("is_idempotent", [False, True])
+def test_a_lost_reply_makes_a_duplicate_unless_the_producer_is_idempotent(
+    is_idempotent: bool, broker: Broker, topic: str
+) -> None:
+    with broker.fault("Produce", lost_reply=True, times=1) as fault:
+        assert produced(broker, topic, **{"enable.idempotence": is_idempotent})[0] is None
+        assert fault.hits == 1
+    assert values(broker, topic) == [b"x"] * (1 if is_idempotent else 2)
+
+
+def test_a_commit_that_fails(broker: Broker, topic: str) -> None:
+    group = broker.group()
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0})
+    with broker.fault("OffsetCommit", error="UNKNOWN_MEMBER_ID", group=group):
+        with pytest.raises(KafkaException, match="UNKNOWN_MEMBER_ID"):
+            consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        assert broker.committed(group, topic) == {}
+    consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    assert broker.committed(group, topic) == {0: 1}
+    consumer.close()
+
+
+def test_only_the_named_client_is_affected(broker: Broker, topic: str) -> None:
+    with broker.fault("Metadata", disconnect=True, client_id="other"):
+        AdminClient({"bootstrap.servers": broker.bootstrap, "client.id": "one"}).list_topics(timeout=PATIENCE_S)
+        other = AdminClient({"bootstrap.servers": broker.bootstrap, "client.id": "other", "log_level": 0})
+        with pytest.raises(KafkaException):
+            other.list_topics(timeout=1)
+    assert other.list_topics(timeout=PATIENCE_S).brokers
+
+
+def test_some_of_many_requests(broker: Broker, topic: str) -> None:
+    """With a probability of one half, neither all nor none of 100 requests (this fails once in 2^99 runs)."""
+    with broker.fault("Metadata", delay_s=0.001, probability=0.5, client_id="some") as fault:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "client.id": "some"})
+        for _ in range(100):
+            admin.list_topics(timeout=PATIENCE_S)
+        assert 0 < fault.hits < 100
+
+
+def test_requests_of_brokers_are_not_affected() -> None:
+    """Followers fetch, and the controller hears heartbeats: else nothing could be acknowledged by all."""
+    with Cluster(config={"min.insync.replicas": 3}) as cluster:
+        topic = cluster.topic(create=True)
+        with (
+            cluster.fault("Fetch", disconnect=True) as fetch,
+            cluster.fault("Metadata", delay_s=0.001, node=2) as at_one,
+        ):
+            assert produced(cluster, topic, acks="all")[0] is None
+            consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "log_level": 0})
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            assert consumer.poll(0.5) is None
+            fetch.wait_hit()
+            cluster.kill(2)
+            assert at_one.hits == 0, "it has ended with its broker"
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        consumer.close()
+
+
+def test_a_fault_that_is_not_hit_fails_the_test(broker: Broker) -> None:
+    with (
+        broker.fault("JoinGroup", error="UNKNOWN_MEMBER_ID") as fault,
+        pytest.raises(AssertionError, match="the fault of JoinGroup was hit 0 times within 0 s, not 1"),
+    ):
+        fault.wait_hit(timeout_s=0)
+
+
+@pytest.mark.parametrize(
+    ("api", "what", "told"),
+    [
+        ("Produkt", {"disconnect": True}, "no client sends 'Produkt' requests; did you mean Produce"),
+        ("Vote", {"disconnect": True}, "no client sends 'Vote' requests"),
+        ("Produce", {}, "give exactly one of error, delay_s, no_reply, disconnect and lost_reply, not none"),
+        ("Produce", {"delay_s": 1, "no_reply": True}, "not delay_s and no_reply"),
+        ("Produce", {"error": "NOT_LEADER"}, "Kafka has no error 'NOT_LEADER'; did you mean NOT_LEADER_OR_FOLLOWER"),
+        ("Produce", {"error": "NONE"}, "Kafka has no error 'NONE'"),
+        ("Produce", {"error": 6}, "error=6 is not of type str"),
+        ("Produce", {"disconnect": True, "group": "g"}, "Produce requests name no group, so group='g' can never match"),
+        ("JoinGroup", {"disconnect": True, "topic": "t"}, "JoinGroup requests name no topic"),
+        ("Fetch", {"disconnect": True, "topic": "t"}, "only once per session; use client_id instead of topic"),
+        ("Produce", {"disconnect": True, "times": 0}, "times=0: this fault can never affect a request"),
+        ("Produce", {"disconnect": True, "skip": -1}, "skip=-1: must be from 0"),
+        ("Produce", {"disconnect": True, "probability": 0}, "probability=0: must be above 0"),
+        ("Produce", {"disconnect": True, "probability": float("nan")}, "probability=nan: must be above 0"),
+        ("Produce", {"delay_s": -1}, "delay_ms=-1000: must be from 0 to 3600000"),
+        ("Produce", {"disconnect": True, "partition": 1}, "a fault has no 'partition'"),
+    ],
+)
+def test_a_fault_that_can_never_match_is_refused(api: str, what: dict[str, Any], told: str, broker: Broker) -> None:
+    with pytest.raises(ValueError, match=told), broker.fault(api, **what):
+        pass
+
+
+def test_a_broker_that_does_not_run_takes_no_faults() -> None:
+    with Broker() as broker:
+        broker.pause()
+        with pytest.raises(RuntimeError, match="broker 1 is paused, so it takes no commands"):
+            broker.fault("Produce", disconnect=True).__enter__()
+        broker.stop()
+        with pytest.raises(RuntimeError, match="broker 1 is stopped, so it takes no commands"):
+            broker.fault("Produce", disconnect=True).__enter__()
+
+
+def test_there_is_a_limit_of_faults(broker: Broker, topic: str) -> None:
+    with broker.fault("Produce", disconnect=True, topic="another") as first:
+        (node,) = first._numbers  # noqa: SLF001 - a thousand `with` blocks cannot be nested
+        faults = [Fault([node], "Produce", {"disconnect": True, "topic": "another"}) for _ in range(FAULTS_MAX - 1)]
+        with pytest.raises(ValueError, match=f"there are {FAULTS_MAX} faults already; remove some"):
+            Fault([node], "Produce", {"disconnect": True})
+        assert produced(broker, topic)[0] is None, "all are looked at, and none matches"
+        for fault in faults:
+            fault.heal()
+
+
+@pytest.mark.parametrize(
+    "line", [b"\n", b"[]\n", b"{\n", b'{"do": "dance"}\n', b'{"do": "heal", "fault": 9}\n', b"\xff\n"]
+)
+def test_a_command_that_cannot_be_read_is_refused(line: bytes, broker: Broker, topic: str) -> None:
+    with broker.fault("Metadata", disconnect=True, client_id="another") as fault:
+        (node,) = fault._numbers  # noqa: SLF001 - no public call sends such a line
+        process = node._process  # noqa: SLF001
+        assert process is not None
+        assert process.stdin is not None
+        process.stdin.write(line)
+        process.stdin.flush()
+        assert "refused" in json.loads(node._lines.get(timeout=PATIENCE_S))  # noqa: SLF001
+        assert fault.hits == 0
+
+
+@pytest.mark.parametrize("api", [api for api in API if api.audience is not Audience.BROKER], ids=lambda api: api.name)
+def test_every_request_of_clients_can_get_an_error(api: Api) -> None:
+    """Its response with the error can be encoded in every version; only a Produce with acks=0 has none."""
+    rule = rule_of({"api": api.name, "kind": "error", "error": "KAFKA_STORAGE_ERROR"})
+    request = api.request(acks=-1) if api.name == "Produce" else api.request()
+    for version in range(api.min, api.max + 1):
+        assert encode_response(1, api, version, refused(api, request, KafkaError(rule.error, "text")))
