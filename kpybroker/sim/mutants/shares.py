@@ -8,7 +8,7 @@ from typing import Any
 from kpybroker.errors import KafkaError
 from kpybroker.machine.contract import Outcome, Stored
 from kpybroker.serving.shares.fetching import ShareView
-from kpybroker.shares import partition, records
+from kpybroker.shares import partition, records, runs
 from kpybroker.shares.batches import DeliveryState
 from kpybroker.shares.leader import LedSharePartition
 from kpybroker.shares.machine import ShareMachine
@@ -132,7 +132,7 @@ SHARES = (
     ),
     Mutant(
         "one delivery counts as two",
-        (Patch(partition.Run, "acquire", _acquires_twice(partition.Run.acquire)),),
+        (Patch(runs.Run, "acquire", _acquires_twice(runs.Run.acquire)),),
         ("crash",),
         actors=("shares",),
     ),
