@@ -203,7 +203,7 @@ def test_listeners() -> None:
         ({"listeners": "CONTROLLER://:9092"}, "no listener for clients"),
         ({"listeners": ""}, "no listener for clients"),
         ({"listener.security.protocol.map": "A=B"}, "NAME:PROTOCOL"),
-        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "cannot dial 0.0.0.0"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "cannot connect to 0.0.0.0"),
         (
             {
                 "advertised.listeners": "INSIDE://h:9092",
