@@ -53,7 +53,7 @@ def test_a_topic_is_not_put_into_the_directory_of_another(tmp_path: Path) -> Non
             assert code == ErrorCode.INVALID_TOPIC_EXCEPTION
             assert why is not None
             assert "collides with existing topic: Orders" in why
-            assert "in case only" in why
+            assert "only in case" in why
             wanted = metadata.Request(
                 topics=[metadata.MetadataRequestTopic(name="ORDERS")], allow_auto_topic_creation=True
             )
