@@ -20,8 +20,6 @@ from kpybroker.world.real import real_world
 RELEASES = ("4.3-IV0", "4.3")
 METADATA_VERSION = "metadata.version"
 INITIAL, CLUSTER = "kpybroker.initial.controllers", "kpybroker.cluster.id"
-NOT_SERVED = ("streams.version",)
-"""Features of Apache Kafka 4.3 that are not supported here. They can only have level 0, which needs no record."""
 
 
 class FormatOptions(NamedTuple):
@@ -103,15 +101,15 @@ def _levels(options: FormatOptions, *, is_dynamic: bool) -> dict[str, int]:
     """The initial feature levels of a new cluster."""
     if options.release is not None and options.release not in RELEASES:
         raise CommandFailed(f"--release-version {options.release}: only {RELEASES[0]} is supported")
-    known = {**SUPPORTED_FEATURES, **dict.fromkeys(NOT_SERVED, (0, 0))}
     levels = dict(FINALIZED_AT_FORMAT)
     for text in options.features:
         name, equals, level = text.partition("=")
         if not equals or not level.isdecimal():
             raise CommandFailed(f"--feature {text}: write NAME=LEVEL, such as group.version=1")
-        if name not in known:
-            raise CommandFailed(f"--feature {text}: there is no such feature; known are {', '.join(sorted(known))}")
-        low, high = known[name]
+        if name not in SUPPORTED_FEATURES:
+            known = ", ".join(sorted(SUPPORTED_FEATURES))
+            raise CommandFailed(f"--feature {text}: there is no such feature; known are {known}")
+        low, high = SUPPORTED_FEATURES[name]
         if not low <= int(level) <= high:
             raise CommandFailed(f"--feature {text}: {name} is supported {_span(low, high)}")
         if name == OF_THE_QUORUM:

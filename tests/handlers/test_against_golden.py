@@ -102,6 +102,8 @@ UNORDERED = {
     "OffsetCommit",
     "ShareFetch",
     "ShareGroupDescribe",
+    "StreamsGroupDescribe",
+    "StreamsGroupHeartbeat",
     "WriteTxnMarkers",
 }
 """APIs whose rows Kafka returns in the order of a hash table, or errors first; ours have the order of the request."""

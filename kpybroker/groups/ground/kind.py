@@ -144,9 +144,9 @@ class GroupKind(ABC):
         """Forget everything else that is kept about deleted topics (name -> the id they had)."""
         return
 
-    def give_way(self, group_id: str, step: Step) -> None:
-        """A group of another kind wants this id: delete the group if it has no members."""
-        return
+    def gives_way(self, group_id: str, to: GroupKind) -> bool:
+        """Whether a group of the kind `to` may take the id of this group, which is then deleted: it has no members."""
+        return False
 
     def expiring(self) -> Iterable[str]:
         """The groups whose offsets may expire."""
@@ -222,12 +222,12 @@ class GroupKinds:
         """Delete a group without members whose id a group of another kind needs.
 
         Raises `for_kind.taken` if a group of another kind keeps the id; GROUP_MAX_SIZE_REACHED. Groups of every kind
-        count, including those of unserved protocols: each takes memory.
+        count: each takes memory.
         """
         for kind in self._kinds:
             if kind is not for_kind and group_id in kind.groups:
-                kind.give_way(group_id, step)
-                if group_id in kind.groups:
+                if not kind.gives_way(group_id, for_kind):
                     raise KafkaError(for_kind.taken, f"Group {group_id} is not a {for_kind.name} group.")
+                kind.forget(group_id, step)
         if sum(len(kind.groups) for kind in self._kinds) >= self._settings.max_groups:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the limit of groups is reached")
