@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kpybroker.security.authorizer import Operation
 from kpybroker.wire.rpc import incremental_alter_configs, streams_group_describe, streams_group_heartbeat
-from oracle.authorization import OTHER, Case, G, State, T
+from oracle.authorization import OTHER, Case, Denial, G, State, T
 from oracle.streams_scenes import passing
 
-GROUP, DESCRIBED = "streams", "described streams"
+GROUP = "streams"
 
 
 def _beat(_: State) -> streams_group_heartbeat.Request:
@@ -28,19 +28,28 @@ def _join(*sources: str, group: str = GROUP, timeout_ms: int = 60_000) -> stream
     )
 
 
-def _at_once(_: State) -> incremental_alter_configs.Request:
+def _at_once(group: str) -> incremental_alter_configs.Request:
     """The first assignment of the group does not wait for more members."""
     setting = incremental_alter_configs.AlterableConfig(
         name="streams.initial.rebalance.delay.ms", config_operation=0, value="0"
     )
-    resource = incremental_alter_configs.AlterConfigsResource(
-        resource_type=32, resource_name=DESCRIBED, configs=[setting]
-    )
+    resource = incremental_alter_configs.AlterConfigsResource(resource_type=32, resource_name=group, configs=[setting])
     return incremental_alter_configs.Request(resources=[resource])
 
 
-def _described(_: State) -> streams_group_describe.Request:
-    return streams_group_describe.Request(group_ids=[DESCRIBED, "none"])
+def _described(group: str, *sources: str, what: str = "") -> Case:
+    """A group that reads these topics, and one that does not exist."""
+    denied: tuple[Denial, ...] = ((Operation.DESCRIBE, G, group),)
+    return Case(
+        "StreamsGroupDescribe",
+        lambda _: streams_group_describe.Request(group_ids=[group, "none"]),
+        (*denied, (Operation.DESCRIBE, T)) if "t" in sources else denied,
+        what=what,
+        before=(
+            ("IncrementalAlterConfigs", 1, lambda _: _at_once(group)),
+            ("StreamsGroupHeartbeat", 0, lambda _: _join(*sources, group=group)),
+        ),
+    )
 
 
 STREAMS = (
@@ -53,19 +62,18 @@ STREAMS = (
     ),
     Case(
         "StreamsGroupHeartbeat",
+        lambda _: _join(OTHER, timeout_ms=-1),
+        ((Operation.READ, G, GROUP),),
+        what="that joins with another topic",
+    ),
+    Case(
+        "StreamsGroupHeartbeat",
         lambda _: _join("__consumer_offsets", "t"),
         ((Operation.READ, G, GROUP),),
         what="that reads an internal topic",
     ),
-    Case(
-        "StreamsGroupDescribe",
-        _described,
-        ((Operation.DESCRIBE, G, DESCRIBED), (Operation.DESCRIBE, T)),
-        before=(
-            ("IncrementalAlterConfigs", 1, _at_once),
-            ("StreamsGroupHeartbeat", 0, lambda _: _join("t", OTHER, group=DESCRIBED)),
-        ),
-    ),
+    _described("described streams", "t", OTHER),
+    _described("other streams", OTHER, what="of another topic"),
 )
 """Requests of clients. What CREATE matters for is in compat_tests/test_streams_acls.py: the broker creates internal
 topics in the background."""
