@@ -148,12 +148,13 @@ class Heartbeats:
             status=_status(group, member, delayed),
         )
         endpoint_epoch = group.endpoint_epoch
-        if request.member_epoch == JOIN or had != member.current.assigned:
+        has_changed = request.member_epoch == JOIN or had != member.current.assigned
+        if has_changed or not _has_heard(member, _owned(request)):
             _show_tasks(response, member)
-            if metadata.endpoint is not None:
-                endpoint_epoch += 1
-                if not is_new:  # a group begins with epoch 0, as in Kafka
-                    group.tasks_moved()
+        if has_changed and metadata.endpoint is not None:
+            endpoint_epoch += 1
+            if not is_new:  # a group begins with epoch 0, as in Kafka
+                group.tasks_moved()
         if endpoint_epoch != request.endpoint_information_epoch:
             response.partitions_by_user_endpoint = partitions_by_endpoint(group, member, self._steps.image())
         response.endpoint_information_epoch = group.endpoint_epoch
@@ -297,6 +298,13 @@ def _owned(request: Request) -> Tasks | None:
     if request.active_tasks is None or request.standby_tasks is None or request.warmup_tasks is None:
         return None
     return Tasks(tasks_in(request.active_tasks), tasks_in(request.standby_tasks), tasks_in(request.warmup_tasks))
+
+
+def _has_heard(member: StreamsMember, owned: Tasks | None) -> bool:
+    """Whether the request does not contradict the member's tasks. If it names others, the response with its tasks may
+    have been lost. Apache Kafka does not repeat them."""
+    assigned = member.current.assigned
+    return owned is None or owned == Tasks(frozenset(assigned.active), assigned.standby, assigned.warmup)
 
 
 def _show_tasks(response: Response, member: StreamsMember) -> None:
