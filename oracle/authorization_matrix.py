@@ -13,11 +13,12 @@ from typing import Any
 from oracle.authorization import CASES, LISTENER, NOTHING, OF_CONTROLLERS, SETTINGS, Case, Play, Ports
 from oracle.authorization_at_controllers import at_controllers
 from oracle.authorization_shares import SHARES
+from oracle.authorization_streams import STREAMS
 from oracle.authorization_versions import VERSIONS
 from oracle.target import steady_port
 
 RECORDED = Path(__file__).resolve().parent.parent / "tests/security/authorization-4.3.1.json"
-MATRIX = (*CASES, *VERSIONS, *at_controllers((*CASES, *VERSIONS)), *SHARES)
+MATRIX = (*CASES, *VERSIONS, *at_controllers((*CASES, *VERSIONS)), *SHARES, *STREAMS)
 """All recorded requests. Requests that create a topic or group that the other requests would see come last."""
 
 

@@ -22,6 +22,8 @@ from oracle.scenes import Scenes
 from oracle.security_scenes import SecurityScenes
 from oracle.share_scenes import SETTINGS as SHARE_SETTINGS
 from oracle.share_scenes import ShareScenes
+from oracle.streams_scenes import SETTINGS as STREAMS_SETTINGS
+from oracle.streams_scenes import StreamsScenes
 from oracle.transaction_scenes import TransactionScenes
 from oracle.txn_offset_scenes import TxnOffsetScenes
 from oracle.voter_scenes import VoterScenes
@@ -67,6 +69,7 @@ PLAYS = (
     Play("quorum", (QuorumScenes, VoterScenes), {}),
     Play("groups", (GroupScenes,), SETTINGS),
     Play("shares", (ShareScenes,), SHARE_SETTINGS),
+    Play("streams", (StreamsScenes,), STREAMS_SETTINGS),
     Play("acls", (AclScenes,), SUPER_USER),
     Play("authorized operations", (AuthorizedScenes,), EVERYBODY),
 )

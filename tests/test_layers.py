@@ -36,7 +36,7 @@ ROWS = [
 LADDERS = {
     "storage": ["files", "producers", "log", "compaction", "dirs", "repair"],
     "raft": ["core", "log", "driver", "duties", "quorum"],
-    "groups": ["ground", "offsets", "classic", "consumer", "share", "unserved", "kinds", "machine", "coordinator"],
+    "groups": ["ground", "offsets", "classic", "consumer", "share", "streams", "kinds", "machine", "coordinator"],
     "replication": ["partition", "follower", "node"],
     "server": ["connections", "requests", "server", "metrics", "node"],
     "security": ["sasl", "tls"],

@@ -8,6 +8,7 @@ from functools import partial
 from kpybroker.broker.letter_sources import read_sources
 from kpybroker.broker.membership import Membership
 from kpybroker.broker.metadata_view import MetadataView
+from kpybroker.broker.streams_topics import StreamsTopics
 from kpybroker.broker.topic_creation import CONTROLLER_TIMEOUT_MS, TopicCreation
 from kpybroker.client.broker_connections import BrokerConnections
 from kpybroker.client.dialer import broker_dialer
@@ -75,6 +76,8 @@ class Coordinators:
             image=lambda: metadata.image,
             keeper=self.persister,
         )
+        self.streams_topics = StreamsTopics(membership.channel, world.steady_ms)
+        """Creates the internal topics of streams applications."""
         self.txn_markers = TxnMarkers(
             replication.hosting,
             replication.flush_queue,
@@ -84,14 +87,8 @@ class Coordinators:
         )
         """Writes the markers that transaction coordinators send to this broker."""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
-        self.transactions = TransactionCoordinator(
-            world,
-            read_settings(TransactionSettings, config),
-            lambda: metadata.partition_count(TRANSACTION_TOPIC, metadata.config.transaction_state_log_num_partitions),
-            lambda: metadata.image.features.get(TRANSACTION_FEATURE, 0),
-            self.producer_ids.next,
-            Markers(node_id, lambda: metadata.image, self.connections, self.txn_markers.write),
-        )
+        markers = Markers(node_id, lambda: metadata.image, self.connections, self.txn_markers.write)
+        self.transactions = _transaction_coordinator(world, metadata, self.producer_ids, markers)
         self.transactions_client = TransactionsClient(
             node_id, lambda: metadata.config, lambda: metadata.image, self.transactions, self.connections
         )
@@ -154,6 +151,7 @@ class Coordinators:
         """Stop the coordinators, and close the connections to other brokers."""
         self.share_leader.close()
         self.groups.close()
+        self.streams_topics.close()
         self.shares.close()
         self.transactions.close()
         self.transactions_client.close()
@@ -165,6 +163,19 @@ def _connections(world: World, metadata: MetadataView, node_id: int) -> BrokerCo
         broker_dialer(world, lambda: metadata.config),
         f"broker-{node_id}-coordinators",
         metadata.address_for_brokers,
+    )
+
+
+def _transaction_coordinator(
+    world: World, metadata: MetadataView, producer_ids: ProducerIds, markers: Markers
+) -> TransactionCoordinator:
+    return TransactionCoordinator(
+        world,
+        read_settings(TransactionSettings, metadata.config),
+        lambda: metadata.partition_count(TRANSACTION_TOPIC, metadata.config.transaction_state_log_num_partitions),
+        lambda: metadata.image.features.get(TRANSACTION_FEATURE, 0),
+        producer_ids.next,
+        markers,
     )
 
 

@@ -20,8 +20,6 @@ from kpybroker.world.real import real_world
 RELEASES = ("4.3-IV0", "4.3")
 METADATA_VERSION = "metadata.version"
 INITIAL, CLUSTER = "kpybroker.initial.controllers", "kpybroker.cluster.id"
-NOT_SERVED = ("streams.version",)
-"""Features of Apache Kafka 4.3 that are not supported here. Their only possible level is 0, which needs no record."""
 
 
 class FormatOptions(NamedTuple):
@@ -104,7 +102,7 @@ def _levels(options: FormatOptions, config: BrokerConfig) -> dict[str, int]:
     if options.release is not None and options.release not in RELEASES:
         raise CommandFailed(f"--release-version {options.release}: only {RELEASES[0]} is supported")
     is_dynamic = not config.controller_quorum_voters
-    known = {**supported_features(config), **dict.fromkeys(NOT_SERVED, (0, 0))}
+    known = supported_features(config)
     levels = dict(FINALIZED_AT_FORMAT)
     for text in options.features:
         name, equals, level = text.partition("=")

@@ -125,11 +125,11 @@ GROUP_KEYS: Mapping[str, ConfigKey] = {
         obeyed("share.record.lock.duration.ms", INT, "30000", at_least(1000)),
         obeyed("share.renew.acknowledge.enable", BOOLEAN, "true"),
         obeyed("share.session.timeout.ms", INT, "45000", at_least(1)),
-        harmless("streams.assignment.interval.ms", INT, "1000", at_least(0)),
-        harmless("streams.heartbeat.interval.ms", INT, "5000", at_least(1)),
-        harmless("streams.initial.rebalance.delay.ms", INT, "3000", at_least(0)),
-        harmless("streams.num.standby.replicas", INT, "0", at_least(0)),
-        harmless("streams.session.timeout.ms", INT, "45000", at_least(1)),
+        obeyed("streams.assignment.interval.ms", INT, "1000", at_least(0)),
+        obeyed("streams.heartbeat.interval.ms", INT, "5000", at_least(1)),
+        obeyed("streams.initial.rebalance.delay.ms", INT, "3000", at_least(0)),
+        obeyed("streams.num.standby.replicas", INT, "0", at_least(0)),
+        obeyed("streams.session.timeout.ms", INT, "45000", at_least(1)),
     )
 }
 """The broker settings that provide the defaults of group settings: those with `group.` in front of the name."""

@@ -13,7 +13,7 @@ from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.commands import FeatureUpdate, UpdateFeatures, UpgradeType
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.metadata.image import ELR_FEATURE, GROUP_FEATURE, SHARE_FEATURE, TRANSACTION_FEATURE
+from kpybroker.metadata.image import ELR_FEATURE, GROUP_FEATURE, SHARE_FEATURE, STREAMS_FEATURE, TRANSACTION_FEATURE
 from kpybroker.wire.stored import metadata as stored
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
@@ -23,6 +23,7 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
         ELR_FEATURE: (0, 1),
         GROUP_FEATURE: (0, 1),
         SHARE_FEATURE: (0, 1),
+        STREAMS_FEATURE: (0, 1),
         TRANSACTION_FEATURE: (0, 2),
     }
 )

@@ -10,10 +10,10 @@ from kpybroker.groups.ground.kind import GroupKind, GroupKinds, KindContext
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.timers import Timers
 from kpybroker.groups.share.groups import ShareGroups
-from kpybroker.groups.unserved import UnservedGroups
+from kpybroker.groups.streams.groups import StreamsGroups
 from kpybroker.metadata.image import Image
 
-KINDS: tuple[type[GroupKind], ...] = (ClassicGroups, ConsumerGroups, ShareGroups, UnservedGroups)
+KINDS: tuple[type[GroupKind], ...] = (ClassicGroups, ConsumerGroups, ShareGroups, StreamsGroups)
 """Each kind may use the kinds before it."""
 BY_RECORD: dict[int, type[GroupKind]] = {kind: each for each in KINDS for kind in each.record_kinds}
 """The kind of group that reads each kind of record."""

@@ -18,6 +18,7 @@ __all__ = [
     "ELR_FEATURE",
     "GROUP_FEATURE",
     "SHARE_FEATURE",
+    "STREAMS_FEATURE",
     "TRANSACTION_FEATURE",
     "BrokerImage",
     "Changes",
@@ -32,6 +33,8 @@ GROUP_FEATURE = "group.version"
 """From level 1 on, groups of the consumer protocol are served (KIP-848)."""
 SHARE_FEATURE = "share.version"
 """From level 1 on, share groups are served (KIP-932)."""
+STREAMS_FEATURE = "streams.version"
+"""From level 1 on, streams groups are served (KIP-1071)."""
 
 
 class Changes(NamedTuple):

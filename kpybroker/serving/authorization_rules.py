@@ -20,6 +20,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
 from kpybroker.serving.authorization import DENIED, allows, allows_any, is_shown, require
 from kpybroker.serving.fair_loop import Turns
+from kpybroker.serving.streams_topology import check_topic_names, topics_of
 from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.api import Api, by_key
 from kpybroker.wire.codec.codec import parse
@@ -347,6 +348,16 @@ async def _consumer_group_heartbeat(asked: Asked) -> Any:
     return await asked.answer()
 
 
+async def _streams_group_heartbeat(asked: Asked) -> Any:
+    """READ on the group, and DESCRIBE on each topic of the topology, whose names are checked first."""
+    asked.require(Operation.READ, GROUP, asked.request.group_id)
+    if asked.request.topology is not None:
+        check_topic_names(asked.request.topology)
+        async for name in asked.turns().through(topics_of(asked.request.topology)):
+            asked.require(Operation.DESCRIBE, TOPIC, name)
+    return await asked.answer()
+
+
 def _topic_of(asked: Asked, row: Any) -> str | None:
     """The name of the topic in a row, which has a name or, in later versions, an id; None if no topic has that id."""
     if row.name:
@@ -421,6 +432,17 @@ async def _share_group_describe(asked: Asked) -> Any:
         if not all(asked.allows(Operation.DESCRIBE, TOPIC, name) for name in topics):
             group.error_code, group.members = ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
             group.error_message = "The group has described topic(s) that the client is not authorized to describe."
+    return told
+
+
+async def _streams_group_describe(asked: Asked) -> Any:
+    """A caller that may not describe every topic of a group gets neither its topology nor its members."""
+    told = await _rows(Operation.DESCRIBE, GROUP, "group_ids", "groups")(asked)
+    for group in told.groups:
+        topics = {} if group.topology is None else topics_of(group.topology)
+        if not all(asked.allows(Operation.DESCRIBE, TOPIC, name) for name in topics):
+            group.error_code, group.topology, group.members = ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, []
+            group.error_message = "The described group uses topics that the client is not authorized to describe."
     return told
 
 
@@ -783,6 +805,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "ShareFetch": _whole(Operation.READ, resource=GROUP, name=_group),
         "ShareGroupDescribe": _share_group_describe,
         "ShareGroupHeartbeat": _consumer_group_heartbeat,
+        "StreamsGroupDescribe": _streams_group_describe,
+        "StreamsGroupHeartbeat": _streams_group_heartbeat,
         "SyncGroup": _whole(Operation.READ, resource=GROUP, name=_group),
         "TxnOffsetCommit": _txn_offset_commit,
         "UnregisterBroker": _ALTER,

@@ -78,6 +78,7 @@ def test_a_standalone_controller(shell: Shell, settings: Callable[..., Path], tm
         "eligible.leader.replicas.version": 1,
         "group.version": 1,
         "share.version": 1,
+        "streams.version": 1,
         "transaction.version": 2,
     }
     assert (data / METADATA_DIRECTORY / "00000000000000000000-0000000000.checkpoint").exists()
@@ -153,7 +154,7 @@ def test_ignore_formatted_formats_the_others(shell: Shell, settings: Callable[..
         (DYNAMIC, ("-s", "-N"), "cannot be used together"),
         (STATIC, ("-s",), "both name the voters"),
         (STATIC, ("-f", "kraft.version=1"), "the level is 0 with controller.quorum.voters"),
-        (DYNAMIC, ("-s", "-f", "streams.version=1"), "streams.version is supported at level 0 only"),
+        (DYNAMIC, ("-s", "-f", "metadata.version=7"), "metadata.version is supported at level 30 only"),
         (DYNAMIC, ("-s", "-f", "group.version=7"), "supported from level 0 to 1"),
         (DYNAMIC, ("-s", "-f", "nosuch.version=0"), "there is no such feature"),
         (DYNAMIC, ("-s", "-f", "group.version"), "write NAME=LEVEL"),
@@ -177,6 +178,7 @@ def test_features_may_start_at_a_lower_level(
     assert levels(world, tmp_path / "data") == {
         "metadata.version": 30,
         "eligible.leader.replicas.version": 1,
+        "streams.version": 1,
         "transaction.version": 2,
     }
 

@@ -130,9 +130,8 @@ class QueueGroups(GroupKind):
         step.write(Stored(key_of(group_id), None))
         del self.groups[group_id]
 
-    def give_way(self, group_id: str, step: Step) -> None:
-        if not self.groups[group_id].members:
-            self.forget(group_id, step)
+    def gives_way(self, group_id: str, to: GroupKind) -> bool:
+        return not self.groups[group_id].members
 
 
 class QueueStage(Stage):

@@ -44,7 +44,6 @@ def hard(machine: GroupMachine) -> tuple[Any, ...]:
     return (
         machine.kinds["classic"].stored,
         {group: machine.offsets.of(group) for group in machine.offsets.groups()},
-        machine.kinds["unserved"].stored,
     )
 
 
@@ -245,25 +244,12 @@ def test_groups_are_listed_by_state_and_type() -> None:
     assert listed(types="consumer share") == []
 
 
-def test_foreign_groups_are_listed_and_left_alone() -> None:
-    stage = Stage()
-    stage.machine.apply(Stored(b"\x00\x11\x00\x01f", b"\x00\x00\x00\x00\x00\x01\x00"))
-    assert [each.group_type for each in stage.answer(ListGroups())] == ["streams"]
-    with pytest.raises(KafkaError, match="UNKNOWN_MEMBER_ID"):
-        stage.answer(commit(group="f", t=1))
-    refused = stage.answer(join(group="f"))
-    assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    for command in (DeleteGroup("f"), DeleteOffsets("f", [])):
-        with pytest.raises(KafkaError, match="GROUP_ID_NOT_FOUND"):
-            stage.answer(command)
-
-
-def test_foreign_groups_count_towards_the_limit() -> None:
+def test_groups_of_all_kinds_count_towards_the_limit() -> None:
     stage = Stage(GroupSettings(first_join_pause_ms=0, max_groups=2))
-    for name in (b"f", b"g"):
-        stage.machine.apply(Stored(b"\x00\x11\x00\x01" + name, b"\x00\x00\x00\x00\x00\x01\x00"))
+    for name in (b"f", b"g"):  # two streams groups
+        stage.machine.apply(Stored(b"\x00\x11\x00\x01" + name, b"\x00\x00\x00\x00\x00\x01" + bytes(9)))
     assert stage.answer(join(group="h", version=3)).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    stage.machine.apply(Stored(b"\x00\x11\x00\x01g", None))
+    assert stage.answer(DeleteGroup("g")) is False
     assert stage.answer(join(group="h", version=3)).error_code == ErrorCode.NONE
 
 

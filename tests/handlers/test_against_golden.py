@@ -79,6 +79,11 @@ OURS_IN_SCENE = {
     ("AlterUserScramCredentials", "no password"): "Kafka fails with UNKNOWN_SERVER_ERROR, for no key can be made of it",
     ("ListOffsets", "at -3, after a deletion"): "Kafka points to a deleted record; ours to the first that is left",
     ("Metadata", "a zero id"): "Kafka fails with UNKNOWN_SERVER_ERROR; an id that nobody has is UNKNOWN_TOPIC_ID",
+    (
+        "StreamsGroupHeartbeat",
+        "has not revoked them",
+    ): "ours repeats the tasks to a member that names others, since the "
+    "response may have been lost; with Kafka it would never hear of them",
     ("Produce", "from the far future"): "ours does not open batches, and cannot say which record is at fault",
 }
 """As `OURS`, by the recorded scene."""
@@ -102,6 +107,8 @@ UNORDERED = {
     "OffsetCommit",
     "ShareFetch",
     "ShareGroupDescribe",
+    "StreamsGroupDescribe",
+    "StreamsGroupHeartbeat",
     "WriteTxnMarkers",
 }
 """APIs whose rows Kafka returns in the order of a hash table, or errors first; ours have the order of the request."""

@@ -19,7 +19,7 @@ from kpybroker.wire.stored.quorum import KRaftVersionRecord
 from kpybroker.world.real import RealWorld
 
 OTHER = FeatureLevelRecord(name="other.version", feature_level=1)
-STREAMS = FeatureLevelRecord(name="streams.version", feature_level=1)
+NEWER = FeatureLevelRecord(name="newer.version", feature_level=1)
 UNKNOWN = b"\x01\xfa\x01\x00\x00"
 """A record key of kind 250."""
 
@@ -77,19 +77,19 @@ def data(tmp_path: Path) -> Path:
 
 def test_unserved_features_are_named_with_the_command_that_lowers_them(data: Path) -> None:
     append(data, frame_record(OTHER))
-    append(data, frame_record(STREAMS))
+    append(data, frame_record(NEWER))
     said = refusal(data)
     assert (
-        "other.version is at level 1, but only 0 is supported; streams.version is at level 1, but only 0 is supported"
+        "newer.version is at level 1, but only 0 is supported; other.version is at level 1, but only 0 is supported"
         in said
     )
     assert (
-        "run `kafka-features.sh --bootstrap-server HOST:PORT downgrade --feature other.version=0 "
-        "--feature streams.version=0`" in said
+        "run `kafka-features.sh --bootstrap-server HOST:PORT downgrade --feature newer.version=0 "
+        "--feature other.version=0`" in said
     )
     append(data, frame_record(FeatureLevelRecord(name="other.version", feature_level=0)))
     assert "other.version" not in refusal(data)
-    append(data, frame_record(FeatureLevelRecord(name="streams.version", feature_level=0)))
+    append(data, frame_record(FeatureLevelRecord(name="newer.version", feature_level=0)))
     start(data)
 
 
@@ -126,9 +126,9 @@ def test_a_later_version_of_the_quorum(data: Path) -> None:
 def test_a_snapshot_is_checked_too(data: Path) -> None:
     end = end_of(max((data / METADATA_DIRECTORY).glob("*.log")))
     snapshot = data / METADATA_DIRECTORY / f"{end:020d}-0000000009.checkpoint"
-    levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), STREAMS]
+    levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), NEWER]
     snapshot.write_bytes(b"".join(encode_snapshot(levels, epoch=9, now_ms=1, last_timestamp_ms=1)))
-    assert "downgrade --feature streams.version=0`" in refusal(data)
+    assert "downgrade --feature newer.version=0`" in refusal(data)
 
 
 def test_a_directory_that_was_only_formatted(data: Path, tmp_path: Path) -> None:
@@ -137,10 +137,10 @@ def test_a_directory_that_was_only_formatted(data: Path, tmp_path: Path) -> None
     (fresh / ".lock").touch()
     for name in ("meta.properties",):
         (fresh / name).write_bytes((data / name).read_bytes())
-    levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), STREAMS]
+    levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), NEWER]
     bootstrap = b"".join(encode_snapshot(levels, epoch=0, now_ms=1, last_timestamp_ms=1))
     (fresh / "bootstrap.checkpoint").write_bytes(bootstrap)
-    assert "format it again, with `kpybroker storage format` or with --feature streams.version=0" in refusal(fresh)
+    assert "format it again, with `kpybroker storage format` or with --feature newer.version=0" in refusal(fresh)
 
 
 def test_a_later_version_of_meta_properties(data: Path) -> None:

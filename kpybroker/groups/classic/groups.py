@@ -11,13 +11,13 @@ from typing import Any
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups.classic.description import described, listed
-from kpybroker.groups.classic.group import ClassicGroup
+from kpybroker.groups.classic.group import ClassicGroup, GroupState
 from kpybroker.groups.classic.join_requests import JoinRequests
 from kpybroker.groups.classic.member_requests import MemberRequests
 from kpybroker.groups.classic.rebalance import Rebalance, refused_join, refused_sync
 from kpybroker.groups.classic.records import group_record, group_tombstone, read_group, read_group_id
 from kpybroker.groups.ground.commands import CommitOffsets, DescribeGroup, Heartbeat, Join, Leave, Sync
-from kpybroker.groups.ground.kind import Decision, DefaultKind, KindContext
+from kpybroker.groups.ground.kind import Decision, DefaultKind, GroupKind, KindContext
 from kpybroker.groups.ground.record_keys import GROUP_METADATA
 from kpybroker.groups.ground.step import Step
 from kpybroker.groups.offsets.commits import commit
@@ -102,6 +102,10 @@ class ClassicGroups(DefaultKind):
         for timer in group.pending_join.values():
             timer.cancel()
         del self.groups[group_id]
+
+    def gives_way(self, group_id: str, to: GroupKind) -> bool:
+        group = self.groups[group_id]
+        return group.state is GroupState.EMPTY and not group.members
 
     def _describe(self, ticket: Any, command: DescribeGroup, step: Step) -> None:
         step.answer(ticket, described(self.find(command.group_id)))

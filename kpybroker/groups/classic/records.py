@@ -47,7 +47,7 @@ def group_tombstone(group_id: str) -> Stored:
 
 
 def read_group_id(key: bytes) -> str:
-    """The group of a GroupMetadata record, or of a record kind in FOREIGN_GROUP_METADATA."""
+    """The group of a GroupMetadata record."""
     return parse(GroupMetadataKey, KEY_VERSION, key, 2).group
 
 

@@ -29,7 +29,7 @@ from kpybroker.groups.ground.commands import (
     Leave,
     Sync,
 )
-from kpybroker.groups.ground.kind import Decision, GroupKind, KindContext
+from kpybroker.groups.ground.kind import Decision, DefaultKind, GroupKind, KindContext
 from kpybroker.groups.ground.record_keys import group_of
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
@@ -112,9 +112,8 @@ class ConsumerGroups(GroupKind):
     def _downgrade(self, group: ConsumerGroup, step: Step, rebalances: bool) -> bool:
         return self._migration.downgrade(group, step, rebalances=rebalances)
 
-    def give_way(self, group_id: str, step: Step) -> None:
-        if not self.groups[group_id].members:
-            self.forget(group_id, step)
+    def gives_way(self, group_id: str, to: GroupKind) -> bool:
+        return isinstance(to, DefaultKind) and not self.groups[group_id].members
 
     def forget(self, group_id: str, step: Step) -> None:
         group = self.groups[group_id]

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kpybroker.errors import ErrorCode
 from kpybroker.machine.contract import Tick
 from kpybroker.wire.records.markers import Marker
-from kpybroker.wire.rpc import consumer_group_heartbeat, join_group, leave_group, share_group_heartbeat, sync_group
+from kpybroker.wire.rpc import (
+    consumer_group_heartbeat,
+    join_group,
+    leave_group,
+    share_group_heartbeat,
+    streams_group_heartbeat,
+    sync_group,
+)
 
 MayDescribe = Callable[[str], bool]
 """Returns whether the sender of a heartbeat may describe a topic."""
@@ -146,6 +153,43 @@ class ErrandDone:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamsHeartbeat:
+    """StreamsGroupHeartbeat (KIP-1071); answered with a StreamsBeat. The caller has checked what does not depend on the
+    group.
+
+    Raises: INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
+    GROUP_MAX_SIZE_REACHED.
+    """
+
+    request: streams_group_heartbeat.Request
+    client_id: str
+    client_host: str
+
+
+class InternalTopic(NamedTuple):
+    """A repartition or changelog topic of a streams application. A replication factor of 0 or -1 means the default."""
+
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+class StreamsBeat(NamedTuple):
+    """The answer to a StreamsHeartbeat."""
+
+    response: streams_group_heartbeat.Response
+    missing: Mapping[str, InternalTopic]
+    """The internal topics to create, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeStreamsGroup:
+    """Answered with streams_group_describe.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionCommit:
     """One offset to commit."""
 
@@ -264,6 +308,8 @@ Command = (
     | AlterShareOffsets
     | DeleteShareOffsets
     | AwaitErrands
+    | StreamsHeartbeat
+    | DescribeStreamsGroup
     | ErrandDone
     | CommitOffsets
     | EndTransaction

@@ -146,9 +146,9 @@ class GroupKind(ABC):
         """Delete all other state of deleted topics. `topics`: the ids of the topics by name."""
         return
 
-    def give_way(self, group_id: str, step: Step) -> None:
-        """Delete the group if it has no members, because a group of another kind needs its id."""
-        return
+    def gives_way(self, group_id: str, to: GroupKind) -> bool:
+        """Whether a group of the kind `to` may take the id of this group, which is then deleted: it has no members."""
+        return False
 
     def expiring(self) -> Iterable[str]:
         """The groups whose offsets may expire."""
@@ -224,12 +224,12 @@ class GroupKinds:
         """Delete a group without members whose id a group of another kind needs.
 
         Raises `for_kind.taken` if a group of another kind keeps the id; GROUP_MAX_SIZE_REACHED. The limit applies to
-        the groups of all kinds together, including unserved protocols, because each group takes memory.
+        the groups of all kinds together, because each group takes memory.
         """
         for kind in self._kinds:
             if kind is not for_kind and group_id in kind.groups:
-                kind.give_way(group_id, step)
-                if group_id in kind.groups:
+                if not kind.gives_way(group_id, for_kind):
                     raise KafkaError(for_kind.taken, f"Group {group_id} is not a {for_kind.name} group.")
+                kind.forget(group_id, step)
         if sum(len(kind.groups) for kind in self._kinds) >= self._settings.max_groups:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the limit of groups is reached")

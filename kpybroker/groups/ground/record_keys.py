@@ -13,8 +13,6 @@ from kpybroker.errors import MalformedFrame
 LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1
 GROUP_METADATA = 2
-FOREIGN_GROUP_METADATA = {17: "streams"}
-"""Record kinds that declare a group of another protocol, each with the type of the group."""
 
 KEY_VERSION = 0
 HIGHEST_VERSION = 4
@@ -28,7 +26,7 @@ def kind_of(key: bytes) -> int:
 
 
 def group_of(key: bytes) -> str:
-    """The group id in a key: its first field in all record kinds of KIP-848 and KIP-932. Raises MalformedFrame."""
+    """The group id in a key: its first field in all kinds of KIP-848, KIP-932 and KIP-1071. Raises MalformedFrame."""
     size = int.from_bytes(key[2:4], "big", signed=True)
     if not 0 <= size <= len(key) - 4:
         raise MalformedFrame("a key without a group id")

@@ -94,6 +94,20 @@ class GroupSettings:
     share_max_assignment_interval_ms: int = setting("group.share.max.assignment.interval.ms")
     share_max_size: int = setting("group.share.max.size")
 
+    streams_session_timeout_ms: int = setting("group.streams.session.timeout.ms")
+    streams_min_session_timeout_ms: int = setting("group.streams.min.session.timeout.ms")
+    streams_max_session_timeout_ms: int = setting("group.streams.max.session.timeout.ms")
+    streams_heartbeat_interval_ms: int = setting("group.streams.heartbeat.interval.ms")
+    streams_min_heartbeat_interval_ms: int = setting("group.streams.min.heartbeat.interval.ms")
+    streams_max_heartbeat_interval_ms: int = setting("group.streams.max.heartbeat.interval.ms")
+    streams_assignment_interval_ms: int = setting("group.streams.assignment.interval.ms")
+    streams_min_assignment_interval_ms: int = setting("group.streams.min.assignment.interval.ms")
+    streams_max_assignment_interval_ms: int = setting("group.streams.max.assignment.interval.ms")
+    streams_initial_rebalance_delay_ms: int = setting("group.streams.initial.rebalance.delay.ms")
+    streams_num_standby_replicas: int = setting("group.streams.num.standby.replicas")
+    streams_max_standby_replicas: int = setting("group.streams.max.standby.replicas")
+    streams_max_size: int = setting("group.streams.max.size")
+
     @classmethod
     def of(cls, config: BrokerConfig) -> GroupSettings:
         """The effective settings. Raises ConfigError if an assignor is unknown."""

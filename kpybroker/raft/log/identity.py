@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kpybroker.config import BrokerConfig
-from kpybroker.metadata.image import ELR_FEATURE, GROUP_FEATURE, SHARE_FEATURE, TRANSACTION_FEATURE
+from kpybroker.metadata.image import ELR_FEATURE, GROUP_FEATURE, SHARE_FEATURE, STREAMS_FEATURE, TRANSACTION_FEATURE
 from kpybroker.raft.core import state as raft
 from kpybroker.raft.core.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Voter, VoterSet
 from kpybroker.storage.dirs.formatting import FirstVoter, Format, encode_id, random_id
@@ -29,6 +29,7 @@ FINALIZED_AT_FORMAT = {
     ELR_FEATURE: 1,
     GROUP_FEATURE: 1,
     SHARE_FEATURE: 1,
+    STREAMS_FEATURE: 1,
     TRANSACTION_FEATURE: 2,
 }
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from inspect import isawaitable
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
+from kpybroker.broker.envelopes import forwarded
 from kpybroker.call import CONTROLLER, Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.security.principal import encode_principal
 from kpybroker.wire.api import Api
 from kpybroker.wire.codec.codec import build_in_turns, parse
-from kpybroker.wire.frame import parse_response_header, request_head
-from kpybroker.wire.rpc import envelope
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
@@ -67,18 +64,11 @@ async def _unless_moved(broker: Broker, api: Api, call: Call, request: Any, told
 async def _forward(broker: Broker, api: Api, call: Call, request: Any) -> Encoded:
     """The active controller's response, unchanged. Raises REQUEST_TIMED_OUT, or the error in the Envelope response."""
     body = await broker.long_work.through(build_in_turns(request, call.version))
-    frame = request_head(0, api, call.version, call.client_id) + body
-    sent = envelope.Request(
-        request_data=frame,
-        request_principal=encode_principal(call.principal),
-        client_host_address=_packed(call.host),
-    )
     async with broker.long_work.outside():
-        told = await broker.membership.channel.ask("Envelope", sent, broker.config.request_timeout_ms)
-    if told.error_code or told.response_data is None:
-        raise KafkaError(ErrorCode(told.error_code or ErrorCode.UNKNOWN_SERVER_ERROR))
-    _, body_at = parse_response_header(told.response_data, api, call.version)
-    return Encoded(told.response_data[body_at:])
+        told = await forwarded(
+            broker.membership.channel, api, call.version, call, body, broker.config.request_timeout_ms
+        )
+    return Encoded(told)
 
 
 async def _forward_rest(broker: Broker, api: Api, call: Call, request: Any, settled: dict[int, Any]) -> Any:
@@ -90,10 +80,3 @@ async def _forward_rest(broker: Broker, api: Api, call: Call, request: Any, sett
         asked = api.request(resources=rest, validate_only=request.validate_only)
         told = iter(parse(api.response, call.version, await _forward(broker, api, call, asked)).responses)
     return api.response(responses=[settled[at] if at in settled else next(told) for at in range(count)])
-
-
-def _packed(host: str) -> bytes:
-    try:
-        return ip_address(host).packed
-    except ValueError:  # the transport does not know the address of its peer
-        return bytes(4)

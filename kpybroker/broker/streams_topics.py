@@ -1,0 +1,96 @@
+"""The internal topics of streams applications: created for a client when its group lacks them (KIP-1071).
+
+The heartbeat that finds topics missing does not wait for them. A failure is kept for a while: the client is told, and
+the creation is not tried again before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from kpybroker.broker.envelopes import forwarded
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.ground.commands import InternalTopic
+from kpybroker.replication.node.controller_channel import ControllerChannel
+from kpybroker.wire.api import by_name
+from kpybroker.wire.codec.codec import build, parse
+from kpybroker.wire.rpc import create_topics
+
+TIMEOUT_MS = 30_000
+CREATED_MAX = 10_000
+"""The most topics that are being created at a time; the others are created by a later heartbeat."""
+FAILURES_MAX = 1_000
+"""The most failures that are kept; the oldest one gives way."""
+DEFAULT_REPLICATION_FACTOR = -1
+_API = by_name["CreateTopics"]
+
+
+class StreamsTopics:
+    """Has the controller create topics, with the rights of the client whose group needs them."""
+
+    def __init__(self, channel: ControllerChannel, now_ms: Callable[[], int]) -> None:
+        self._channel = channel
+        self._now_ms = now_ms
+        self._creating: set[str] = set()
+        self._failures: dict[str, tuple[int, str]] = {}
+        """Topic -> until when the failure is kept, and why it failed."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def create(self, call: Call, topics: Mapping[str, InternalTopic], keep_ms: int) -> None:
+        """Begin to create those topics that are not being created, and have not failed recently. A failure is kept for
+        `keep_ms`."""
+        failed = self.failures(topics)
+        wanted = {name: topic for name, topic in topics.items() if name not in failed and name not in self._creating}
+        if wanted and len(self._creating) + len(wanted) <= CREATED_MAX:
+            self._creating.update(wanted)
+            task = asyncio.get_running_loop().create_task(self._create(call, wanted, keep_ms))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def failures(self, topics: Iterable[str]) -> dict[str, str]:
+        """Why some of these topics could not be created recently."""
+        now_ms = self._now_ms()
+        found = ((name, self._failures.get(name)) for name in topics)
+        return {name: failure[1] for name, failure in found if failure is not None and failure[0] > now_ms}
+
+    def close(self) -> None:
+        """The broker stops."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _create(self, call: Call, topics: Mapping[str, InternalTopic], keep_ms: int) -> None:
+        try:
+            failed = await self._ask(call, topics)
+        except KafkaError as refusal:
+            failed = dict.fromkeys(topics, refusal.message or refusal.code.name)
+        finally:
+            self._creating.difference_update(topics)
+        until_ms = self._now_ms() + keep_ms
+        for name, why in failed.items():
+            self._failures.pop(name, None)
+            self._failures[name] = (until_ms, why)
+        while len(self._failures) > FAILURES_MAX:
+            del self._failures[next(iter(self._failures))]
+
+    async def _ask(self, call: Call, topics: Mapping[str, InternalTopic]) -> dict[str, str]:
+        """Why topics were not created. Raises KafkaError."""
+        request = create_topics.Request(
+            topics=[
+                create_topics.CreatableTopic(
+                    name=name,
+                    num_partitions=topic.partitions,
+                    replication_factor=topic.replication_factor or DEFAULT_REPLICATION_FACTOR,
+                    configs=[
+                        create_topics.CreatableTopicConfig(name=key, value=value)
+                        for key, value in topic.configs.items()
+                    ],
+                )
+                for name, topic in topics.items()
+            ],
+            timeout_ms=TIMEOUT_MS,
+        )
+        body = await forwarded(self._channel, _API, _API.max, call, build(request, _API.max), TIMEOUT_MS)
+        told = parse(create_topics.Response, _API.max, body)
+        return {row.name: row.error_message or ErrorCode(row.error_code).name for row in told.topics if row.error_code}

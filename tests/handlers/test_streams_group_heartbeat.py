@@ -1,0 +1,95 @@
+"""StreamsGroupHeartbeat over a socket: tasks, internal topics, and what prevents them."""
+
+from __future__ import annotations
+
+from kpybroker.client.peer import Peer
+from kpybroker.errors import ErrorCode
+from kpybroker.server.node import Node
+from kpybroker.wire.rpc import update_features
+from kpybroker.wire.rpc.streams_group_heartbeat import KeyValue, TopicInfo
+from oracle.streams_scenes import counting, passing
+from tests.conftest import WithBroker
+from tests.handlers.streaming import AT_ONCE, beat, join, joined, topic
+
+MISSING_INTERNAL_TOPICS = 3
+
+
+def test_a_member_joins_stays_and_leaves(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        assert (await join(peer, passing("t"))).error_code == ErrorCode.NOT_COORDINATOR
+        await topic(peer)
+        told = await join(peer, passing("t"))
+        [row] = told.active_tasks
+        assert (told.member_id, row.subtopology_id, row.partitions) == ("m", "0", [0, 1])
+        again = await beat(peer, told.member_epoch)
+        assert (again.error_code, again.member_epoch, again.active_tasks) == (0, told.member_epoch, None)
+        wrong = await beat(peer, told.member_epoch + 1)
+        assert wrong.error_code == ErrorCode.FENCED_MEMBER_EPOCH
+        assert (await beat(peer, -1)).member_epoch == -1
+        assert (await beat(peer, 1)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert (await beat(peer, 0)).error_code == ErrorCode.INVALID_REQUEST
+        assert (await join(peer, passing("t"), "")).error_code == ErrorCode.INVALID_REQUEST
+
+    with_broker(scenario, AT_ONCE)
+
+
+def test_internal_topics_are_created_with_their_settings(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await topic(peer, partitions=3)
+        told = await join(peer, counting("app", source="t"))
+        [status] = told.status
+        assert (status.status_code, told.active_tasks) == (MISSING_INTERNAL_TOPICS, [])
+        told = await joined(peer, counting("app", source="t"))
+        assert [(row.subtopology_id, row.partitions) for row in told.active_tasks] == [
+            ("0", [0, 1, 2]),
+            ("1", [0, 1, 2]),
+        ]
+        topics = node.broker.metadata.image.topics
+        assert {len(topics[f"app-{kind}"].partitions) for kind in ("repartition", "changelog")} == {3}
+        assert node.broker.metadata.image.config(2, "app-changelog") == {"cleanup.policy": "compact"}
+
+    with_broker(scenario, AT_ONCE)
+
+
+def test_why_a_topic_cannot_be_created_is_told_until_it_can(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await topic(peer)
+        wrong = TopicInfo(name="c", topic_configs=[KeyValue(key="cleanup.policy", value="nonsense")])
+        topology = passing("t", state_changelog_topics=[wrong])
+        details: list[str] = []
+        while "Creation failed" not in "".join(details):
+            told = await join(peer, topology)
+            details = [status.status_detail for status in told.status]
+        assert details[0].startswith("Internal topics are missing: c; Creation failed: c (")
+        assert "nonsense" in details[0]
+        await topic(peer, "c", 2)
+        assert (await joined(peer, topology)).active_tasks
+
+    with_broker(scenario, AT_ONCE)
+
+
+def test_a_topology_must_not_read_what_is_internal(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await topic(peer)
+        for name in ("__consumer_offsets", "not/valid", ""):
+            assert (await join(peer, passing(name))).error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
+
+    with_broker(scenario, AT_ONCE)
+
+
+def test_without_the_feature_streams_groups_are_not_served(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await topic(peer)
+        off = update_features.FeatureUpdateKey(feature="streams.version", max_version_level=0, upgrade_type=2)
+        assert (await peer.ask("UpdateFeatures", update_features.Request(feature_updates=[off]))).error_code == 0
+        assert (await join(peer, passing("t"))).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+    with_broker(scenario, AT_ONCE)
+
+
+def test_without_the_protocol_streams_groups_are_not_served(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await topic(peer)
+        assert (await join(peer, passing("t"))).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+    with_broker(scenario, {**AT_ONCE, "group.coordinator.rebalance.protocols": "classic,consumer"})
