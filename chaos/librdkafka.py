@@ -1,4 +1,4 @@
-"""librdkafka as a load: idempotent producers that number their records, and group members that commit."""
+"""A load with librdkafka: idempotent producers that number their records, and group members that commit."""
 
 from __future__ import annotations
 

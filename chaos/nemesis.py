@@ -1,7 +1,8 @@
 """Injects faults, several at the same time, drawn from a seed.
 
 A fault is a generator: it breaks something, yields the number of seconds to wait, and repairs it. No node has two
-faults that end its process at the same time, so that each is known to be up or down. Links may have several faults.
+faults that end its process at the same time, so that each node is known to be up or down. Links may have several
+faults.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Nemesis:
         """The node with a slow disk; one at a time, so that a majority is healthy."""
 
     def add_mild(self, kinds: Kinds) -> None:
-        """Draw from these kinds of mild faults, too."""
+        """Also draw from these kinds of mild faults."""
         self._mild += kinds
 
     # ---- a period of faults

@@ -1,4 +1,4 @@
-"""confluent-kafka, which is librdkafka."""
+"""The adapter for confluent-kafka, which uses librdkafka."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

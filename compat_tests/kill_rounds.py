@@ -1,4 +1,4 @@
-"""Kill a broker with SIGKILL again and again, under load, and check after each restart that no acknowledged data is
+"""Kills a broker with SIGKILL again and again, under load, and checks after each restart that no acknowledged data is
 lost.
 
 `python -m compat_tests.kill_rounds --rounds 200` shows a progress bar; the test suite runs a few rounds. The seed
@@ -35,7 +35,7 @@ BATCH_HEADER_BYTES = 61
 
 
 class Broken(AssertionError):
-    """The broker has lost or changed acknowledged data; the text says which."""
+    """The broker has lost or changed acknowledged data; the error text names it."""
 
 
 def tear(data: Path, chance: random.Random) -> list[str]:
@@ -114,7 +114,7 @@ class Rounds:
         self._check_topics(created, deleted)
 
     def finish(self) -> None:
-        """Let everything in flight complete, and check it all once more, from the first record on."""
+        """Wait until all requests in flight are complete, and check all data once more, from the first record on."""
         for worker in self._workers:
             worker.stop()
         for part in self._parts:
@@ -207,7 +207,7 @@ def _patiently(ask: Callable[[], int | None]) -> int | None:
 def play(
     broker: KPyBroker | Kafka, count: int, seed: int, after_each: Callable[[Rounds], None] = lambda _: None
 ) -> Rounds:
-    """Run this many rounds on a started broker; a tenth of them with torn files. Raises Broken if acknowledged data is
+    """Run this many rounds on a running broker, a tenth of them with torn files. Raises Broken if acknowledged data is
     lost."""
     rounds = Rounds(broker, seed)
     torn = set(random.Random(seed).sample(range(count), max(1, round(count * TORN_SHARE))))

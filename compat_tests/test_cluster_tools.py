@@ -1,6 +1,7 @@
-"""Kafka's own tools for a cluster, on three nodes of either kind whose quorum grows from one voter to three and back.
+"""Tests of Kafka's own tools for clusters, on three nodes of either kind. The quorum grows from one voter to three, and
+shrinks again.
 
-The tests share the cluster and run in this order; each leaves it complete.
+The tests share the cluster and run in this order; after each test, all nodes run and all replicas are in sync.
 """
 
 import json
@@ -33,7 +34,7 @@ def cluster(target_name: str) -> Iterator[Cluster]:
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, f"timed out waiting until {what}"
@@ -75,7 +76,7 @@ def voters(cluster: Cluster) -> list[int]:
 
 
 def replication(cluster: Cluster) -> dict[int, tuple[str, str]]:
-    """Node id -> directory id and status, as describe --replication prints them."""
+    """Node id -> the directory id and the status that describe --replication prints."""
     lines = quorum(cluster, "describe", "--replication").ok().splitlines()
     names = [name.strip() for name in lines[0].split("\t")]
     rows = [dict(zip(names, (cell.strip() for cell in line.split("\t")), strict=True)) for line in lines[1:]]
@@ -99,7 +100,7 @@ def remove(cluster: Cluster, node_id: int, directory: str) -> Ran:
 
 
 def grow(cluster: Cluster, node_id: int) -> None:
-    """Add a voter, as soon as it has caught up."""
+    """Add a voter as soon as it has caught up."""
     until(lambda: add(cluster, node_id).code == 0, f"{node_id} is added")
 
 
@@ -266,7 +267,7 @@ def test_an_unclean_election_is_made_by_hand(cluster: Cluster) -> None:
 
 
 def test_a_stopped_broker_is_unregistered(cluster: Cluster) -> None:
-    """The last test: the broker registers again only with its next start."""
+    """This must be the last test, because the broker registers again only at its next start."""
     grown = [node_id for node_id in (1, 2, 3) if node_id != cluster.active_controller()]
     gone = grown[-1]
     cluster.nodes[gone].kill9()

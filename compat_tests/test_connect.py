@@ -1,4 +1,5 @@
-"""Connect standalone copies the lines of a file through a topic into another file; MirrorMaker 2 copies topics."""
+"""Tests of Connect standalone, which copies the lines of a file through a topic into another file, and of MirrorMaker
+2, which copies topics."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ COUNT = 200
 
 
 def worker(broker: Running, folder: Path, topic: str) -> list[str]:
-    """The three files that Connect standalone is started with."""
+    """The three files with which Connect standalone is started."""
     own = {
         "bootstrap.servers": broker.bootstrap,
         "key.converter": STRING,

@@ -1,5 +1,6 @@
-"""The consumer group protocol (KIP-848) with the clients that support it: librdkafka and Java, together and in turn
-with members of the classic protocol. Heartbeats are frequent here, because everything waits for them."""
+"""Tests of the consumer group protocol (KIP-848) with the clients that support it: librdkafka and Java, together and in
+turn with members of the classic protocol. Heartbeats are frequent in these tests, because each step waits for a
+heartbeat."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ class Members:
         assert name not in self.owners.values()
 
     def poll(self) -> None:
-        """Poll each once; records are committed when partitions move, and every five seconds."""
+        """Poll each member once. Offsets are committed when partitions move, and every five seconds."""
         for consumer in list(self.live.values()):
             message = consumer.poll(0.002)
             if message is not None and message.error() is None:
@@ -173,8 +174,8 @@ def test_a_static_member_gets_its_partitions_again(quick: Running, unique: Calla
 
 
 def test_a_live_group_migrates_and_back(quick: Running, unique: Callable[[], str]) -> None:
-    """Classic members, then both kinds, then none, then classic ones again: everything is read, and no partition has
-    two owners."""
+    """The group has classic members, then members of both protocols, then no classic members, then classic members
+    again. All records are read, and no partition has two owners."""
     topic = make(quick, unique())
     values = [b"%d" % number for number in range(400)]
     with members(quick.bootstrap, unique()) as some:
@@ -202,8 +203,8 @@ def test_a_live_group_migrates_and_back(quick: Running, unique: Callable[[], str
 
 
 def test_fifty_members_join_and_leave(quick: Running, unique: Callable[[], str]) -> None:
-    """They do so at random. No partition ever has two owners. At the end each has one, everything is read, and no
-    partition moves any more."""
+    """Members join and leave at random. No partition ever has two owners. At the end each partition has one owner, all
+    records are read, and no partition moves any more."""
     chance = random.Random(848)
     topic = make(quick, unique(), 60)
     values = [b"%d" % number for number in range(10 * ROUNDS)]

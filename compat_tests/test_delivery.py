@@ -1,4 +1,4 @@
-"""Delivery under failures: a broker killed under load, a consumer that vanishes between two steps."""
+"""Tests of delivery guarantees under failures: a broker is killed under load, or a consumer stops between two steps."""
 
 import threading
 import time
@@ -38,7 +38,7 @@ class Load:
         return self
 
     def stop(self) -> None:
-        """Stop sending and wait until each record is acknowledged or given up."""
+        """Stop sending, and wait until each record is acknowledged or has failed."""
         self._stop.set()
         assert self._thread is not None
         self._thread.join(PATIENCE_S + 30)
@@ -117,7 +117,8 @@ def test_a_broker_killed_under_load_keeps_acknowledged_records(
 
 @each_client()
 def test_at_most_once(client: Client, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
-    """acks=0, commit before processing: records that a consumer was processing when it vanished are not read again."""
+    """With acks=0 and a commit before processing, the records that a consumer was processing when it stopped are not
+    read again."""
     topic, group = make_topic(PARTITIONS), unique()
     processed: list[Received] = []
     dropped: list[Received] = []
@@ -144,7 +145,7 @@ def test_at_most_once(client: Client, broker: Running, make_topic: MakeTopic, un
             send(200)
             found = poll_until(consumer, lambda found: len(found) > 0)
             consumer.commit()
-            dropped += found  # and the consumer vanishes before it has processed them
+            dropped += found  # and the consumer stops before it has processed them
     assert processed
     assert dropped
     assert max(Counter(one.value for one in processed).values()) == 1
@@ -153,7 +154,8 @@ def test_at_most_once(client: Client, broker: Running, make_topic: MakeTopic, un
 
 @each_client()
 def test_at_least_once(client: Client, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
-    """acks=all, commit after processing: records that were not committed when the consumer vanished are read again."""
+    """With acks=all and a commit after processing, records that were not committed when the consumer stopped are read
+    again."""
     topic, group = make_topic(PARTITIONS), unique()
     producer = client.producer(broker.bootstrap)
     messages = [Message(f"{n}".encode(), partition=n % PARTITIONS) for n in range(3000)]
@@ -174,7 +176,7 @@ def test_at_least_once(client: Client, broker: Running, make_topic: MakeTopic, u
                     break
             found = [] if again else consumer.poll(5)
             processed += [one.value for one in found]
-            again |= {one.value for one in found}  # and the consumer vanishes before it commits
+            again |= {one.value for one in found}  # and the consumer stops before it commits
     copies = Counter(processed)
     assert set(copies) == {message.value for message in messages}
     assert {value for value, count in copies.items() if count > 1} <= again

@@ -1,4 +1,4 @@
-"""Groups: commit and resume, members that join and leave while records are produced, static members."""
+"""Tests of groups: commit and resume, members that join and leave while records are produced, static members."""
 
 import threading
 import time
@@ -76,7 +76,7 @@ def test_uncommitted_records_are_read_again(
 
 @contextmanager
 def flowing(bootstrap: str, topic: str) -> Iterator[list[bytes]]:
-    """Records are produced to all partitions while the block runs; yields the values that were acknowledged."""
+    """Produce to all partitions while the block runs. Yields the values that were acknowledged."""
     sent: list[bytes] = []
     stop = threading.Event()
     failures: list[Exception] = []
@@ -160,7 +160,7 @@ def test_every_record_is_read_while_members_join_and_leave(
 
 
 def await_quiet(members: list[Member]) -> None:
-    """A commit during the rebalance makes some clients join once more; wait until that is over."""
+    """Wait until the group is stable: after a commit during the rebalance, some clients join once more."""
     quiet_since, before = time.monotonic(), [member.assignments for member in members]
     while time.monotonic() < quiet_since + QUIET_S:
         time.sleep(0.05)

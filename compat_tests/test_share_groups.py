@@ -1,4 +1,5 @@
-"""Share groups (KIP-932) with the Java client, librdkafka and Kafka's tools: which records are delivered again."""
+"""Tests of share groups (KIP-932) with the Java client, librdkafka and Kafka's tools: which records are delivered
+again."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def target(request: pytest.FixtureRequest, target_name: str) -> Iterator[Running]:
-    """A broker on which groups may have short locks."""
+    """A broker on which groups may have short acquisition locks."""
     broker = start_target(target_name, SETTINGS)
     yield broker
     broker.stop()

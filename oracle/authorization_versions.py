@@ -90,7 +90,7 @@ def _epoch(name: str) -> offset_for_leader_epoch.OffsetForLeaderTopic:
 
 
 def _broken(*names: str) -> Any:
-    """A creation of topics with invalid names, so that none is created."""
+    """A CreateTopics request with invalid names, so that no topic is created."""
     return lambda _: _named(*names, allow_auto_topic_creation=True)
 
 

@@ -1,4 +1,4 @@
-"""Scenes of the cluster APIs: some for any client, some for the controller's listener."""
+"""Scenes of the cluster APIs: some are sent by clients, and some to the controller's listener."""
 
 from collections.abc import Callable
 from typing import Any

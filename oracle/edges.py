@@ -1,4 +1,4 @@
-"""The second half of the golden vectors: unusual requests in the last version, whose answers are not documented.
+"""The second half of the golden vectors: unusual requests in the last version, whose responses are not documented.
 
 Every scene creates its own topics. Responses contain the names of the topics; ids are looked up when needed.
 """

@@ -1,5 +1,5 @@
-"""Scenes of consumer groups (KIP-848). group.consumer.assignment.interval.ms is 0, so that answers do not depend on the
-clock."""
+"""Scenes of consumer groups (KIP-848). group.consumer.assignment.interval.ms is 0, so that responses do not depend on
+the clock."""
 
 from __future__ import annotations
 

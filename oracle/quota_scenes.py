@@ -27,7 +27,7 @@ SET: list[tuple[Entity, Ops]] = [
 
 
 class QuotaScenes:
-    """Every version sets the quotas that the previous one has removed."""
+    """Sets the same quotas with every version; each version removes its quotas at the end."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask

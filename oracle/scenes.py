@@ -1,4 +1,4 @@
-"""The scenes of the golden vectors: requests that show each API when it works and when it refuses."""
+"""The scenes of the golden vectors: requests of each API that succeed, and requests that are refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +74,7 @@ class Scenes:
             self.ask("DescribeCluster", version, describe_cluster.Request(), "one node")
         for version in versions("FindCoordinator"):
             request = find_coordinator.Request(key="golden", coordinator_keys=["golden", "other"])
-            # The first request creates __consumer_offsets; until it exists the answer is an error.
+            # The first request creates __consumer_offsets; until this topic exists, the response is an error.
             while True:
                 found = self.ask("FindCoordinator", version, request)
                 if found.error_code == 0 and all(one.error_code == 0 for one in found.coordinators):
@@ -176,7 +176,7 @@ class Scenes:
     def records(self) -> None:
         for version in versions("InitProducerId"):
             request = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=60000)
-            # The first request fetches a block of ids; until it has arrived the answer is an error.
+            # The first request fetches a block of ids; until the block has arrived, the response is an error.
             while self.ask("InitProducerId", version, request).error_code:
                 pass
             producer = self.ask("InitProducerId", version, request, "an idempotent producer")

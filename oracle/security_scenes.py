@@ -1,4 +1,5 @@
-"""Scenes of a broker without authorizer and logins: ACLs, delegation tokens, SCRAM credentials, and login attempts."""
+"""Scenes of a broker without an authorizer and without logins: ACLs, delegation tokens, SCRAM credentials, and login
+attempts."""
 
 from typing import Any
 
