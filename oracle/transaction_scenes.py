@@ -1,4 +1,4 @@
-"""Scenes of transactions: valid and invalid requests to the coordinator, before and since KIP-890."""
+"""Scenes of transactions: valid and invalid requests to the coordinator, in transactions versions 1 and 2 (KIP-890)."""
 
 import itertools
 
@@ -30,7 +30,7 @@ Producer = tuple[int, int]
 
 
 class TransactionScenes:
-    """Requests that are retried until they succeed are recorded only once, for the last attempt."""
+    """If a request is retried until it succeeds, only the last attempt is recorded."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -56,7 +56,7 @@ class TransactionScenes:
         return told.producer_id, told.producer_epoch
 
     def begin(self, name: str) -> Producer:
-        """Get a producer id and epoch, once the previous transaction has ended."""
+        """Request a producer id and epoch, when the previous transaction has ended."""
         while True:
             request = init_producer_id.Request(transactional_id=name, transaction_timeout_ms=60_000)
             told = self.ask("InitProducerId", 5, request)
@@ -199,7 +199,7 @@ class TransactionScenes:
         self.describe(name, "an aborted transaction, 2nd generation")
 
     def fenced(self) -> None:
-        """A producer that starts while another one's transaction is open."""
+        """A producer starts while the transaction of another producer is open."""
         for name in ("fenced", "going-on"):
             who = self.begin(name)
             self.add(name, who)

@@ -1,4 +1,4 @@
-"""Scenes of TxnOffsetCommit: who may commit, and when the offsets are visible."""
+"""Scenes of TxnOffsetCommit: which requests are accepted, and when the offsets are visible."""
 
 from typing import Any
 

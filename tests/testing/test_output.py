@@ -1,4 +1,5 @@
-"""The output that a broker wrote since some moment: bounded, and read without disturbing it."""
+"""Tests of the output that a broker has written since a given moment: it is bounded, and reading it does not disturb
+the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The fixtures: a broker for the session that costs nothing if it is not used, and stops however the session ends."""
+"""Tests of the pytest fixtures: a broker for the session, which is not started if it is not used, and stops however the
+session ends."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def test_topic_names_are_unique(kpybroker: BrokerProcess) -> None:
 
 
 def test_a_topic_name_is_valid(kpybroker: BrokerProcess) -> None:
-    """The name of a parametrized test is a natural prefix."""
+    """Tests often use the name of a parametrized test as the prefix."""
     assert re.fullmatch(r"test_orders-new-2x-[a-z0-9-]+", kpybroker.topic("test_orders[new 2x]"))
     for prefix in ("", ".", "..", "a/b", "zażółć", "a\nb", "\0"):
         assert re.fullmatch(r"[a-zA-Z0-9._-]{3,249}", kpybroker.topic(prefix))
@@ -50,7 +51,7 @@ def test_a_session_without_brokers_imports_nothing_else() -> None:
     ],
 )
 def test_a_broker_that_cannot_start_reports_why(setting: str, told: str, brokers: int) -> None:
-    """In terms of the Python call, not of the command line."""
+    """The error is described in terms of the Python call, not of the command line."""
     with pytest.raises(BrokerStartError) as raised, BrokerProcess.started(setting, brokers=brokers):
         pass
     assert str(raised.value) == f"kpybroker ended with code 2: {told}"
@@ -89,7 +90,7 @@ def test_a_killed_broker_leaves_no_directory(brokers: int, tmp_path: Path, monke
 
 
 def session(tmp_path: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """pytest in a process of its own, on one file."""
+    """Run pytest in a separate process, on one file."""
     (tmp_path / "test_inner.py").write_text(code)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(tmp_path)],
@@ -152,7 +153,7 @@ def test_a_failed_test_shows_that_the_broker_has_ended(tmp_path: Path) -> None:
 
 
 def test_the_broker_stops_with_a_killed_session(tmp_path: Path) -> None:
-    """kill -9 on pytest itself, in the middle of a test."""
+    """pytest itself is killed with kill -9 in the middle of a test."""
     ended = session(
         tmp_path,
         "import os, signal\n"
