@@ -167,7 +167,7 @@ class AclScenes:
         for note, creation in creations.items():
             self.create(note, creation)
         self.create("right and wrong", _acl("right"), _acl(""), _acl("right as well"))
-        self.describe("what was right")
+        self.describe("after some valid ones")
         self.delete("all of them", {})
 
     def selected(self) -> None:
