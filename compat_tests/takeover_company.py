@@ -91,7 +91,7 @@ class Reader:
 
 class Company:
     """librdkafka clients (an idempotent producer and a group member of each protocol), and transactional producers of
-        `kinds`.
+    `kinds`.
 
     `names` are their topics, groups and ids, which other comparisons must leave out.
     """

@@ -87,9 +87,8 @@ def by_timestamp(topic: str, hours: Hours) -> dict[str, str]:
     """The connector's options: one timestamp if it is the same for all partitions, else one for each partition."""
     starts = {str(partition): millis(start) for partition, (start, _) in hours.items()}
     ends = {str(partition): millis(end + LATENESS) for partition, (_, end) in hours.items()}
-    defaults = {
-        "startingOffsetsByTimestampStrategy": "latest"
-    }  # so that the query does not fail if all records are older
+    # so that the query does not fail if all records are older
+    defaults = {"startingOffsetsByTimestampStrategy": "latest"}
     if len(set(hours.values())) == 1:
         return defaults | {"startingTimestamp": str(starts["0"]), "endingTimestamp": str(ends["0"])}
     return defaults | {

@@ -48,7 +48,7 @@ def limited(path: Path) -> Iterator[SmallDisk]:
 @contextlib.contextmanager
 def mounted(path: Path) -> Iterator[SmallDisk]:
     """A file system of MOUNTED_BYTES, partly filled with a ballast file. The error is "No space left on device". Raises
-        OSError.
+    OSError.
 
     It is mounted in a separate mount namespace of a child process, so it disappears however the test ends.
     """

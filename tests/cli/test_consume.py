@@ -73,9 +73,8 @@ def test_at_the_end_of_the_topic_it_reports_that_it_waits(
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=WAIT_S)
         assert (out, process.returncode) == ("", 0)
-        with pytest.raises(
-            OSError, match="Input/output error"
-        ):  # the error of a terminal that no other process has open any more
+        # the error of a terminal that no other process has open any more
+        with pytest.raises(OSError, match="Input/output error"):
             terminal.read(1)
 
 
