@@ -94,7 +94,7 @@ class Probe(threading.Thread):
             if waits_s > self._silence_max_s and not self._is_told[partition]:
                 self._is_told[partition] = True
                 self._history.incident(
-                    f"acks=all to {TOPIC}-{partition} has no answer for more than {self._silence_max_s} s"
+                    f"acks=all to {TOPIC}-{partition} has no acknowledgement for more than {self._silence_max_s} s"
                 )
 
     def finish(self) -> None:

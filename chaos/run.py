@@ -195,10 +195,10 @@ class Run:
         """Check that, without faults, all replicas come into sync, all producers make progress, and commits are
         unchanged."""
         began_s = time.monotonic()
-        if not self._until(self.nemesis.is_whole, "not all replicas got in sync"):
+        if not self._until(self.nemesis.is_whole, "not all replicas came into sync"):
             return
         if self._company is not None:
-            self._until(self._company.shows_new_certificates, "not all nodes show their new certificate")
+            self._until(self._company.shows_new_certificates, "not all nodes present their new certificate")
         recovered_s = time.monotonic() - began_s
         self.report.longest_recovery_s = max(self.report.longest_recovery_s, recovered_s)
         producers: list[Production | JavaLoad] = [*self._producers, self._java]
@@ -258,7 +258,7 @@ class Run:
         if self._company is not None:
             self._company.finish()
             self.report.changes = self._company.changes.made
-        self._until(self.nemesis.is_whole, "not all replicas got in sync")
+        self._until(self.nemesis.is_whole, "not all replicas came into sync")
         self._fetch_commits()
         self._told("reading all records")
         found = self._read_everything() + self._compare_logs()

@@ -100,7 +100,7 @@ class AiokafkaProducer:
         for taken in range(IN_FLIGHT):
             if not self._pending.acquire(timeout=timeout_s):
                 self._pending.release(taken) if taken else None
-                raise Refused(f"{IN_FLIGHT - taken} messages still unanswered after {timeout_s} s")
+                raise Refused(f"{IN_FLIGHT - taken} messages without a response after {timeout_s} s")
         self._pending.release(IN_FLIGHT)
 
     def close(self) -> None:

@@ -233,7 +233,7 @@ def main() -> int:
     except Broken as broken:
         console.print(f"[red]broken[/red] with seed {arguments.seed}: {broken}")
         return 1
-    console.print(f"{arguments.rounds} troubles, seed {arguments.seed}: {count:,} records copied, each once, in order.")
+    console.print(f"{arguments.rounds} faults, seed {arguments.seed}: {count:,} records copied, each once, in order.")
     return 0
 
 

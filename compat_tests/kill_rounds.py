@@ -177,7 +177,7 @@ class Rounds:
             for partition, offset in committed.items():
                 found = _patiently(lambda at=partition: consumer.committed((TOPIC, at)))  # type: ignore[misc]
                 if found is None or found < offset:
-                    raise Broken(f"partition {partition}: committed {offset}, after the restart it is {found}")
+                    raise Broken(f"partition {partition}: committed {offset}, but {found} after the restart")
 
     def _check_topics(self, created: dict[str, int], deleted: set[str]) -> None:
         topics = AdminClient({"bootstrap.servers": self.broker.bootstrap}).list_topics(timeout=30).topics
@@ -185,11 +185,11 @@ class Rounds:
             created = {name: count for name, count in created.items() if name in self.ledger.created}
         for name, partitions in created.items():
             if name not in topics:
-                raise Broken(f"topic {name} was created and is gone")
+                raise Broken(f"topic {name} was created and is missing")
             if len(topics[name].partitions) != partitions:
                 raise Broken(f"topic {name} has {len(topics[name].partitions)} partitions instead of {partitions}")
         if deleted & topics.keys():
-            raise Broken(f"topics were deleted and came back: {sorted(deleted & topics.keys())}")
+            raise Broken(f"deleted topics exist again: {sorted(deleted & topics.keys())}")
 
 
 def _patiently(ask: Callable[[], int | None]) -> int | None:

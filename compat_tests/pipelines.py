@@ -63,7 +63,7 @@ class Program:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert self.running, f"ended before {what}:\n{self.tail()}"
-            assert time.monotonic() < deadline, f"not {what} after {PATIENCE_S:.0f} s:\n{self.tail()}"
+            assert time.monotonic() < deadline, f"timed out: {what}, after {PATIENCE_S:.0f} s:\n{self.tail()}"
             time.sleep(0.1)
 
     def tail(self) -> str:

@@ -99,7 +99,7 @@ def play(broker: Running, folder: Path, rounds: int, seed: int) -> int:
                     killed.start()
             send()
             if producer.flush(PATIENCE_S):
-                raise Broken("what was sent is not acknowledged")
+                raise Broken("the sent records are not acknowledged")
             counted.await_total(sum(sent.values()), programs)
     finally:
         for program in programs:

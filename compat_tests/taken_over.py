@@ -189,7 +189,7 @@ class Life:
         for one in self.transacting:
             one.leave_open(eyes)
         self._create(eyes, "doomed", 1)
-        assert self.send(eyes, "doomed", encode_batch(self.source.records(5))) == 0, "what was deleted has come back"
+        assert self.send(eyes, "doomed", encode_batch(self.source.records(5))) == 0, "deleted records exist again"
         self._delete(eyes, "doomed")
 
     def let_expire(self, eyes: Eyes) -> None:

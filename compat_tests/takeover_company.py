@@ -68,15 +68,16 @@ class Reader:
         A client that has dropped all brokers is restarted, as its user would have to; this is a failure unless it may
         have received an empty Metadata response.
         """
-        self._had_address_s = time.monotonic()  # it reports errors when it is polled
+        self._had_address_s = time.monotonic()  # the client reports errors when it is polled
         deadline = time.monotonic() + PATIENCE_S
         while len(self._read) < len(sent):
             if self._forgot_all:
-                assert may_forget, "the client has no address, and nobody told it so"
+                assert may_forget, "the client has no address, although no response told it so"
                 self.close()
                 self._begin()
                 self._had_address_s = time.monotonic()
-                deadline = time.monotonic() + PATIENCE_S  # it joins once the session of its predecessor has expired
+                # the client joins when the session of its predecessor has expired
+                deadline = time.monotonic() + PATIENCE_S
             assert time.monotonic() < deadline, f"missing: {set(sent) - set(self._read)}; the client: {self._state}"
             message = self._consumer.poll(1.0)
             if message is not None and message.error() is None:

@@ -98,7 +98,7 @@ class TestAdmin:
         assert listed(admin, matching("other")) == {denied}
         gone = matching("order")
         assert set(admin.delete_acls([gone])[gone].result(TIMEOUT_S)) == {prefixed, denied}
-        until(lambda: listed(admin) == {mine, group}, "the others are gone")
+        until(lambda: listed(admin) == {mine, group}, "the other ACLs are removed")
 
     def test_a_principal_has_a_colon(self, admin: AdminClient) -> None:
         wrong = acl(principal="ann")
@@ -141,7 +141,7 @@ class TestTool:
         told = acls("--list", "--group", "app-7", "--resource-pattern-type", "match")
         assert "ResourcePattern(resourceType=GROUP, name=app-, patternType=PREFIXED)" in told
         acls("--remove", "--topic", "orders", "--force")
-        until(lambda: len(listed(admin)) == 2, "those of the topic are gone")
+        until(lambda: len(listed(admin)) == 2, "the ACLs of the topic are removed")
         assert "orders" not in acls("--list")
 
 
@@ -151,7 +151,7 @@ def test_acls_survive_a_kill(broker: Running, admin: AdminClient) -> None:
     before = listed(admin)
     broker.kill9()
     broker.restart()
-    until(lambda: listed(admin) == before, "both are there again")
+    until(lambda: listed(admin) == before, "both exist again")
 
 
 @pytest.mark.parametrize("api", ["CreateAcls", "DeleteAcls", "DescribeAcls"])
@@ -213,7 +213,7 @@ def test_a_refused_client_gets_the_authorization_error(target_name: str) -> None
             return 0 if error is None else int(error.args[0].code())
 
         until(lambda: code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED, "the denial counts")
-        assert len(listed(admin)) >= 4, "it may still be described"
+        assert len(listed(admin)) >= 4, "the topic may still be described"
 
 
 @pytest.mark.full
@@ -235,7 +235,7 @@ def test_acls_move_to_kpybroker_and_back() -> None:
         assert admin.delete_acls([removed])[removed].result(TIMEOUT_S) == [gone]
         home.stop()
         home.start(KAFKA)
-        until(lambda: listed(admin) == {kept, added}, "all changes are there")
+        until(lambda: listed(admin) == {kept, added}, "all changes are listed")
         home.stop()
         home.start(KPYBROKER)
         assert listed(admin) == {kept, added}

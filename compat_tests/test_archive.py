@@ -125,7 +125,7 @@ def stored(bootstrap: str, topic: str) -> list[Record]:
     left, found = set(range(PARTITIONS)), []
     while left:
         message = consumer.poll(30)
-        assert message is not None, f"silence; {left} not read to the end"
+        assert message is not None, f"no more records; {left} not read to the end"
         if message.error():
             assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
             left.discard(message.partition())

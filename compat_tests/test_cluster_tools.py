@@ -209,7 +209,7 @@ def test_a_move_that_would_take_long_is_cancelled(cluster: Cluster, tmp_path: Pa
     assert "kept-0: replicas: 1,3,2" in cluster.tool("kafka-reassign-partitions", "--list").ok()
     assert "still in progress" in reassign(cluster, tmp_path, "--verify", kept=[1, 3]).ok()
     reassign(cluster, tmp_path, "--cancel", kept=[1, 3]).ok()
-    until(lambda: replicas_of(cluster, "kept") == [1, 2], "it is as it was")
+    until(lambda: replicas_of(cluster, "kept") == [1, 2], "the replicas are unchanged")
     assert "No partition reassignments found" in cluster.tool("kafka-reassign-partitions", "--list").ok()
     refused = reassign(cluster, tmp_path, "--execute", kept=[1, 9])
     assert refused.code == 1
@@ -229,8 +229,8 @@ def test_what_a_killed_broker_leaves_behind(cluster: Cluster) -> None:
     until(lambda: under_replicated(cluster) == set(), "everything is in sync")
     cluster.nodes[2].kill9()
     try:
-        until(lambda: "left" in under_replicated(cluster), "the tool sees it")
-        until(lambda: cluster.leader_of("left", 0) == 1, "the other one leads")
+        until(lambda: "left" in under_replicated(cluster), "the tool lists the partition")
+        until(lambda: cluster.leader_of("left", 0) == 1, "the other broker leads")
     finally:
         cluster.nodes[2].start()
     until(lambda: under_replicated(cluster) == set(), "everything is in sync again")
@@ -272,7 +272,7 @@ def test_a_stopped_broker_is_unregistered(cluster: Cluster) -> None:
     gone = grown[-1]
     cluster.nodes[gone].kill9()
     server = at(cluster, grown[0])
-    until(lambda: gone not in listed(server), "its session is over")
+    until(lambda: gone not in listed(server), "its session has ended")
     tool("kafka-cluster", "unregister", "--bootstrap-server", server, "--id", str(gone)).ok()
     fenced = tool("kafka-cluster", "list-endpoints", "--include-fenced-brokers", "--bootstrap-server", server).ok()
     assert str(gone) not in {line.split()[0] for line in fenced.splitlines()[1:]}

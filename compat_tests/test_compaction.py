@@ -77,7 +77,7 @@ def read(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> li
     found: list[tuple[int, bytes, bytes | None]] = []
     while True:
         message = reader.poll(30)
-        assert message is not None, "no end of the partition"
+        assert message is not None, "the end of the partition was not reached"
         if message.error() is not None:
             break
         found.append((message.offset(), message.key(), message.value()))
@@ -116,7 +116,7 @@ def test_the_newest_record_of_each_key_is_left(cleaning: Running, target_name: s
 
     until(is_clean, "it is clean")
     uncommitted = read(cleaning.bootstrap, topic, isolation="read_uncommitted")
-    assert b"of False" not in [value for _, _, value in uncommitted], "aborted records are gone, for everybody"
+    assert b"of False" not in [value for _, _, value in uncommitted], "aborted records are removed for all readers"
     cleaning.stop()
     dump_everything(cleaning.data)
     cleaning.restart()

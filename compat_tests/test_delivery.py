@@ -93,7 +93,7 @@ def test_a_broker_killed_under_load_keeps_acknowledged_records(
         deadline = time.monotonic() + 60
         while any(len(load.acknowledged) < before[acks] + 300 for acks, load in loads.items()):
             assert time.monotonic() < deadline, (
-                f"the load stands still: {[load.refused[-1:] for load in loads.values()]}"
+                f"the load makes no progress: {[load.refused[-1:] for load in loads.values()]}"
             )
             time.sleep(0.02)
         broker.kill9()
@@ -106,10 +106,10 @@ def test_a_broker_killed_under_load_keeps_acknowledged_records(
         assert load.acknowledged.keys() <= copies.keys(), f"acknowledged with acks={acks} and lost"
         if acks == "idempotent":
             assert load.refused == []
-            assert set(copies.values()) == {1}, "an idempotent producer's record is there twice"
+            assert set(copies.values()) == {1}, "an idempotent producer's record is stored twice"
             for partition in range(PARTITIONS):
                 numbers = [int(one.value or b"-1") for one in received if one.partition == partition]
-                assert numbers == sorted(numbers), "an idempotent producer's records changed places"
+                assert numbers == sorted(numbers), "an idempotent producer's records are out of order"
             at = {(one.partition, int(one.value or b"-1")): one.offset for one in received}
             told = {key: offset for key, offset in load.acknowledged.items() if offset >= 0}
             assert told.items() <= at.items()
@@ -169,7 +169,7 @@ def test_at_least_once(client: Client, broker: Running, make_topic: MakeTopic, u
             consumer.subscribe([topic])
             for _ in range(5):
                 found = poll_until(consumer, lambda found: len(found) > 0, timeout_s=20)
-                assert found, f"nothing more, with {len(set(processed))} of {len(messages)} seen"
+                assert found, f"no more records, after {len(set(processed))} of {len(messages)}"
                 processed += [one.value for one in found]
                 consumer.commit()
                 if len(set(processed)) == len(messages):

@@ -100,7 +100,10 @@ def test_another_coordinator_ends_prepared_transactions(cluster: Cluster, fault:
         prepared, complete = {"PrepareCommit", "PrepareAbort"}, {"CompleteCommit", "CompleteAbort"}
         if fault == "killed" and target_name == "kafka":
             # 4.3.1 treats a partition without a leader as deleted: half of the committed records is lost
-            patiently(lambda: states(cluster.nodes[coordinator], names) == complete, "both are complete without it")
+            patiently(
+                lambda: states(cluster.nodes[coordinator], names) == complete,
+                "both are complete without this coordinator",
+            )
             return
         patiently(lambda: states(cluster.nodes[coordinator], names) == prepared, "both ends are prepared")
         cluster.nodes[coordinator].kill9()
@@ -149,7 +152,7 @@ def test_a_broker_killed_while_a_transaction_ends(target_name: str) -> None:
             last.do("producer", f"interrupted-{number}", 60_000)  # a client that gave up has left a transaction open
         last.transaction("t", *ends(PARTITIONS))
         found = last.read("t", PARTITIONS)
-    assert all(values == found[0] for values in found.values()), "a part of a transaction"
+    assert all(values == found[0] for values in found.values()), "only a part of a transaction"
     if target_name != "kafka":  # 4.3.1 was seen to end one without a marker, before its partitions had a leader again
         assert set(committed) <= set(found[0]), "committed, and lost"
     assert len(set(found[0])) == len(found[0])

@@ -175,7 +175,7 @@ def test_members_share_one_partition(broker: Running, make_topic: MakeTopic, gro
             found += values(first.poll()) + values(second.poll())
             if len(found) >= 100:
                 break
-        assert sorted(found) == sorted(sent), "each record once, whoever has it"
+        assert sorted(found) == sorted(sent), "each record once, whichever member received it"
 
 
 def test_accepted_records_stay_accepted_when_the_broker_is_killed(

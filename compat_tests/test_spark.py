@@ -100,7 +100,7 @@ def stored(target: Target, topic: str) -> list[tuple[int, bytes | None, bytes | 
     open_partitions = set(range(PARTITIONS))
     while open_partitions:
         message = consumer.poll(30)
-        assert message is not None, f"silence; {open_partitions} not read to the end"
+        assert message is not None, f"no more records; {open_partitions} not read to the end"
         if message.error():
             assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
             open_partitions.discard(message.partition())

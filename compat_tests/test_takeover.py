@@ -70,7 +70,7 @@ class Story:
                 life.let_expire(eyes)
         self._home.end()
         self._home.start(kind)
-        until(lambda: is_served(self._home.address, before), f"{kind} serves all there was")
+        until(lambda: is_served(self._home.address, before), f"{kind} serves all topics and groups")
         changed = difference(before, self._look())
         assert not changed, "\n".join(changed)
 

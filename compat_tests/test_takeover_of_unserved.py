@@ -46,7 +46,7 @@ def stay_with_kpybroker(
     tool("kafka-configs", "--alter", *rate, bootstrap=home.bootstrap).ok()
     meanwhile()
     tool("kafka-topics", "--create", "--topic", "wide", "--partitions", "500", bootstrap=home.bootstrap).ok()
-    until(lambda: snapshots() - before, "kpybroker has made a snapshot")
+    until(lambda: snapshots() - before, "kpybroker has written a snapshot")
     home.stop()
 
 
@@ -113,7 +113,7 @@ def test_users_and_their_rights(tmp_path: Path) -> None:
             tool("kafka-acls", *allowed, bootstrap=home.bootstrap).ok()
         tokens = [create_token()]
         words = "SCRAM-SHA-256=iterations=8192", "User:alice", "User:alice"
-        until(lambda: all(word in told for told, word in zip(seen(), words, strict=True)), "all of it is listed")
+        until(lambda: all(word in told for told, word in zip(seen(), words, strict=True)), "all of them are listed")
         before = seen()
         home.stop()
         stay_with_kpybroker(home, add_a_user, secured)
@@ -160,6 +160,6 @@ def test_a_share_group() -> None:
         home.start(KAFKA)
         raised = [part.replace("=0", "=1") for part in UNSERVED]
         tool("kafka-features", "upgrade", *raised, bootstrap=home.bootstrap).ok()
-        until(lambda: seen(home) == before, "the share group is where it was")
+        until(lambda: seen(home) == before, "the share group is at its position")
         assert sorted(first + share(home, 6)) == numbers
         home.stop()

@@ -108,7 +108,7 @@ class Eyes:
         request = find_coordinator.Request(key_type=kind, coordinator_keys=[key])
         [told] = self.ask("FindCoordinator", request, find_coordinator.Response).coordinators
         if told.error_code:
-            raise LookupError(f"nobody coordinates {key}: error {told.error_code}")
+            raise LookupError(f"{key} has no coordinator: error {told.error_code}")
         return int(told.node_id)
 
 

@@ -164,7 +164,7 @@ class Receipts:
             if isinstance(outcome, Placed):
                 placed.append(outcome)
             else:
-                raise Refused(f"message {at} of {len(self.outcomes)}: {outcome or 'no answer'}")
+                raise Refused(f"message {at} of {len(self.outcomes)}: {outcome or 'no response'}")
         return placed
 
 

@@ -170,10 +170,10 @@ class ServerProcess:
         deadline = time.monotonic() + self.start_timeout_s
         while not self.ready():
             if not self.running:
-                raise NotStarted(f"{self.name} ended with {self._process.returncode}:\n{self._tail()}")
+                raise NotStarted(f"{self.name} exited with {self._process.returncode}:\n{self._tail()}")
             if time.monotonic() > deadline:
                 self.kill9()
-                raise NotStarted(f"{self.name} did not answer within {self.start_timeout_s:.0f} s:\n{self._tail()}")
+                raise NotStarted(f"{self.name} did not respond within {self.start_timeout_s:.0f} s:\n{self._tail()}")
             time.sleep(0.05)
         return self
 

@@ -239,7 +239,7 @@ def uncommit(history: History, random: Random) -> None:
 
 
 def misbehave(history: History, random: Random) -> None:
-    history.incident("it ended by itself")
+    history.incident("it exited by itself")
 
 
 def _forget(register: Register, random: Random) -> None:
