@@ -22,8 +22,8 @@ HEARTBEAT_S = 0.002
 
 
 class Frames:
-    """Encoded requests that differ only in the member id. The id is patched in, because all ids of a broker have the
-    same length."""
+    """Encoded requests that differ only in the member id. The id is patched in, which is possible because all ids of a
+    broker have the same length."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, int], tuple[bytes, ...]] = {}

@@ -181,7 +181,8 @@ class Copying:
         return count * self.partitions
 
     def troubles(self, rounds: int) -> list[str | Copier]:
-        """Yield `count` victims in turn: each copier, a broker, and in a group an additional member."""
+        """The victim of each round, in random order: each copier, a broker, and in a group an additional member,
+        equally often."""
         kinds: list[str | Copier] = [*self.copiers, BROKER, *([] if self._alone else [WANDERER])]
         chosen = (kinds * (rounds // len(kinds) + 1))[:rounds]
         self.chance.shuffle(chosen)

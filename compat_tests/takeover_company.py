@@ -53,7 +53,7 @@ class Reader:
 
     @property
     def _forgot_all(self) -> bool:
-        """Whether the client has dropped all addresses, including those of bootstrap.servers: then it sends no more
+        """Whether the client has dropped all addresses, including those of bootstrap.servers, so that it sends no more
         requests.
 
         librdkafka 2.10 and later drops brokers that a Metadata response does not contain, and may fail to rebootstrap

@@ -412,8 +412,7 @@ def test_which_users_see_a_token(doors: Doors, ann: SaslSocket, bob: SaslSocket)
 
 
 def test_the_lifetime_of_a_login(doors: Doors, ann: SaslSocket) -> None:
-    """A login is valid until the time at which its token expired according to the token's state at the login. It can be
-    renewed with the same token."""
+    """A login is valid until the expiry time that its token had at the login. It can be renewed with the same token."""
     token = known(ann, created(ann))
     with sasl_socket(doors.port) as raw:
         for _ in range(2):

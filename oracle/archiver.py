@@ -23,8 +23,8 @@ def command(bootstrap: str, *arguments: str, quick: bool = True) -> list[str]:
 
 
 def run_until(arguments: list[str], log: Path, it_is_time: Callable[[], bool]) -> bool:
-    """Run a command in its own process group, and kill the group when `is_time` holds. Returns False if the command
-    ended before."""
+    """Run a command in its own process group, and kill the group when `it_is_time` returns true. Returns False if the
+    command ended before."""
     with (
         log.open("ab") as out,
         subprocess.Popen(arguments, cwd=ROOT, stdout=out, stderr=out, start_new_session=True) as job,

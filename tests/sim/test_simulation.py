@@ -186,7 +186,7 @@ def test_a_run_that_computes_for_ever_is_stopped(where: str, monkeypatch: pytest
             outlived.append(where)
 
     class Spinning(Owner):
-        """An object whose check, whether a callback should run, makes the loop itself spin."""
+        """An owner of callbacks that makes the loop itself spin when the loop checks whether a callback should run."""
 
         __slots__ = ()
 
