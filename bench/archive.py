@@ -78,7 +78,7 @@ def main(
         chance, where = random.Random(seed), folder / "killed"
         for _ in range(kills):
             copying = archive(TOPIC, "--to", str(where), *steps)
-            assert run_until(copying, folder / "log", moment(where, chance, 40)), "it ended before it was killed"
+            assert run_until(copying, folder / "log", moment(where, chance, 40)), "the run ended before it was killed"
         timed("archive, after the kills", records, archive(TOPIC, "--to", str(where), *steps))
         found = timed("verify", records, archive("verify", str(where)))
         assert found["faults"] == [], found["faults"]

@@ -122,7 +122,7 @@ class ClusterTopics(Case):
         for name in names:
             producer.produce(name, b"x", on_delivery=lambda error, message: error and refused.append(str(error)))
         if producer.flush(TIMEOUT_S) or refused:
-            raise LoadError(f"{target.name} did not take a record for each topic: {refused[:1]}")
+            raise LoadError(f"{target.name} did not accept a record for each topic: {refused[:1]}")
 
 
 class CatchUp(Case):

@@ -130,7 +130,7 @@ def _leave(members: Sequence[Member]) -> None:
         request = consumer_group_heartbeat.Request(group_id=member.group, member_id=member.id, member_epoch=LEAVING)
         response = member.connection.ask(KEY, VERSION, request, consumer_group_heartbeat.Response)
         if response.error_code:
-            raise LoadError(f"the group would not be left: {ErrorCode(response.error_code).name}")
+            raise LoadError(f"the group refused a LeaveGroup: {ErrorCode(response.error_code).name}")
 
 
 def cases() -> list[Case]:

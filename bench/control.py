@@ -41,7 +41,7 @@ def create_topic(target: Target, topic: str, partitions: int) -> None:
         if len(shown.partitions) == partitions and all(p.leader >= 0 for p in shown.partitions.values()):
             return
         time.sleep(0.01)
-    raise LoadError(f"{target.name}: topic {topic} has no leaders after {TIMEOUT_S:.0f} s")
+    raise LoadError(f"{target.name}: topic {topic} still has no leaders after {TIMEOUT_S:.0f} s")
 
 
 def delete_topic(target: Target, topic: str) -> None:

@@ -22,8 +22,8 @@ HEARTBEAT_S = 0.002
 
 
 class Frames:
-    """Encoded requests that differ only in the member id. The id is patched in, because all ids of a broker have the
-    same length."""
+    """Encoded requests that differ only in the member id. The id is patched in, which is possible because all ids of a
+    broker have the same length."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, int], tuple[bytes, ...]] = {}
@@ -179,7 +179,7 @@ def _leave(members: Sequence[Member]) -> None:
         response = connection.ask(13, 5, request, leave_group.Response)
     refused = [member for member in response.members if member.error_code]
     if response.error_code or refused:
-        raise LoadError(f"the group would not be left: {response.error_code} {refused[:1]}")
+        raise LoadError(f"the group refused a LeaveGroup: {response.error_code} {refused[:1]}")
 
 
 def cases() -> list[Case]:

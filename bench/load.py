@@ -98,7 +98,7 @@ class Stream:
         for at in self.error_at:
             good = good and not any(self.view[at:whole:step]) and not any(self.view[at + 1 : whole : step])
         if not good:
-            raise LoadError(f"{self.name} answered with an error: {bytes(self.buffer[: min(200, whole)])!r}")
+            raise LoadError(f"{self.name} returned an error: {bytes(self.buffer[: min(200, whole)])!r}")
 
 
 def drive(target: Target, streams: list[Stream], seconds: float) -> Load:

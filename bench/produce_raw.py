@@ -35,7 +35,7 @@ def first_reply(connection: Connection, topic: str, request: bytes) -> bytes:
         if reply[at : at + 2] == b"\0\0":
             return reply
         if time.monotonic() > deadline:
-            raise LoadError(f"{connection.target.name} does not take records for {topic}: {reply!r}")
+            raise LoadError(f"{connection.target.name} does not accept records for {topic}: {reply!r}")
         time.sleep(0.01)
 
 

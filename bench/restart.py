@@ -42,7 +42,7 @@ def time_to(server: Server, is_whole: Callable[[Connection], bool]) -> float:
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         if not server.running:
-            raise LoadError(f"{server.name} has ended: {server.output}")
+            raise LoadError(f"{server.name} has exited: {server.output}")
         try:
             with Connection(target_of(server)) as connection:
                 while not is_whole(connection):
@@ -90,7 +90,7 @@ class Logs(Case):
                 connection.socket.sendall(produce_frame(topic, number % PARTITIONS, records))
                 connection.reply()
         if control.end_offsets(target, topic, PARTITIONS) != [BATCHES * RECORDS] * PARTITIONS:
-            raise LoadError(f"{target.name} has not taken all records")
+            raise LoadError(f"{target.name} has not accepted all records")
 
     def _is_whole(self, connection: Connection, topic: str) -> bool:
         asked = [list_offsets.ListOffsetsPartition(partition_index=at, timestamp=-1) for at in range(PARTITIONS)]

@@ -223,7 +223,7 @@ def first_answer(opened: socket.socket, request: bytes, at: int) -> bytes:
         if reply[at : at + 2] == b"\0\0":
             return reply
         if time.monotonic() > deadline:
-            raise LoadError(f"answered with an error: {reply!r}")
+            raise LoadError(f"returned an error: {reply!r}")
         time.sleep(0.01)
 
 
@@ -236,7 +236,7 @@ def pipelined(opened: socket.socket, request: bytes, size: int, at: int, seconds
         replies = _exactly(opened, size * DEPTH)
         for begin in range(0, len(replies), size):
             if replies[begin + at : begin + at + 2] != b"\0\0":
-                raise LoadError(f"answered with an error: {replies[begin : begin + size]!r}")
+                raise LoadError(f"returned an error: {replies[begin : begin + size]!r}")
         answered += DEPTH
     return answered
 
@@ -413,7 +413,7 @@ def _ask(opened: socket.socket, key: int, version: int, request: Any, response: 
     reply = _exactly(opened, int.from_bytes(_exactly(opened, 4)))
     told = parse(response, version, memoryview(reply), 4 if key == 17 else 5)
     if told.error_code:
-        raise LoadError(f"{what} was answered with {told.error_code}")
+        raise LoadError(f"{what} returned error {told.error_code}")
     return told
 
 

@@ -247,7 +247,7 @@ def consume(members: list[Consumer], due: int) -> None:
     for member, acquired in left.items():
         member.acknowledge(acquired)
     if got != due:
-        raise LoadError(f"{got} records were acquired, and there are {due}")
+        raise LoadError(f"{got} records were acquired, but only {due} exist")
 
 
 class Throughput(Case):
@@ -340,7 +340,7 @@ class Redelivery(Case):
             again = read_fetch(second.connection.reply())
             elapsed_s = time.perf_counter() - began
             if not count(again):
-                raise LoadError(f"{target.name}: no record came again")
+                raise LoadError(f"{target.name}: no record was delivered again")
             second.acknowledge(again)
         delete_topic(target, topic)
         return {self.name: elapsed_s * 1e3}

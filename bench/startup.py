@@ -44,7 +44,7 @@ class Start(Case):
         with server:
             client.join(TIMEOUT_S)
             if not acknowledged_at:
-                raise LoadError(f"{target.name} acknowledged nothing within {TIMEOUT_S:.0f} s of its start")
+                raise LoadError(f"{target.name} acknowledged no record within {TIMEOUT_S:.0f} s of its start")
             resident_bytes = Target(target.name, server.bootstrap, server.pid).resident_bytes()
         return {"start.ms": (acknowledged_at[0] - server.exec_at) * 1e3, "start.rss": resident_bytes / 1e6}
 
@@ -63,7 +63,7 @@ def _first_acknowledgement(bootstrap: str, records: bytes) -> float:
                 time.sleep(RETRY_S)
             return time.perf_counter()
         time.sleep(RETRY_S)
-    raise LoadError(f"nothing acknowledged within {TIMEOUT_S:.0f} s")
+    raise LoadError(f"no record acknowledged within {TIMEOUT_S:.0f} s")
 
 
 def _created(connection: Connection, topic: str) -> bool:

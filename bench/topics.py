@@ -94,7 +94,7 @@ def _metadata(connection: Connection, names: list[str]) -> float:
         raise LoadError(f"{connection.target.name} shows {len(answer.topics)} topics, or errors")
     asked_all = connection.ask(3, 12, metadata.Request(topics=None), metadata.Response)
     if len(asked_all.topics) < len(names):
-        raise LoadError(f"{connection.target.name} shows {len(asked_all.topics)} topics when asked for all")
+        raise LoadError(f"{connection.target.name} shows {len(asked_all.topics)} topics in a request for all topics")
     everything = frame(3, 12, metadata.Request(topics=None))
     taken_s = []
     for _ in range(ASKS):

@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--descriptors", type=int, default=None, help="limit of open files of each node (256; 0: no limit)"
     )
-    parser.add_argument("--secure", action="store_true", help="TLS, logins and ACLs, and faults of them")
+    parser.add_argument("--secure", action="store_true", help="TLS, logins and ACLs, and faults that concern them")
     parser.add_argument("--keep", action="store_true", help="always keep the nodes' directories and logs")
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else int(time.time())
@@ -68,7 +68,7 @@ def show(console: Console, report: Report, missing: list[str]) -> None:
     counted = ", ".join(f"{count} {what}" for what, count in sorted(report.counted.items()))
     console.print(
         f"{report.acknowledged:,} records acknowledged, {report.read:,} read, {report.latest_answers:,} latest offsets "
-        f"answered; {counted}; longest recovery {report.longest_recovery_s:.1f} s"
+        f"returned; {counted}; longest recovery {report.longest_recovery_s:.1f} s"
     )
     console.print(
         f"acks=all waited for at most {report.longest_silence_s:.2f} s while a majority was healthy, and for "
@@ -76,8 +76,8 @@ def show(console: Console, report: Report, missing: list[str]) -> None:
     )
     if report.changes:
         console.print(
-            f"{report.changes} changes of rights and passwords; {report.decisions:,} answers to a user who was denied "
-            f"now and then, {report.guesses:,} to passwords that were right now and then"
+            f"{report.changes} changes of rights and passwords; {report.decisions:,} responses to a user who is "
+            f"denied at times, {report.guesses:,} to logins with passwords that are valid at times"
         )
     if report.repeated:
         console.print(f"{report.repeated} records repeated in a new producer epoch, as clients may do (KIP-360)")

@@ -18,18 +18,18 @@ SHOWN_MAX = 20
 class Kind(Enum):
     """The kinds of violations."""
 
-    LOST = "an acknowledged record is gone"
+    LOST = "an acknowledged record is missing"
     DUPLICATED = "a record is stored twice in one producer epoch"
-    REORDERED = "records of one producer are not in the order that it sent them"
+    REORDERED = "records of one producer are not in the order in which it sent them"
     MOVED = "a record is at another offset than acknowledged"
     CHANGED = "an offset has another value than was read there before"
     ABORTED_READ = "a record of an aborted transaction was read"
     TORN_TRANSACTION = "only part of a committed transaction is visible"
-    LATEST_RECEDED = "the latest offset went back"
-    COMMIT_RECEDED = "a committed offset went back"
-    WRONG_RIGHT = "a node served a principal that it knew to be denied, or refused one that it knew to be allowed"
-    WRONG_PASSWORD = "a password logged in that a node knew to be wrong, or did not although it knew it to be right"
-    INCIDENT = "a client or a node failed in a way that it must not"
+    LATEST_RECEDED = "a latest offset decreased"
+    COMMIT_RECEDED = "a committed offset decreased"
+    WRONG_RIGHT = "a node served a principal after applying a DENY, or refused one after applying the removal"
+    WRONG_PASSWORD = "a login succeeded with a replaced password, or failed with the valid password"
+    INCIDENT = "a client or a node failed in a forbidden way"
 
 
 class Violation(NamedTuple):
@@ -82,7 +82,7 @@ def _of_records(history: History) -> Iterator[Violation]:
             first[key] = offset
             producer = key >> PRODUCER_SHIFT
             if key < last.get(producer, -1):
-                text = f"{name_of(key)} is in {_at(place, offset)}, behind {name_of(last[producer])}"
+                text = f"{name_of(key)} is in {_at(place, offset)}, after {name_of(last[producer])}"
                 yield Violation(Kind.REORDERED, text)
             last[producer] = max(key, last.get(producer, -1))
 
@@ -124,7 +124,7 @@ def _of_reads(history: History) -> Iterator[Violation]:
                 yield Violation(Kind.ABORTED_READ, f"{reader} read {name_of(key)} in {_at(place, offset)}")
             elif final.get(offset) != key:
                 now = "nothing" if offset not in final else name_of(final[offset])
-                text = f"{reader} read {name_of(key)} in {_at(place, offset)}; now there is {now}"
+                text = f"{reader} read {name_of(key)} in {_at(place, offset)}; now it has {now}"
                 yield Violation(Kind.CHANGED, text)
 
 
@@ -134,9 +134,9 @@ def _of_transactions(history: History) -> Iterator[Violation]:
     for number, one in enumerate(history.transactions):
         present = [write for write in one.writes if write.key in there.get(write.place, ())]
         if one.committed is False and present:
-            yield Violation(Kind.ABORTED_READ, f"{name_of(present[0].key)} of aborted transaction {number} is there")
+            yield Violation(Kind.ABORTED_READ, f"{name_of(present[0].key)} of aborted transaction {number} is stored")
         elif (present and len(present) < len(one.writes)) or (one.committed and len(present) < len(one.writes)):
-            text = f"{len(present)} of {len(one.writes)} records of transaction {number} are there"
+            text = f"{len(present)} of {len(one.writes)} records of transaction {number} are stored"
             yield Violation(Kind.TORN_TRANSACTION, text)
 
 
@@ -193,7 +193,9 @@ def _going_back(group_place: tuple[str, Place], commits: list[Commit], fetches: 
 def _of_rights(history: History) -> Iterator[Violation]:
     """A node that has applied a DENY enforces it, and stops enforcing it once it has applied the removal."""
     for decision, values in history.rights.wrong():
-        text = f"node {decision.node_id} decided {decision.is_it} on {decision.value}, which was {values}"
+        text = (
+            f"node {decision.node_id} decided {decision.is_it} on {decision.value}; its possible values were {values}"
+        )
         yield Violation(Kind.WRONG_RIGHT, text)
 
 
@@ -201,7 +203,7 @@ def _of_passwords(history: History) -> Iterator[Violation]:
     """A node that has applied a new password accepts no other password."""
     for decision, values in history.passwords.wrong():
         done = "let in" if decision.is_it else "refused"
-        yield Violation(Kind.WRONG_PASSWORD, f"node {decision.node_id} {done} {decision.value}, right were {values}")
+        yield Violation(Kind.WRONG_PASSWORD, f"node {decision.node_id} {done} {decision.value}, valid were {values}")
 
 
 def agree(place: Place, replicas: dict[int, bytes]) -> Iterator[str]:

@@ -45,7 +45,7 @@ def secured(directory: Path) -> Secured:
 
 
 def rights(topic: str, probe: str, groups: dict[str, str]) -> list[Acl]:
-    """The ACLs that the clients need, and no more. groups: the user of each group."""
+    """The ACLs that the clients need, and no others. groups: the user of each group."""
     of = {
         WRITER: [(Operation.WRITE, topic), (Operation.WRITE, probe)],
         READER: [(Operation.READ, topic)],
@@ -60,7 +60,7 @@ def rights(topic: str, probe: str, groups: dict[str, str]) -> list[Acl]:
 
 
 class Company:
-    """The users of a run, at work from `start` to `finish`."""
+    """Makes the changes and injects the faults of a secured run, from `start` to `finish`."""
 
     def __init__(self, cluster: Cluster, secured: Secured, history: History, nemesis: Nemesis) -> None:
         self._cluster = cluster
@@ -85,8 +85,8 @@ class Company:
         )
 
     def start(self, acls: list[Acl], seed: int) -> None:
-        """Start; the topic SPARE must exist. Returns after a first change of each kind, so that every run has some of
-        each."""
+        """Start; the topic SPARE must exist. Returns after a first change of each kind, so that every run has changes
+        of all kinds."""
         self.changes.prepare(acls, [GUEST])
         self.changes.start()
         self._trials = Trials(self._history, self._cluster, self._secured, seed)
@@ -127,8 +127,8 @@ class Company:
         return self._denied(both)
 
     def _denied(self, acls: list[Acl]) -> Trouble:
-        """Deny both WRITE and DESCRIBE, as DESCRIBE would still be allowed without WRITE. The change counts from the
-        moment that both ACLs exist."""
+        """Deny both WRITE and DESCRIBE, because DESCRIBE would still be allowed without WRITE. The change counts from
+        the moment when both ACLs exist."""
         self._nemesis.told(f"deny {SPARE}: {acls[0].name}")
         self._nemesis.counted["denials"] += 1
         self._tell_denial(acls, self._nemesis.random.choice(FOR_S))

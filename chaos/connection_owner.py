@@ -20,8 +20,8 @@ LOOPBACK = socket.inet_aton("127.0.0.1")
 
 
 def dialler(port: int, to_port: int, pids: Mapping[int, int]) -> int:
-    """Return the node whose process opened the connection from `port` to `to_port` on 127.0.0.1; CLIENTS if it was no
-    node.
+    """Return the node whose process opened the connection from `port` to `to_port` on 127.0.0.1; CLIENTS if no node
+    opened it.
 
     pids: node id -> process id.
     """

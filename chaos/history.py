@@ -1,4 +1,4 @@
-"""The history of a run: what clients sent, and the answers that they got.
+"""The history of a run: the requests that clients sent, and the responses that they received.
 
 A record is identified by its producer and a sequence number per producer and partition, combined into one integer, its
 key. Arrays save memory: a run of twenty minutes has millions of records.
@@ -43,7 +43,7 @@ def name_of(key: int) -> str:
 
 @dataclass(slots=True)
 class Found:
-    """Offsets and keys of records, in the order that they were read."""
+    """Offsets and keys of records, in the order in which they were read."""
 
     offsets: array[int] = field(default_factory=lambda: array("q"))
     keys: array[int] = field(default_factory=lambda: array("q"))
@@ -60,7 +60,7 @@ class Found:
 
 
 class Latest(NamedTuple):
-    """A latest offset that the leader of `epoch` returned, and when the request was sent and answered."""
+    """A latest offset that the leader of `epoch` returned, with the times of the request and of the response."""
 
     began_s: float
     ended_s: float
@@ -100,12 +100,12 @@ class Transaction:
 
 @dataclass
 class History:
-    """Everything that clients observed. `lock` guards it, as clients run in several threads."""
+    """Everything that clients observed. `lock` guards it, because clients run in several threads."""
 
     acked: dict[tuple[Place, int], array[int]] = field(default_factory=dict)
     """(place, producer) -> for each sequence number the acknowledged offset, SOMEWHERE or UNKNOWN."""
     reads: dict[tuple[Place, str], Found] = field(default_factory=dict)
-    """(place, reader) -> what it read, with repetitions where it went back."""
+    """(place, reader) -> the records that it read, with repetitions where its position was reset."""
     final: dict[Place, Found] = field(default_factory=dict)
     """All committed records at the end."""
     incarnations: dict[Place, Incarnations] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class History:
     passwords: Register = field(default_factory=Register)
     """The password of the guest."""
     incidents: list[str] = field(default_factory=list)
-    """Failures of clients or nodes that no fault excuses: each is a violation."""
+    """Failures of clients or nodes that no fault explains: each is a violation."""
     on_incident: Callable[[str], None] = lambda text: None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -140,7 +140,7 @@ class History:
             self.commits.setdefault((group, place), []).append(commit)
 
     def decided_right(self, node_id: int, began_s: float, value: str, is_it: bool) -> None:
-        """A node has just answered as if the user's right had this value (`is_it`), or another one."""
+        """A node has just responded as if the user's right had this value (`is_it`), or as if it had another value."""
         self.rights.decisions.append(Decision(node_id, began_s, time.monotonic(), value, is_it))
 
     def decided_password(self, node_id: int, began_s: float, password: str, is_in: bool) -> None:
@@ -159,6 +159,6 @@ class History:
 
     @property
     def acknowledged(self) -> int:
-        """How many records were acknowledged."""
+        """The number of acknowledged records."""
         with self.lock:
             return sum(len(offsets) - offsets.count(UNKNOWN) for offsets in self.acked.values())

@@ -1,5 +1,5 @@
-"""Hostile clients, or clients on bad lines: they send partial frames, do not read, or flood. They stay within the
-broker's limits.
+"""Hostile clients, or clients on bad connections: they send partial frames, do not read, or flood the node with
+requests. They stay within the broker's limits.
 
 Each is a set of connections to one node. `step` is called a few times a second until `close`.
 """
@@ -90,7 +90,7 @@ class Connections:
 
 
 class Dribblers(Connections):
-    """They announce large frames and send one byte per step."""
+    """Connections that announce large frames and send one byte per step."""
 
     def __init__(self, address: tuple[str, int], dial: Dial = dial) -> None:
         super().__init__(address, DRIBBLERS, dial)
@@ -101,7 +101,7 @@ class Dribblers(Connections):
 
 
 class Deaf(Connections):
-    """They send large fetches again and again, and read no replies."""
+    """Connections that send large fetches again and again, and read no replies."""
 
     def __init__(self, address: tuple[str, int], topic: str, partitions: int, dial: Dial = dial) -> None:
         super().__init__(address, DEAF, dial)
@@ -128,7 +128,7 @@ class Deaf(Connections):
 
 
 class Flooders(Connections):
-    """They reconnect in each step, and send large frames that no handler accepts."""
+    """Connections that are opened again in each step, and send large frames that no handler accepts."""
 
     def __init__(self, address: tuple[str, int], dial: Dial = dial) -> None:
         super().__init__(address, FLOODERS, dial)

@@ -48,7 +48,7 @@ class Incarnations:
         return found
 
     def add(self, base_offset: int, incarnation: Incarnation) -> None:
-        """Add the batch at `base_offset`, which must be above all those added before."""
+        """Add the batch at `base_offset`, which must be above the offsets of all batches that were added before."""
         self._bases.append(base_offset)
         self._ids.append(incarnation.producer_id)
         self._epochs.append(incarnation.epoch)

@@ -18,7 +18,7 @@ SOURCE = Path(__file__).resolve().parent / "JavaLoad.java"
 
 
 class JavaLoad:
-    """A producer and a group member in one process. `log` gets the client's warnings."""
+    """A producer and a group member in one process. The client's warnings are written to `log`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""librdkafka as a load: idempotent producers that number their records, and group members that commit."""
+"""A load with librdkafka: idempotent producers that number their records, and group members that commit."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Production(threading.Thread):
             self._in_flight -= 1
             if error is not None:
                 self._history.ack(place, self._number, number, UNKNOWN)
-                self._history.incident(f"producer {self._number} gave up {number} of {place}: {error}")
+                self._history.incident(f"producer {self._number} gave up record {number} of {place}: {error}")
             else:
                 self.last_ack_s = time.monotonic()
                 offset = message.offset()

@@ -1,9 +1,9 @@
-"""A TCP proxy in front of every listener, so that every link can be cut, hung, slowed or reset.
+"""A TCP proxy in front of every listener, with which every link can be cut, hung, slowed or reset.
 
 A listener advertises one address, so it has one proxy. The proxy finds out from the kernel which process connected
-(`chaos/connection_owner.py`), so every ordered pair of nodes, and clients with each node, is a separate link, also on
-controller listeners. The proxy cannot lose a SYN: a connection over a hung link is established, but then receives
-nothing.
+(`chaos/connection_owner.py`), so there is a separate link for every ordered pair of nodes, and for the clients of each
+node, also on controller listeners. The proxy cannot lose a SYN: a connection over a hung link is established, but then
+receives nothing.
 
 While a node is down its proxies refuse connections, as the node itself would.
 """
@@ -150,7 +150,7 @@ class Links:
         self._call(self._heal_all())
 
     def reset(self, flows: Iterable[Flow]) -> int:
-        """Reset the connections over these flows. Returns how many."""
+        """Reset the connections over these flows. Returns their number."""
         return int(self._call(self._reset(set(flows))))
 
     async def _set(self, faults: dict[Flow, int], flows: list[Flow]) -> None:

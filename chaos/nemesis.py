@@ -1,7 +1,8 @@
 """Injects faults, several at the same time, drawn from a seed.
 
 A fault is a generator: it breaks something, yields the number of seconds to wait, and repairs it. No node has two
-faults that end its process at the same time, so that each is known to be up or down. Links may have several faults.
+faults that end its process at the same time, so that each node is known to be up or down. Links may have several
+faults.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Nemesis:
         """The node with a slow disk; one at a time, so that a majority is healthy."""
 
     def add_mild(self, kinds: Kinds) -> None:
-        """Draw from these kinds of mild faults, too."""
+        """Also draw from these kinds of mild faults."""
         self._mild += kinds
 
     # ---- a period of faults
@@ -134,7 +135,7 @@ class Nemesis:
         for node in self._cluster.nodes.values():
             if node.node_id not in self._down and not node.running:
                 said = node.output.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
-                self._history.incident(f"node {node.node_id} ended by itself: {said}")
+                self._history.incident(f"node {node.node_id} exited by itself: {said}")
                 self._links.down(node.node_id)
                 self._start(node)
 
@@ -304,7 +305,7 @@ class Nemesis:
         others = self._others(node_id)
         pairs = [(other, node_id) if inwards else (node_id, other) for other in others]
         flows = [flow for pair in pairs for flow in self._between(*pair, both=False)]
-        return self._parted(flows, f"{node_id} {'hears' if inwards else 'reaches'} nobody", hang=True)
+        return self._parted(flows, f"node {node_id} {'receives' if inwards else 'sends'} nothing", hang=True)
 
     def _part_two(self) -> Trouble:
         one, other = self.random.sample(list(self._cluster.nodes), 2)
@@ -323,7 +324,7 @@ class Nemesis:
     def _parted(self, flows: list[Flow], what: str, *, hang: bool = False) -> Trouble:
         hang = hang or self.random.random() < 0.5
         for_s = self.random.choice((0.5, 2.0, 4.0, 8.0))
-        self.told(f"part {what} for {for_s} s, {'silent' if hang else 'refused'}")
+        self.told(f"partition {what} for {for_s} s, {'silent' if hang else 'refused'}")
         self.counted["partitions"] += 1
         (self._links.hang if hang else self._links.cut)(flows)
         yield for_s

@@ -13,7 +13,7 @@ from chaos.history import History
 from chaos.librdkafka import FOR_EVER_MS, QUICK, Settings
 
 TOPIC, PARTITIONS = "probe", 3
-"""One partition per broker, so that each leads one."""
+"""One partition per broker, so that each broker leads one."""
 SILENCE_S = 2.0
 EVERY_S = 0.05
 LATE_S = 0.5
@@ -21,9 +21,9 @@ LATE_S = 0.5
 
 
 class Probe(threading.Thread):
-    """Sends a record to each partition every EVERY_S. Between `watch` and `rest` a silence above `silence_max_s` is an
-    incident, reported once until the next acknowledgement. If it is None, silences are only measured. settings: for TLS
-    and the login."""
+    """Sends a record to each partition every EVERY_S. Between `watch` and `rest`, a pause of more than `silence_max_s`
+    between acknowledgements is an incident, which is reported once until the next acknowledgement. If `silence_max_s`
+    is None, pauses are only measured. settings: for TLS and the login."""
 
     def __init__(self, history: History, bootstrap: str, silence_max_s: float | None, settings: Settings) -> None:
         super().__init__(daemon=True)
@@ -43,11 +43,11 @@ class Probe(threading.Thread):
         self.start()
 
     def watch(self) -> None:
-        """From now on a majority is healthy, and silences are incidents."""
+        """From now on a majority is healthy, and long pauses are incidents."""
         self._watched_since = time.monotonic()
 
     def rest(self) -> None:
-        """From now on nodes have faults, and silences are allowed."""
+        """From now on nodes have faults, and long pauses are allowed."""
         self._watched_since = 0.0
 
     def run(self) -> None:
@@ -94,7 +94,7 @@ class Probe(threading.Thread):
             if waits_s > self._silence_max_s and not self._is_told[partition]:
                 self._is_told[partition] = True
                 self._history.incident(
-                    f"acks=all to {TOPIC}-{partition} has no answer for more than {self._silence_max_s} s"
+                    f"acks=all to {TOPIC}-{partition} has no acknowledgement for more than {self._silence_max_s} s"
                 )
 
     def finish(self) -> None:

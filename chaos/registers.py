@@ -1,8 +1,8 @@
-"""Registers: values by which the nodes of a cluster make decisions. Each changes step by step, and every node learns of
-the changes at its own pace.
+"""Registers: values by which the nodes of a cluster make decisions. A register changes step by step, and each node
+applies the changes at a different time.
 
-A change has a number. Once a node has shown that it knows a change, it must never again decide by an older value, not
-even after a crash; it may already know newer values that a client has requested.
+A change has a number. Once a node has shown that it has applied a change, it must never again decide by an older value,
+not even after a crash. It may already have applied newer values that a client has requested.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Change(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A node's answer, and when it came: the node knows the change with this number."""
+    """A node's response, and the time of its arrival: the node has applied the change with this number."""
 
     answered_s: float
     number: int
 
 
 class Decision(NamedTuple):
-    """A node's answer, which shows whether it decided by this value."""
+    """A node's response, which shows whether it decided by this value."""
 
     node_id: int
     began_s: float
@@ -38,7 +38,7 @@ class Decision(NamedTuple):
 
 @dataclass
 class Register:
-    """The changes of one value, and what nodes have decided by it. `changes[0]` is known everywhere."""
+    """The changes of one value, and the decisions of nodes by this value. All nodes have applied `changes[0]`."""
 
     changes: list[Change] = field(default_factory=list)
     known: dict[int, list[Known]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Register:
         self.known.setdefault(node_id, []).append(Known(answered_s, number))
 
     def wrong(self) -> Iterator[tuple[Decision, list[str]]]:
-        """The decisions that are not explained by any value that the node may have had, each with those values."""
+        """The decisions that no value explains that the node may have had; each with these possible values."""
         for node_id in sorted({decision.node_id for decision in self.decisions}):
             known = sorted(self.known.get(node_id, []))
             at, first = 0, 0

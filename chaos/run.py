@@ -1,4 +1,4 @@
-"""A run: three nodes behind proxies under load, periods of faults with calm in between, and the final check."""
+"""A run: three nodes behind proxies under load, periods of faults with calm periods in between, and the final check."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ class Report:
     latest_answers: int = 0
     repeated: int = 0
     decisions: int = 0
-    """How many requests of the spare user, who is denied at times, were answered."""
+    """The number of responses to the spare user, who is denied at times."""
     guesses: int = 0
-    """How many logins with the guest's passwords, which are valid at times, were answered."""
+    """The number of responses to logins with the guest's passwords, which are valid at times."""
     changes: int = 0
     """Changes of rights and passwords that were made."""
     violations: list[Violation] = field(default_factory=list)
 
 
 class Run:
-    """One run. `play` does all of it; `told` is called with a line for each event."""
+    """One run. `play` executes the whole run; `told` is called with a line for each event."""
 
     def __init__(
         self,
@@ -167,8 +167,8 @@ class Run:
             node.node_id: ("127.0.0.1", self.cluster.told[node.node_id, CLIENTS]) for node in self.cluster.brokers
         }
         self._probe.watch()
-        # A leader takes any sequence as the first of a producer that it does not know, as Apache Kafka does. If it
-        # refused earlier batches in flight, because it was not elected yet, the Java client repeats them for ever.
+        # A leader accepts any first sequence of a producer that it does not know, as Apache Kafka does. If it refused
+        # earlier in-flight batches because it was not elected yet, the Java client repeats them forever.
         everything = [(place, number) for place in self.places for number in (1, 2, 3)]
         self._until(lambda: self.history.has_acknowledged(everything), "not every producer has written")
         self._watch = Watch(self.history, addresses, self.places, self._door(company.OBSERVER))
@@ -192,12 +192,13 @@ class Run:
     # ---- calm
 
     def _calm(self) -> None:
-        """Without faults all replicas must get in sync, all producers make progress, and commits be unchanged."""
+        """Check that, without faults, all replicas come into sync, all producers make progress, and commits are
+        unchanged."""
         began_s = time.monotonic()
-        if not self._until(self.nemesis.is_whole, "not all replicas got in sync"):
+        if not self._until(self.nemesis.is_whole, "not all replicas came into sync"):
             return
         if self._company is not None:
-            self._until(self._company.shows_new_certificates, "not all nodes show their new certificate")
+            self._until(self._company.shows_new_certificates, "not all nodes present their new certificate")
         recovered_s = time.monotonic() - began_s
         self.report.longest_recovery_s = max(self.report.longest_recovery_s, recovered_s)
         producers: list[Production | JavaLoad] = [*self._producers, self._java]
@@ -210,7 +211,7 @@ class Run:
         left_s, before_s = PATIENCE_S, time.monotonic()
         while not holds():
             now_s = time.monotonic()
-            left_s -= min(now_s - before_s, 1.0)  # time during which the machine was suspended does not count
+            left_s -= min(now_s - before_s, 1.0)  # the time during which the machine was suspended does not count
             before_s = now_s
             if left_s < 0:
                 self.history.incident(f"{otherwise} within {PATIENCE_S} s after the last fault")
@@ -220,8 +221,8 @@ class Run:
         return True
 
     def _fetch_commits(self) -> None:
-        """Use a new client: librdkafka 2.10 and later drop brokers that are missing in Metadata for a while, and
-        requests to them then wait forever."""
+        """Fetch the commits with a new client: librdkafka 2.10 and later drops brokers that are missing in Metadata for
+        a while, and requests to them then wait forever."""
         admin = self._admin(company.OBSERVER)
         for group in (GROUP, JAVA_GROUP):
             asked = [TopicPartition(*place) for place in self.places]
@@ -257,7 +258,7 @@ class Run:
         if self._company is not None:
             self._company.finish()
             self.report.changes = self._company.changes.made
-        self._until(self.nemesis.is_whole, "not all replicas got in sync")
+        self._until(self.nemesis.is_whole, "not all replicas came into sync")
         self._fetch_commits()
         self._told("reading all records")
         found = self._read_everything() + self._compare_logs()

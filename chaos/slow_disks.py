@@ -92,5 +92,5 @@ class SlowDisks:
         self._says(node_id).write_text(str(ms))
 
     def let_go(self, node_id: int) -> None:
-        """The disk has its normal speed again."""
+        """From now on the disk has its normal speed again."""
         self._says(node_id).unlink(missing_ok=True)

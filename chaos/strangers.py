@@ -1,4 +1,4 @@
-"""Hostile clients of listeners with TLS and logins: none of them gets in. They have the interface of
+"""Hostile clients of listeners with TLS and logins, none of which can log in. They have the interface of
 `chaos/hostile.py`."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRODUCE = struct.pack(">ihhih", FLOOD_BYTES, by_name["Produce"].key, 9, 1, -1).l
 
 
 class HalfHandshakes(Connections):
-    """They begin a handshake, send one byte of it per step, and now and then give up and start over."""
+    """Connections that begin a handshake, send one byte of it per step, and are sometimes closed and opened again."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address, HALVES, dial)
@@ -43,7 +43,7 @@ class HalfHandshakes(Connections):
 
 
 class PlainText(Connections):
-    """They talk to a listener with TLS as if it had none, and connect again in each step."""
+    """Connections that send plain text to a listener with TLS, and are opened again in each step."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address, FLOODERS, dial)
@@ -55,7 +55,8 @@ class PlainText(Connections):
 
 
 class Unauthenticated(Connections):
-    """They finish the handshake, and send large requests in place of a login; they connect again in each step."""
+    """Connections that finish the handshake and send large requests instead of a login; they are opened again in each
+    step."""
 
     def __init__(self, address: tuple[str, int], dial: Dial) -> None:
         super().__init__(address, FLOODERS, dial)
@@ -67,8 +68,8 @@ class Unauthenticated(Connections):
 
 
 class Guessers:
-    """They try wrong passwords for users that exist and users that do not. `let_in` is called with a user who got
-    in."""
+    """Clients that try wrong passwords for existing and unknown users. `let_in` is called with a user whose login
+    succeeded."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""The effect of a power loss on one replica: bytes that were never synced are lost, or written in part.
+"""Simulates a power loss on one replica: bytes that were never synced are lost, or only partly written.
 
-The settings allow the loss of records above the recovery point (`recovery-point-offset-checkpoint`) on one replica
-while the others keep theirs. The metadata log is synced before any answer, so it only gets a partial write after its
-end.
+With the settings of a run, a cluster survives the loss of records above the recovery point
+(`recovery-point-offset-checkpoint`) on one replica while the other replicas keep their records. The metadata log is
+synced before any response, so only a partial write is appended to it.
 """
 
 from pathlib import Path

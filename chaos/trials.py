@@ -31,7 +31,7 @@ REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class Trials(threading.Thread):
-    """Makes one attempt after the other, on one node after the other, and records each answer in the history."""
+    """Makes one attempt after the other, on one node after the other, and records each response in the history."""
 
     def __init__(self, history: History, cluster: Cluster, secured: Secured, seed: int) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Asks for latest offsets again and again, like a client that knows the leader epoch (KIP-207, KIP-320)."""
+"""Requests latest offsets again and again, like a client that knows the leader epoch (KIP-207, KIP-320)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 1.0
 
 
 class Watch(threading.Thread):
-    """A thread that asks for latest offsets. addresses: node id -> advertised address. door: for TLS and the login."""
+    """A thread that requests latest offsets. addresses: node id -> advertised address. door: for TLS and the login."""
 
     def __init__(
         self, history: History, addresses: dict[int, tuple[str, int]], places: list[Place], door: Door | None

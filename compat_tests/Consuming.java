@@ -1,5 +1,6 @@
-// A Java consumer for the tests: subscribes, prints what it is given and what it reads, commits, until standard input ends.
-// Arguments: bootstrap, group, "names" or "pattern", what it subscribes to, then name=value of further settings.
+// A Java consumer for the tests. It subscribes, prints its assignments and records, and commits, until standard input
+// ends. Arguments: bootstrap, group, "names" or "pattern", the topics or the pattern, then further settings as
+// name=value.
 
 import java.time.Duration;
 import java.util.Collection;

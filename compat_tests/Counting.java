@@ -12,11 +12,11 @@ import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.Produced;
 
 /**
- * Kafka Streams counts, in two ways. Words: the lines of a topic, a count for each word. Keys: the records of a topic by their
- * values, which sends them through a repartition topic; without a cache each record gives a new count.
+ * A Kafka Streams application that counts in two ways. Words: it counts the words in the lines of a topic. Keys: it counts
+ * the records by value, through a repartition topic; without a cache it writes a new count for each record.
  *
- * Arguments: bootstrap, application, instance, state directory, guarantee, words or keys, source, sink, and perhaps a file with
- * further settings.
+ * Arguments: bootstrap, application, instance, state directory, guarantee, words or keys, source, sink, and optionally a
+ * file with further settings.
  */
 public class Counting {
     public static void main(String[] args) throws Exception {

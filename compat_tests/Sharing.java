@@ -15,10 +15,10 @@ import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * A share consumer that does what it is told, line by line: poll, acknowledge, commit, close.
+ * A share consumer that executes the commands on standard input, one per line: poll, acknowledge, commit, close.
  *
- * Arguments: bootstrap, group, topic, and settings as name=value. Each command is answered with lines that end with
- * "done" or "failed".
+ * Arguments: bootstrap, group, topic, and settings as name=value. It prints the result of each command as lines, the
+ * last of which begins with "done" or "failed".
  */
 public class Sharing {
     public static void main(String[] args) throws Exception {

@@ -18,7 +18,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 
-/** Kafka's own client, which executes transactional commands line by line; transacting.py has the same commands. */
+/** Kafka's Java client as a program that executes transactional commands line by line; transacting.py has the same commands. */
 public class Transacting {
     static final String END = "END";
     static final String STRING = "org.apache.kafka.common.serialization.String";
@@ -48,7 +48,7 @@ public class Transacting {
         System.out.flush();
     }
 
-    /** The text of an error; if it wraps another one, with the text of that one too. */
+    /** The text of an error and of its cause. */
     static String told(Throwable refusal) {
         String cause = refusal.getCause() == null ? "" : " because of " + refusal.getCause();
         return (refusal.getClass().getSimpleName() + " " + refusal.getMessage() + cause).replace("\n", " ");
@@ -175,7 +175,7 @@ public class Transacting {
         }
     }
 
-    /** Copies until something is refused: then the consumer has to restart from the committed offsets. */
+    /** Copies until a request is refused: then the consumer has to restart from the committed offsets. */
     static void copy(KafkaConsumer<String, String> consumer, String source, String sink, String partition) {
         if (partition.equals("-")) {
             consumer.subscribe(List.of(source));

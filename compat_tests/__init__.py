@@ -1,1 +1,2 @@
-"""Stock clients, Kafka's tools and Spark against a started broker: kpybroker, or Apache Kafka (`--target kafka`)."""
+"""Tests of stock clients, Kafka's tools and Spark against a running broker: kpybroker, or Apache Kafka (`--target
+kafka`)."""

@@ -1,4 +1,5 @@
-"""Requests that change something, repeated while the broker is busy; and the records and producer ids for them."""
+"""Requests that change data or metadata, repeated while the broker is busy, and the records and producer ids for
+them."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def patiently(ask: Callable[[], int], *allowed: int) -> int:
 
 
 class Source:
-    """Makes distinct records with ascending timestamps, and remembers the producer ids that brokers have assigned."""
+    """Makes distinct records with ascending timestamps, and keeps track of the producer ids that brokers have
+    assigned."""
 
     def __init__(self, first_ms: int) -> None:
         self.now_ms = first_ms
@@ -58,7 +60,8 @@ class Source:
         return made
 
     def check_new(self, producer_id: int, owner: str | None) -> None:
-        """Check that a producer id never changes its owner: a transactional id, or a producer without one."""
+        """Check that the owner of a producer id (a transactional id, or a producer without such an id) never
+        changes."""
         assert producer_id not in self._owners or self._owners[producer_id] == owner is not None, "given twice"
         self._owners[producer_id] = owner
 
@@ -104,7 +107,7 @@ def commit(
 
 
 def coordinator(eyes: Eyes, key: str, kind: int = GROUP) -> int:
-    """The coordinator, once there is one; the first request makes the broker create the internal topic."""
+    """The coordinator, as soon as there is one; the first request makes the broker create the internal topic."""
 
     def ask() -> tuple[int] | None:
         try:

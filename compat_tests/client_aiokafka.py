@@ -1,4 +1,5 @@
-"""aiokafka. It needs an event loop, which runs in a separate thread; the adapters block until a call has finished."""
+"""The adapter for aiokafka. Its event loop runs in a separate thread; the adapter's methods block until a call has
+finished."""
 
 import asyncio
 import contextlib
@@ -66,7 +67,7 @@ class AiokafkaProducer:
         _loop().call_soon_threadsafe(self._queue.put_nowait, (topic, message, done))
 
     async def _send_in_order(self) -> None:
-        """A single task sends: two tasks that wait for room in a batch could overtake one another."""
+        """Send from a single task, because two tasks that wait for space in a batch could overtake one another."""
         while (job := await self._queue.get()) is not None:
             topic, message, done = job
             try:
@@ -90,7 +91,7 @@ class AiokafkaProducer:
         elif (error := sent.exception()) is not None:
             done(Refused(repr(error)))
         else:
-            # without an answer (acks=0) the offset is unknown
+            # without a response (acks=0) the offset is unknown
             at = sent.result()
             done(Placed(message.partition or 0, -1) if at is None else Placed(at.partition, at.offset))
         self._pending.release()
@@ -99,7 +100,7 @@ class AiokafkaProducer:
         for taken in range(IN_FLIGHT):
             if not self._pending.acquire(timeout=timeout_s):
                 self._pending.release(taken) if taken else None
-                raise Refused(f"{IN_FLIGHT - taken} messages still unanswered after {timeout_s} s")
+                raise Refused(f"{IN_FLIGHT - taken} messages without a response after {timeout_s} s")
         self._pending.release(IN_FLIGHT)
 
     def close(self) -> None:
@@ -135,7 +136,7 @@ class AiokafkaConsumer:
         self.assignments = 0
 
     async def _now(self, name: str, *args: Any) -> Any:
-        """Call a synchronous method of aiokafka; these must be called in its loop, too."""
+        """Call a synchronous method of aiokafka, in the thread of its event loop like all others."""
         return getattr(self._consumer, name)(*args)
 
     def subscribe(self, topics: Sequence[str]) -> None:
@@ -258,7 +259,7 @@ class AiokafkaTransactional:
 
 
 class Aiokafka:
-    """asyncio, older versions of the APIs; it has no cooperative assignor."""
+    """aiokafka is based on asyncio, uses older versions of the APIs, and has no cooperative assignor."""
 
     name = "aiokafka"
     version = str(aiokafka.__version__)

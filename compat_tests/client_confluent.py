@@ -1,4 +1,4 @@
-"""confluent-kafka, which is librdkafka."""
+"""The adapter for confluent-kafka, which uses librdkafka."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ class ConfluentProducer:
     def flush(self, timeout_s: float) -> None:
         left = self._producer.flush(timeout_s)
         if left:
-            raise Refused(f"{left} messages still unanswered after {timeout_s} s")
+            raise Refused(f"{left} messages without a response after {timeout_s} s")
 
     def close(self) -> None:
         self._producer.purge()
@@ -195,7 +195,7 @@ class ConfluentTransactional:
 
     def flush(self) -> None:
         if self._producer.flush(CALL_TIMEOUT_S):
-            raise Refused("messages are still unanswered")
+            raise Refused("some messages have no response yet")
 
     def send_offsets(self, offsets: Mapping[Place, int], consumer: "ConfluentConsumer", group: str) -> None:
         places = [TopicPartition(*place, offset) for place, offset in offsets.items()]

@@ -1,4 +1,4 @@
-"""kafka-python."""
+"""The adapter for kafka-python."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence

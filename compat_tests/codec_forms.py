@@ -1,5 +1,5 @@
-"""Compressed streams that no client writes, of the same valid records: unterminated, with wrong fields, with trailing
-bytes."""
+"""Unusual compressed streams of the same valid records, which no client writes: unterminated, with wrong fields, or
+with trailing bytes."""
 
 import gzip
 import struct
@@ -150,7 +150,7 @@ FORMS = {
     Codec.LZ4: lz4_forms,
     Codec.ZSTD: zstd_forms,
 }
-"""By codec, the function that makes its forms by name."""
+"""The function that creates the forms of each codec, by name."""
 REFUSED = {
     Codec.GZIP: {"a wrong checksum", "a wrong length", "cut in its trailer", "not ended"},
     Codec.SNAPPY: {
@@ -181,9 +181,9 @@ REFUSED = {
         "a dictionary",
     },
 }
-"""Forms that Apache Kafka 4.3.1 answers with UNKNOWN_SERVER_ERROR."""
+"""Forms that Apache Kafka 4.3.1 refuses with UNKNOWN_SERVER_ERROR."""
 INVALID = {Codec.LZ4: {"a block of no bytes first", "a block of no bytes between"}}
-"""Forms that Apache Kafka answers with INVALID_RECORD: its reader stops there, and finds too few records."""
+"""Forms that Apache Kafka refuses with INVALID_RECORD: its reader stops at the fault, and finds too few records."""
 READ_NO_FURTHER = {
     Codec.GZIP: {"bytes behind", "zeros behind"},
     Codec.SNAPPY: {"half a block length behind", "a second header between"},

@@ -1,4 +1,4 @@
-"""The broker under test, started once; unique names separate the topics and groups of the tests."""
+"""Fixtures: the broker under test, which is started once, and unique names for the topics and groups of each test."""
 
 import contextlib
 import itertools
@@ -40,7 +40,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def start_target(name: str, properties: Mapping[str, str] | None = None) -> Running:
-    """A started broker with that name. The oracle's JVM is tuned for a quick start rather than for throughput."""
+    """Start the target with this name. The JVM of Apache Kafka is tuned for a quick start rather than for
+    throughput."""
     if name == "kafka":
         quick = {"offsets.topic.num.partitions": "5", "log.initial.task.delay.ms": "500"}
         quick["transaction.state.log.num.partitions"] = "5"
@@ -52,7 +53,7 @@ def start_target(name: str, properties: Mapping[str, str] | None = None) -> Runn
 
 @pytest.fixture(scope="session")
 def target_name(request: pytest.FixtureRequest) -> str:
-    """kpybroker or kafka"""
+    """The name of the target: kpybroker or kafka."""
     return str(request.config.getoption("--target"))
 
 
@@ -99,7 +100,7 @@ def broker(target: Running) -> Running:
 
 
 def wait_until_led(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Apache Kafka answers CreateTopics some moments before its broker serves the topic."""
+    """Wait until the topic is served: Apache Kafka responds to CreateTopics some moments before that."""
     latest = {TopicPartition(topic, at): OffsetSpec.latest() for at in range(partitions)}
     deadline = time.monotonic() + 30
     while True:

@@ -1,4 +1,4 @@
-"""Batches that no client writes: a valid CRC over records that contradict the header."""
+"""Batches that no client writes: they have a valid CRC, but their records contradict the header."""
 
 import struct
 from dataclasses import dataclass

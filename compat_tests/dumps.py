@@ -1,4 +1,4 @@
-"""Kafka's DumpLogSegments over every file of a data directory."""
+"""Runs Kafka's DumpLogSegments on every file of a data directory."""
 
 import re
 from collections import Counter
@@ -40,7 +40,7 @@ def dump_in_turn(files: list[Path], *options: str) -> None:
 
 
 def dump_everything(data: Path) -> Counter[str]:
-    """Dump every log, index and snapshot with its decoder; returns how many files of each kind there were."""
+    """Dump every log, index and snapshot with its decoder. Returns the number of files of each kind."""
     kinds: Counter[str] = Counter()
     for directory in sorted(path for path in data.iterdir() if path.is_dir()):
         if directory.name.endswith(ABANDONED):

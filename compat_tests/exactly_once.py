@@ -1,6 +1,7 @@
-"""Clients that copy a topic in transactions are killed, and so are brokers: each record arrives once, in order.
+"""Kills brokers, and clients that copy a topic in transactions, and checks that each record is copied once and in
+order.
 
-`python -m compat_tests.exactly_once --rounds 50 --nodes 3` runs for long; the test suite runs a few rounds.
+`python -m compat_tests.exactly_once --rounds 50 --nodes 3` runs for a long time; the test suite runs a few rounds.
 """
 
 import argparse
@@ -69,8 +70,8 @@ class Feed:
         self._producer.poll(0)
 
     def finish(self) -> int:
-        """Send END to every partition and wait for all acknowledgements; returns how many records came before it in
-        each."""
+        """Send END to every partition and wait for all acknowledgements. Returns the number of records before END in
+        each partition."""
         self._stop.set()
         self._thread.join()
         self._each(END)
@@ -96,7 +97,7 @@ class Copier:
         self._transactor.tell("transform", self.name, GROUP, SOURCE, SINK, self._partition)
 
     def look(self) -> None:
-        """Read its output; a copier that gave up gets a successor."""
+        """Read the copier's output, and start a successor if it gave up."""
         while not self._transactor.lines.empty():
             line = self._transactor.lines.get()
             if line is None:
@@ -112,7 +113,7 @@ class Copier:
 
 
 class Copying:
-    """A feed, the copiers, and faults. `nodes` are those that may be killed; each is restarted."""
+    """A feed, the copiers, and faults. `nodes` are the nodes that may be killed; each is restarted."""
 
     def __init__(
         self, bootstrap: str, kinds: Sequence[str], nodes: Callable[[], Sequence[Kafka | KPyBroker]], seed: int
@@ -132,7 +133,8 @@ class Copying:
         ]
 
     def await_progress(self) -> None:
-        """Wait until every copier has copied, or in a group most of them: a member may be left without partitions."""
+        """Wait until every copier (in a group, most copiers) has copied records: a group member may have no
+        partitions."""
         before = {copier.name: copier.done for copier in self.copiers}
         needed = len(self.copiers) if self._alone else 1
         deadline = time.monotonic() + PATIENCE_S
@@ -147,7 +149,7 @@ class Copying:
             time.sleep(0.05)
 
     def play(self, trouble: str | Copier) -> None:
-        """Cause one fault, in the middle of everything."""
+        """Cause one fault while all clients are active."""
         self.await_progress()
         time.sleep(self.chance.uniform(0, 0.3))
         if isinstance(trouble, Copier):
@@ -163,7 +165,7 @@ class Copying:
             node.restart()
 
     def finish(self) -> int:
-        """Read the copies when everything was copied; returns the number of records. Raises Broken."""
+        """Read the copies when everything was copied. Returns the number of records. Raises Broken."""
         count = self._feed.finish()
         wanted = [f"did-{number}" for number in range(count)] + [f"did-{END}"]
         with Transactor("confluent-kafka", self._bootstrap) as reader:
@@ -179,8 +181,8 @@ class Copying:
         return count * self.partitions
 
     def troubles(self, rounds: int) -> list[str | Copier]:
-        """Yields the victims in turn, until there are enough: each copier, a broker, and in a group an additional
-        member."""
+        """The victim of each round, in random order: each copier, a broker, and in a group an additional member,
+        equally often."""
         kinds: list[str | Copier] = [*self.copiers, BROKER, *([] if self._alone else [WANDERER])]
         chosen = (kinds * (rounds // len(kinds) + 1))[:rounds]
         self.chance.shuffle(chosen)
@@ -202,7 +204,7 @@ def difference(found: list[str], wanted: list[str]) -> str:
 def play(
     bootstrap: str, kinds: Sequence[str], nodes: Callable[[], Sequence[Kafka | KPyBroker]], rounds: int, seed: int
 ) -> int:
-    """Cause this many faults; returns the number of records that arrived once. Raises Broken."""
+    """Cause this many faults. Returns the number of records that were copied once. Raises Broken."""
     copying = Copying(bootstrap, kinds, nodes, seed)
     try:
         for trouble in copying.troubles(rounds):
@@ -232,7 +234,7 @@ def main() -> int:
     except Broken as broken:
         console.print(f"[red]broken[/red] with seed {arguments.seed}: {broken}")
         return 1
-    console.print(f"{arguments.rounds} troubles, seed {arguments.seed}: {count:,} records copied, each once, in order.")
+    console.print(f"{arguments.rounds} faults, seed {arguments.seed}: {count:,} records copied, each once, in order.")
     return 0
 
 

@@ -1,5 +1,5 @@
-"""Runs the scripts of the group machine on a running broker: the same requests over sockets, each on a separate
-connection, with the responses translated to the language of the scripts.
+"""Runs the scripts of the group machine on a running broker: sends the same requests over sockets, each on a separate
+connection, and translates the responses to the language of the scripts.
 """
 
 import asyncio
@@ -26,14 +26,16 @@ from kpybroker.world import Network
 from tests.groups.play import Player, shown
 
 STEP_MS = 200
-"""How far the machine's clock moves with each step: past the pause of a first generation, and short of any timeout."""
+"""The time that passes in each step on the machine's clock: more than the pause of a first generation, but less than
+any timeout."""
 DUE_S = 5.0
 MORE_S = 0.01
 SESSION_MS = 1_800_000
 
 
 class Exchange:
-    """One script on one broker. Its groups get `suffix`; `topics` maps the script's topics to the broker's."""
+    """One script on one broker. `suffix` is appended to its groups; `topics` maps the script's topics to the
+    broker's."""
 
     def __init__(self, network: Network, host: str, port: int, suffix: str, topics: dict[str, str]) -> None:
         self._network, self._host, self._port = network, host, port
@@ -45,7 +47,7 @@ class Exchange:
         self._open: dict[asyncio.Task[Any], tuple[str, Peer]] = {}
 
     async def play(self, script: str) -> list[tuple[str, list[str], list[str]]]:
-        """Yields every step as (line, expected answers, received answers), up to the first step that needs time to
+        """Yield every step as (line, expected responses, received responses), up to the first step that needs time to
         pass."""
         await self._find_coordinator()
         steps = []
@@ -63,7 +65,7 @@ class Exchange:
         return steps
 
     async def _find_coordinator(self) -> None:
-        """Return once groups are served: a Heartbeat is then refused for its unknown member only."""
+        """Return when groups are served: then a Heartbeat is refused only because its member is unknown."""
         peer = await Peer.dial(self._network, self._host, self._port)
         beat = heartbeat.Request(group_id="none" + self._suffix, member_id="nobody", generation_id=1)
         code = None
@@ -90,7 +92,7 @@ class Exchange:
         return due, [f"{who}: {_sorted(self._in_script_words(reply))}" for who, reply in heard]
 
     async def _hear(self, count: int) -> list[tuple[str, Any]]:
-        """Receive the expected number of replies, and any that follow at once."""
+        """Receive the expected number of replies, and any further replies that follow at once."""
         heard: list[tuple[str, Any]] = []
         while self._open:
             timeout_s = DUE_S if len(heard) < count else MORE_S

@@ -47,7 +47,7 @@ class JavaConsumer:
                 self.owned -= set(rest.split(","))
 
     def close(self) -> None:
-        """Make it leave its group, and end."""
+        """Let the consumer leave its group, and end its process."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.close()

@@ -1,4 +1,4 @@
-"""Other state of a broker, as a client sees it: quotas, and the log directories of replicas (`visible.py` has topics,
+"""State of a broker in the responses to clients: quotas, and the log directories of replicas (`visible.py` has topics,
 groups and settings).
 """
 
@@ -43,7 +43,7 @@ class Replica(NamedTuple):
 
 
 def directories(eyes: Eyes, node: int) -> dict[str, dict[Place, bool]]:
-    """By path, the replicas in each of a node's directories, and which of them are future replicas."""
+    """The replicas in each directory of a node, by path, with the information which of them are future replicas."""
     request = describe_log_dirs.Request(topics=None)
     told = eyes.ask("DescribeLogDirs", request, describe_log_dirs.Response, node)
     assert told.error_code == 0, told.error_code
@@ -74,7 +74,7 @@ def places(eyes: Eyes, without: tuple[str, ...] = ()) -> Facts:
 
 
 def move(eyes: Eyes, place: Place, node: int) -> str:
-    """Move a replica into another directory of its node; returns the path."""
+    """Move a replica to another directory of its node. Returns the path of the directory."""
     [here] = replicas_of(eyes, place, node)
     goal = next(path for path in sorted(directories(eyes, node)) if path != here.path)
     topic = alter_replica_log_dirs.AlterReplicaLogDirTopic(name=place[0], partitions=[place[1]])

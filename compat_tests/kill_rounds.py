@@ -1,4 +1,4 @@
-"""Kill a broker with SIGKILL again and again, under load, and check after each restart that no acknowledged data is
+"""Kills a broker with SIGKILL again and again, under load, and checks after each restart that no acknowledged data is
 lost.
 
 `python -m compat_tests.kill_rounds --rounds 200` shows a progress bar; the test suite runs a few rounds. The seed
@@ -35,7 +35,7 @@ BATCH_HEADER_BYTES = 61
 
 
 class Broken(AssertionError):
-    """The broker has lost or changed acknowledged data; the text says which."""
+    """The broker has lost or changed acknowledged data; the error text names it."""
 
 
 def tear(data: Path, chance: random.Random) -> list[str]:
@@ -114,7 +114,7 @@ class Rounds:
         self._check_topics(created, deleted)
 
     def finish(self) -> None:
-        """Let everything in flight complete, and check it all once more, from the first record on."""
+        """Wait until all requests in flight are complete, and check all data once more, from the first record on."""
         for worker in self._workers:
             worker.stop()
         for part in self._parts:
@@ -177,7 +177,7 @@ class Rounds:
             for partition, offset in committed.items():
                 found = _patiently(lambda at=partition: consumer.committed((TOPIC, at)))  # type: ignore[misc]
                 if found is None or found < offset:
-                    raise Broken(f"partition {partition}: committed {offset}, after the restart it is {found}")
+                    raise Broken(f"partition {partition}: committed {offset}, but {found} after the restart")
 
     def _check_topics(self, created: dict[str, int], deleted: set[str]) -> None:
         topics = AdminClient({"bootstrap.servers": self.broker.bootstrap}).list_topics(timeout=30).topics
@@ -185,11 +185,11 @@ class Rounds:
             created = {name: count for name, count in created.items() if name in self.ledger.created}
         for name, partitions in created.items():
             if name not in topics:
-                raise Broken(f"topic {name} was created and is gone")
+                raise Broken(f"topic {name} was created and is missing")
             if len(topics[name].partitions) != partitions:
                 raise Broken(f"topic {name} has {len(topics[name].partitions)} partitions instead of {partitions}")
         if deleted & topics.keys():
-            raise Broken(f"topics were deleted and came back: {sorted(deleted & topics.keys())}")
+            raise Broken(f"deleted topics exist again: {sorted(deleted & topics.keys())}")
 
 
 def _patiently(ask: Callable[[], int | None]) -> int | None:
@@ -207,7 +207,7 @@ def _patiently(ask: Callable[[], int | None]) -> int | None:
 def play(
     broker: KPyBroker | Kafka, count: int, seed: int, after_each: Callable[[Rounds], None] = lambda _: None
 ) -> Rounds:
-    """Run this many rounds on a started broker; a tenth of them with torn files. Raises Broken if acknowledged data is
+    """Run this many rounds on a running broker, a tenth of them with torn files. Raises Broken if acknowledged data is
     lost."""
     rounds = Rounds(broker, seed)
     torn = set(random.Random(seed).sample(range(count), max(1, round(count * TORN_SHARE))))

@@ -1,4 +1,4 @@
-"""The acknowledged data of a broker, stored outside of it, and the load that fills this ledger."""
+"""The ledger, a copy of the acknowledged data of a broker outside the broker, and the load that fills it."""
 
 import random
 import threading
@@ -18,7 +18,7 @@ BATCH_BYTES = 16_384
 
 @dataclass
 class Ledger:
-    """The threads of the load write to it, and it is read between two rounds. Every entry was acknowledged."""
+    """The acknowledged data. The threads of the load write to it, and it is read between two rounds."""
 
     placed: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     """(partition, offset) -> (producer, number)"""
@@ -99,7 +99,7 @@ class Production:
 
 
 class Commits:
-    """A group member that reads along and commits after each poll."""
+    """A group member that reads all records and commits after each poll."""
 
     def __init__(self, ledger: Ledger, client: Client, bootstrap: str, topic: str, group: str) -> None:
         self._ledger = ledger

@@ -32,7 +32,7 @@ class Member:
         return self
 
     def leave(self) -> None:
-        """Close the consumer (a static member stays in the group nevertheless) and wait for it."""
+        """Close the consumer and wait for its thread. (A static member stays in the group nevertheless.)"""
         self._leave.set()
         assert self._thread is not None
         self._thread.join(JOIN_TIMEOUT_S)
@@ -60,7 +60,7 @@ class Member:
             self.failure = failure
 
     def _commit(self, commit: Callable[[], None]) -> None:
-        """A commit during a rebalance may fail: the next owner of the partition then reads the records again."""
+        """Commit. During a rebalance this may fail: then the next owner of the partition reads the records again."""
         try:
             commit()
         except Refused:

@@ -19,7 +19,8 @@ FLAGS = "-Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def make_programs(folder: Path, more: Mapping[str, str] | None = None) -> Path:
-    """Fill a folder for the PATH: `kpybroker`, `kafka-*.sh` like Kafka's own scripts, and `more` by their commands."""
+    """Fill a folder for the PATH with `kpybroker`, with `kafka-*.sh` like Kafka's own scripts, and with the programs in
+    `more`, which maps names to commands."""
     folder.mkdir()
     lines = {f"{name}.sh": f'{java()} {FLAGS} -cp "{jars()}/*" {main}' for name, main in MAINS.items()}
     for name, line in {**lines, "kpybroker": f"{sys.executable} -m kpybroker", **(more or {})}.items():
@@ -35,8 +36,8 @@ def script_of(page: str) -> str:
 
 
 def run(page: str, folder: Path, environment: Mapping[str, str], more: Mapping[str, str] | None = None) -> str:
-    """Run a page's blocks in a folder; returns their output. Raises AssertionError if one fails; no process
-    survives."""
+    """Run the blocks of a page in a folder. Returns their output. Raises AssertionError if a block fails; no process
+    continues to run."""
     programs = make_programs(folder / "bin", more)
     said = folder / "said"
     with said.open("wb") as out:

@@ -1,4 +1,4 @@
-"""Software on top of Kafka, in separate JVMs: a Streams application, Connect, MirrorMaker 2."""
+"""Runs software on top of Kafka in separate JVMs: a Streams application, Connect, MirrorMaker 2."""
 
 import signal
 import subprocess
@@ -19,8 +19,8 @@ MIRROR_MAKER = "org.apache.kafka.connect.mirror.MirrorMaker"
 
 
 class Program:
-    """A Java program with its output in a file; when it is started again after its end, it continues where it
-    stopped."""
+    """A Java program with its output in a file. It can be started again after its end, and then continues at its
+    position."""
 
     def __init__(self, main: str, *arguments: str, log: Path, memory: str = "256m") -> None:
         source = HERE / f"{main}.java"
@@ -41,20 +41,20 @@ class Program:
         return self._process.poll() is None
 
     def await_end(self) -> int:
-        """The exit code, once the program has ended by itself. Raises AssertionError, with the end of the log, if it
-        goes on."""
+        """Wait until the program has ended by itself. Returns the exit code. Raises AssertionError, with the end of the
+        log, if the program does not end."""
         try:
             return self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {PATIENCE_S:.0f} s:\n{self.tail()}") from None
 
     def kill9(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Send SIGKILL. Returns when the process has ended."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM: the program may shut down cleanly."""
+        """Send SIGTERM, so that the program can shut down cleanly."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(60)
 
@@ -63,11 +63,11 @@ class Program:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert self.running, f"ended before {what}:\n{self.tail()}"
-            assert time.monotonic() < deadline, f"not {what} after {PATIENCE_S:.0f} s:\n{self.tail()}"
+            assert time.monotonic() < deadline, f"timed out: {what}, after {PATIENCE_S:.0f} s:\n{self.tail()}"
             time.sleep(0.1)
 
     def tail(self) -> str:
-        """The end of its output."""
+        """The end of the program's output."""
         return self.log.read_text(errors="replace")[-6000:]
 
     def __enter__(self) -> Self:

@@ -12,7 +12,7 @@ def stored(bootstrap: str, topic: str) -> list[Message]:
     left = len(partitions)
     while left:
         message = consumer.poll(30)
-        assert message is not None, f"silence; {left} partitions of {topic} not read to the end"
+        assert message is not None, f"no more records; {left} partitions of {topic} not read to the end"
         if message.error() is None:
             found.append(message)
             continue

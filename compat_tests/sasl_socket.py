@@ -72,7 +72,8 @@ class SaslSocket:
         return told
 
     def log_in(self, mechanism: str, user: str, password: str, *, extensions: str = "") -> sasl_authenticate.Response:
-        """The handshake and the tokens; returns the last response. `extensions` are for the first message of SCRAM."""
+        """Send the handshake and the tokens. Returns the last response. `extensions` are for the first message of
+        SCRAM."""
         assert self.handshake(mechanism).error_code == 0
         return exchange_tokens(self.token, Login(mechanism, user, password), extensions)
 

@@ -25,7 +25,7 @@ class Shared(NamedTuple):
 
 
 class Failed(Exception):
-    """The consumer raised an exception, which has this name."""
+    """The consumer threw an exception with this name."""
 
 
 class ShareConsumer:
@@ -44,7 +44,7 @@ class ShareConsumer:
         )
 
     def _do(self, command: str) -> list[list[str]]:
-        """Send a command. Returns the lines of the answer, split into words. Raises Failed."""
+        """Send a command. Returns the lines of the result, split into words. Raises Failed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{command}\n")

@@ -1,4 +1,5 @@
-"""A program for test_spark_killed.py to kill: streams a topic's numbers to Parquet, then prints what Parquet holds.
+"""The program that test_spark_killed.py kills: streams a topic's numbers to Parquet, then prints a summary of the
+Parquet files.
 
     python spark_job.py BOOTSTRAP TOPIC DIRECTORY
 

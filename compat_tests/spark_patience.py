@@ -1,3 +1,3 @@
-"""Short timeouts for Spark's clients in tests, where the defaults are minutes."""
+"""Short timeouts for Spark's clients in tests; the defaults are minutes."""
 
 QUICK = {"kafka.default.api.timeout.ms": "15000", "kafka.request.timeout.ms": "15000", "fetchOffset.numRetries": "1"}

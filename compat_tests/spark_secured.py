@@ -1,4 +1,4 @@
-"""A broker with TLS, logins and ACLs, and the clusters that its users see."""
+"""A broker with TLS, logins and ACLs, and a `Cluster` object for each of its users."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def password_of(name: str) -> str:
 
 @contextmanager
 def secured_broker(target_name: str, directory: Path) -> Iterator[SecuredBroker]:
-    """A broker of the target, started."""
+    """A running broker of the target."""
     broker: Running = Kafka(jvm=("-XX:TieredStopAtLevel=1",)) if target_name == "kafka" else KPyBroker()
     authority, port = sign("authority"), steady_port()
     (directory / "ca.pem").write_text(authority.chain_pem)

@@ -1,7 +1,7 @@
-"""Kafka Streams with exactly_once_v2, whose instances are killed with SIGKILL again and again: each count is written
-once.
+"""Kills the instances of a Kafka Streams application (exactly_once_v2) with SIGKILL again and again, and checks that
+each count is written once.
 
-`python -m compat_tests.streams_rounds --rounds 50` runs for long; the test suite runs a few rounds.
+`python -m compat_tests.streams_rounds --rounds 50` runs for a long time; the test suite runs a few rounds.
 """
 
 import argparse
@@ -29,7 +29,7 @@ INSTANCES = 2
 
 
 class Broken(AssertionError):
-    """A count is missing, occurs twice, or comes before a smaller one."""
+    """A count is missing, occurs twice, or is stored before a smaller count."""
 
 
 class Counted:
@@ -62,8 +62,8 @@ class Counted:
 
 
 def play(broker: Running, folder: Path, rounds: int, seed: int) -> int:
-    """Two instances; in each round one of them is killed, or in one of four the broker. Returns the number of
-    records."""
+    """Run two instances. In each round one of them is killed, or, in one round of four, the broker. Returns the number
+    of records."""
     chance = random.Random(seed)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     for made in admin.create_topics([NewTopic(topic, PARTITIONS) for topic in (SOURCE, SINK)]).values():
@@ -88,7 +88,7 @@ def play(broker: Running, folder: Path, rounds: int, seed: int) -> int:
         with closing(counted.consumer):
             for number in range(rounds):
                 send()
-                # in the middle of the work, some of which has no known outcome yet
+                # while the instances are working: the outcome of some transactions is still open
                 counted.await_total(counted.total + chance.randrange(1, IN_A_ROUND // 2), programs)
                 if number % 4 == 3:
                     broker.kill9()
@@ -99,7 +99,7 @@ def play(broker: Running, folder: Path, rounds: int, seed: int) -> int:
                     killed.start()
             send()
             if producer.flush(PATIENCE_S):
-                raise Broken("what was sent is not acknowledged")
+                raise Broken("the sent records are not acknowledged")
             counted.await_total(sum(sent.values()), programs)
     finally:
         for program in programs:

@@ -1,7 +1,8 @@
-"""The clients of topics, groups and producers, which continue while the broker below them is replaced by another kind.
+"""Topics, groups and producers that are used first on one broker software and then on the other, on the same directory.
 
-A `Life` creates everything under its own name (`begin`). Then, on either broker, it does what its clients would do next
-(`go_on`). It sends single requests, so that it controls exactly which ones are repeated, and which must be refused.
+A `Life` creates everything under its own name (`begin`). Then, on either broker, it sends the requests that its clients
+would send next (`go_on`). It sends single requests, so that it controls exactly which requests are repeated, and which
+must be refused.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ EXPIRES_MS = 2_000
 
 
 class Life:
-    """Everything whose name begins with `name`. It is begun once, and continues any number of times."""
+    """All topics, groups and ids whose names begin with `name`. Call `begin` once, then `go_on` any number of times."""
 
     def __init__(self, name: str, source: Source, replicas: int) -> None:
         self.name = name
@@ -39,16 +40,16 @@ class Life:
 
     @property
     def unsteady(self) -> tuple[str, ...]:
-        """Topics, groups and transactional ids that change by themselves."""
+        """The topics, groups and transactional ids that change without requests."""
         return self.topic("expiring"), self.expiring.group, self.compacted[0]
 
     @property
     def compacted(self) -> Place:
-        """A partition that is cleaned now and then."""
+        """A partition that is cleaned from time to time."""
         return self.topic("compacted"), 0
 
     def topic(self, name: str) -> str:
-        """The name of one of this life's topics."""
+        """The name of one of this object's topics."""
         return f"{self.name}-{name}"
 
     # ---- the beginning
@@ -112,7 +113,7 @@ class Life:
         self.compact(eyes)
 
     def compact(self, eyes: Eyes) -> None:
-        """Records of few keys, in several segments."""
+        """Write records with few keys, in several segments."""
         for _ in range(4):
             self.source.now_ms += 1000
             keyed = [record for record in self.source.records(20, keys=7) if record.key is not None]
@@ -126,7 +127,7 @@ class Life:
         set_quota(eyes, self.topic("client"), producer_byte_rate=123456.0, request_percentage=50.5)
 
     def _move_replicas(self, eyes: Eyes) -> None:
-        """To another directory if there are several, and to another node if there are several."""
+        """Move replicas to another directory if there are several, and to another node if there are several."""
         place, node = (self.topic("plain"), 0), eyes.nodes[0]
         if len(directories(eyes, node)) > 1:
             await_move(eyes, place, node, move(eyes, place, node))
@@ -154,7 +155,7 @@ class Life:
         until(lambda: eyes.see() or self.topic(name) not in eyes.ids, f"{name} is gone")
 
     def send(self, eyes: Eyes, name: str, batch: bytes | bytearray, partition: int = 0) -> int:
-        """Produce; returns the offset."""
+        """Send a Produce. Returns the offset."""
         return send(eyes, (self.topic(name), partition), batch)
 
     def commit(self, eyes: Eyes, group: str, place: Place, offset: int, note: str = "") -> None:
@@ -164,7 +165,7 @@ class Life:
     # ---- the continuation
 
     def go_on(self, eyes: Eyes) -> None:
-        """Continue everything on this broker, as if nothing had happened."""
+        """Continue all clients on this broker, as if the broker had not changed."""
         self.times += 1
         for at in (0, 1):
             self.send(eyes, "plain", encode_batch(self.source.records(10, b"time %d" % self.times)), at)
@@ -183,24 +184,25 @@ class Life:
         alter(eyes, TOPIC, self.topic("plain"), {"retention.bytes": str(10**9 + self.times)})
 
     def leave_open(self, eyes: Eyes) -> None:
-        """The last step before the broker changes: transactions are open, and files are still to be deleted."""
+        """Do the last step before the broker changes: leave transactions open, and leave files that are still to be
+        deleted."""
         for one in self.transacting:
             one.leave_open(eyes)
         self._create(eyes, "doomed", 1)
-        assert self.send(eyes, "doomed", encode_batch(self.source.records(5))) == 0, "what was deleted has come back"
+        assert self.send(eyes, "doomed", encode_batch(self.source.records(5))) == 0, "deleted records exist again"
         self._delete(eyes, "doomed")
 
     def let_expire(self, eyes: Eyes) -> None:
-        """One more transaction, which no producer ends."""
+        """Begin one more transaction, which no producer ends."""
         self.expiring.leave_open(eyes)
 
     def table(self, eyes: Eyes) -> dict[bytes, bytes]:
-        """The table that a reader of the compacted topic ends up with."""
+        """The newest value of each key that a reader of the compacted topic finds."""
         return table(eyes, self.compacted)
 
 
 def table(eyes: Eyes, place: Place) -> dict[bytes, bytes]:
-    """Newest value by key."""
+    """The newest value of each key."""
     found: dict[bytes, bytes] = {}
     for _, _, _, key, value, _, kind in read(eyes, place, 0, 1 << 60)[0]:
         assert key is not None, kind

@@ -1,5 +1,5 @@
-"""Clients that outlive the broker below them, as single requests: which ones are repeated, and which must be
-refused."""
+"""Clients that continue after a change of the broker software. They send single requests, to control which requests are
+repeated and which must be refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def subscription(*topics: str) -> bytes:
 
 
 def assignment(topic: str, *partitions: int) -> bytes:
-    """Its assignment: ConsumerProtocolAssignment 0."""
+    """The assignment of such a member: ConsumerProtocolAssignment 0."""
     numbers = struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)
     return struct.pack(">hi", 0, 1) + _string(topic) + numbers + struct.pack(">i", -1)
 
@@ -40,7 +40,7 @@ def _string(text: str) -> bytes:
 
 
 class Idempotent:
-    """An idempotent producer with its sequences. It outlives every broker."""
+    """An idempotent producer with its sequences, which it keeps when the broker changes."""
 
     def __init__(self, source: Source, topic: str) -> None:
         self._source = source
@@ -66,8 +66,8 @@ class Idempotent:
         self._sequence += count
 
     def go_on(self, eyes: Eyes) -> None:
-        """Repeating the last batch is a duplicate, a batch that leaves a gap is refused, and the next one is
-        accepted."""
+        """Check that the last batch, sent again, is a duplicate, that a batch that leaves a gap is refused, and that
+        the next batch is accepted."""
         last, offset = self._sent[-1]
         assert send(eyes, self._place, last) == offset, "a batch that was sent again was appended again"
         gap = self._batch(1, self._sequence + 1)
@@ -117,7 +117,7 @@ class Transacting:
 
     @property
     def group(self) -> str:
-        """The group whose offsets it commits."""
+        """The group whose offsets the transactions commit."""
         return f"{self.id}-group"
 
     def _send_offset(self, eyes: Eyes) -> None:
@@ -166,7 +166,8 @@ class Transacting:
         until(lambda: transaction(eyes, self.id)[0] == verdict, f"{self.id} has ended")
 
     def go_on(self, eyes: Eyes) -> None:
-        """The open transaction gets more records and is ended; its offsets take effect or do not."""
+        """Add more records to the open transaction and end it. Check that its offsets take effect only if it is
+        committed."""
         group, place = self.group, self._offsets_of
         pending = committed_at(eyes, group, place, stable=True)
         assert pending[:2] == (-1, UNSTABLE_OFFSET_COMMIT), pending
@@ -181,8 +182,8 @@ class Transacting:
             assert after == before
 
     def has_expired(self, eyes: Eyes, timeout_ms: int) -> None:
-        """Its producer has not returned: the broker has aborted the transaction, and the next producer gets a new
-        epoch."""
+        """Check that the broker has aborted the transaction of a producer that did not return, and that the next
+        producer receives a new epoch."""
         until(lambda: transaction(eyes, self.id)[0] == "CompleteAbort", f"{self.id} is aborted")
         before = self.who
         self.begin(eyes, timeout_ms)
@@ -262,7 +263,7 @@ class Classic:
         assert told.topics[0].partitions[0].error_code == 0, told.topics[0].partitions[0].error_code
 
     def go_on(self, eyes: Eyes) -> None:
-        """The member is still in its generation."""
+        """Check that the member is still in its generation."""
         request = heartbeat.Request(
             group_id=self._group,
             generation_id=self._generation,
@@ -284,7 +285,7 @@ class Modern:
         self._owned: dict[str, set[int]] = {member: set() for member in self._epochs}
 
     def join(self, eyes: Eyes) -> None:
-        """Join until both have their share."""
+        """Join until both members have their share of the partitions."""
         until(lambda: self._settle(eyes), f"{self._group} has settled")
         self._commit(eyes)
 
@@ -327,7 +328,7 @@ class Modern:
                 commit(eyes, self._group, (self._topic, at), 1 + at, "mine", self._epochs[member], member)
 
     def go_on(self, eyes: Eyes) -> None:
-        """Both members still have their partitions, and may commit."""
+        """Check that both members still have their partitions, and may commit."""
         before = {member: set(owned) for member, owned in self._owned.items()}
         until(lambda: self._settle(eyes), f"{self._group} has settled")
         assert self._owned == before, "partitions have moved"

@@ -1,4 +1,4 @@
-"""Stock clients that stay connected while the broker below them is replaced by another kind, and lose nothing."""
+"""Stock clients that continue to run while the broker software is changed. They must lose no record."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NO_ADDRESS_S = 10.0
 
 
 class Reader:
-    """A group member and all records that it has read. It continues from its position, which may come from any
-    broker."""
+    """A group member and all records that it has read. It continues at its position, which it may have committed on
+    either broker."""
 
     def __init__(self, common: dict[str, Any], protocol: str) -> None:
         self._settings = {
@@ -53,7 +53,8 @@ class Reader:
 
     @property
     def _forgot_all(self) -> bool:
-        """The client knows no address any more, not even that of bootstrap.servers: it will not send any more requests.
+        """Whether the client has dropped all addresses, including those of bootstrap.servers, so that it sends no more
+        requests.
 
         librdkafka 2.10 and later drops brokers that a Metadata response does not contain, and may fail to rebootstrap
         if it contains none (its issue 5301): Apache Kafka sends such responses for some milliseconds when its last
@@ -62,20 +63,21 @@ class Reader:
         return time.monotonic() > self._had_address_s + NO_ADDRESS_S
 
     def read_all(self, sent: list[bytes], *, may_forget: bool) -> None:
-        """Read until all sent records have arrived, each once; then commit.
+        """Read until all sent records have arrived, each once, and then commit.
 
         A client that has dropped all brokers is restarted, as its user would have to; this is a failure unless it may
         have received an empty Metadata response.
         """
-        self._had_address_s = time.monotonic()  # it reports errors when it is polled
+        self._had_address_s = time.monotonic()  # the client reports errors when it is polled
         deadline = time.monotonic() + PATIENCE_S
         while len(self._read) < len(sent):
             if self._forgot_all:
-                assert may_forget, "the client has no address, and nobody told it so"
+                assert may_forget, "the client has no address, although no response told it so"
                 self.close()
                 self._begin()
                 self._had_address_s = time.monotonic()
-                deadline = time.monotonic() + PATIENCE_S  # it joins once the session of its predecessor has expired
+                # the client joins when the session of its predecessor has expired
+                deadline = time.monotonic() + PATIENCE_S
             assert time.monotonic() < deadline, f"missing: {set(sent) - set(self._read)}; the client: {self._state}"
             message = self._consumer.poll(1.0)
             if message is not None and message.error() is None:
@@ -89,7 +91,8 @@ class Reader:
 
 
 class Company:
-    """librdkafka: an idempotent producer and a group member of each protocol; and transactional producers of `kinds`.
+    """librdkafka clients (an idempotent producer and a group member of each protocol), and transactional producers of
+    `kinds`.
 
     `names` are their topics, groups and ids, which other comparisons must leave out.
     """
@@ -118,7 +121,8 @@ class Company:
         self._sent.append(value.encode())
 
     def go_on(self, *, may_forget: bool) -> None:
-        """Transactions from the previous broker are committed; all records are read, once; new transactions begin.
+        """Commit the transactions from the previous broker, check that all records are read once, and begin new
+        transactions.
 
         may_forget: as in `Reader.read_all`.
         """

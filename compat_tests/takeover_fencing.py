@@ -1,4 +1,5 @@
-"""Two producers use a transactional id one after the other: the first one stays fenced, on any broker."""
+"""Two producers that use a transactional id one after the other: the first producer must stay fenced on either
+broker."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ INVALID_PRODUCER_EPOCH, PRODUCER_FENCED = 47, 90
 
 
 class Fenced:
-    """Two producers with one id. The second one runs the transactions."""
+    """Two producers with one transactional id. The second producer runs the transactions."""
 
     def __init__(self, source: Source, transactional_id: str, place: Place) -> None:
         self.id = transactional_id
@@ -20,14 +21,14 @@ class Fenced:
         self._second = Transacting(source, transactional_id, [place], place, commits=True)
 
     def begin(self, eyes: Eyes) -> None:
-        """The first producer leaves a transaction open, which the start of the second one aborts."""
+        """Let the first producer leave a transaction open, which the start of the second producer aborts."""
         self._first.begin(eyes)
         self._first.send(eyes, self._place)
         self._second.begin(eyes)
         self.go_on(eyes)
 
     def go_on(self, eyes: Eyes) -> None:
-        """The first producer may not end anything; the second one commits."""
+        """Check that the first producer may not end a transaction, and that the second producer can commit."""
         who = self._first.who
         request = end_txn.Request(
             transactional_id=self.id, producer_id=who.producer_id, producer_epoch=who.producer_epoch, committed=True

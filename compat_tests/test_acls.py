@@ -1,5 +1,5 @@
-"""ACLs: Kafka's tool and librdkafka set, list and remove them, and they take effect. Here, every client is
-User:ANONYMOUS."""
+"""Tests of ACLs: Kafka's tool and librdkafka set, list and remove them, and they take effect. Every client has the
+principal User:ANONYMOUS."""
 
 import contextlib
 from collections.abc import Iterator
@@ -40,14 +40,14 @@ ANY = AclBindingFilter(
 
 @pytest.fixture(scope="module")
 def broker(target_name: str) -> Iterator[Running]:
-    """A separate broker, on which clients are super users."""
+    """A separate broker, on which all clients are super users."""
     with start_target(target_name, SUPER_USER) as broker:
         yield broker
 
 
 @pytest.fixture
 def admin(broker: Running) -> Iterator[AdminClient]:
-    """An admin client; leaves no ACL behind."""
+    """An admin client. All ACLs are removed after the test."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     yield admin
     admin.delete_acls([ANY])[ANY].result(TIMEOUT_S)
@@ -98,7 +98,7 @@ class TestAdmin:
         assert listed(admin, matching("other")) == {denied}
         gone = matching("order")
         assert set(admin.delete_acls([gone])[gone].result(TIMEOUT_S)) == {prefixed, denied}
-        until(lambda: listed(admin) == {mine, group}, "the others are gone")
+        until(lambda: listed(admin) == {mine, group}, "the other ACLs are removed")
 
     def test_a_principal_has_a_colon(self, admin: AdminClient) -> None:
         wrong = acl(principal="ann")
@@ -141,7 +141,7 @@ class TestTool:
         told = acls("--list", "--group", "app-7", "--resource-pattern-type", "match")
         assert "ResourcePattern(resourceType=GROUP, name=app-, patternType=PREFIXED)" in told
         acls("--remove", "--topic", "orders", "--force")
-        until(lambda: len(listed(admin)) == 2, "those of the topic are gone")
+        until(lambda: len(listed(admin)) == 2, "the ACLs of the topic are removed")
         assert "orders" not in acls("--list")
 
 
@@ -151,7 +151,7 @@ def test_acls_survive_a_kill(broker: Running, admin: AdminClient) -> None:
     before = listed(admin)
     broker.kill9()
     broker.restart()
-    until(lambda: listed(admin) == before, "both are there again")
+    until(lambda: listed(admin) == before, "both exist again")
 
 
 @pytest.mark.parametrize("api", ["CreateAcls", "DeleteAcls", "DescribeAcls"])
@@ -188,8 +188,8 @@ def test_ten_thousand_in_one_request_and_no_more(broker: Running, admin: AdminCl
 
 
 def test_a_refused_client_gets_the_authorization_error(target_name: str) -> None:
-    """Without an ACL on a resource everything is allowed; the first ACL on the cluster denies everyone whom it does not
-    name."""
+    """Without an ACL on a resource everything is allowed; the first ACL on the cluster denies all users that it does
+    not name."""
     with start_target(target_name, EVERYBODY) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("open", 1, 1)])["open"].result(TIMEOUT_S)
@@ -213,12 +213,13 @@ def test_a_refused_client_gets_the_authorization_error(target_name: str) -> None
             return 0 if error is None else int(error.args[0].code())
 
         until(lambda: code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED, "the denial counts")
-        assert len(listed(admin)) >= 4, "it may still be described"
+        assert len(listed(admin)) >= 4, "the topic may still be described"
 
 
 @pytest.mark.full
 def test_acls_move_to_kpybroker_and_back() -> None:
-    """ACLs written by Apache Kafka are listed here; changes made here are listed there."""
+    """kpybroker lists the ACLs that Apache Kafka has written, and Apache Kafka lists the changes that kpybroker has
+    made."""
     kept, gone, added = acl("kept"), acl("gone", "User:bob"), acl("ad", pattern=ResourcePatternType.PREFIXED)
     with Home(properties=SUPER_USER) as home:
         admin = AdminClient({"bootstrap.servers": home.bootstrap})
@@ -234,7 +235,7 @@ def test_acls_move_to_kpybroker_and_back() -> None:
         assert admin.delete_acls([removed])[removed].result(TIMEOUT_S) == [gone]
         home.stop()
         home.start(KAFKA)
-        until(lambda: listed(admin) == {kept, added}, "all changes are there")
+        until(lambda: listed(admin) == {kept, added}, "all changes are listed")
         home.stop()
         home.start(KPYBROKER)
         assert listed(admin) == {kept, added}
@@ -243,7 +244,7 @@ def test_acls_move_to_kpybroker_and_back() -> None:
 
 @pytest.mark.full
 def test_the_page_works(tmp_path: Path) -> None:
-    """The commands of the page, run with Kafka's own tools; the log shows the grants."""
+    """The commands of the page run with Kafka's own tools, and the log shows the allowed operations."""
     said = pages.run("security-acls.md", tmp_path, {"PORT": str(steady_port())})
     assert "(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)" in said
     assert "Principal = User:ANONYMOUS is Allowed operation = DESCRIBE from host = 127.0.0.1 on resource = " in said

@@ -1,4 +1,4 @@
-"""Administration through the clients' own admin APIs: topics, configs, partitions, groups, offsets."""
+"""Tests of the clients' admin APIs: topics, configs, partitions, groups, offsets."""
 
 from collections.abc import Callable, Iterator
 

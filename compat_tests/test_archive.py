@@ -1,4 +1,5 @@
-"""`kpybroker.archive` on a broker: archive and topic together have the topic's history, whatever happens in between."""
+"""Tests of `kpybroker.archive` on a broker: archive and topic together contain the whole history of the topic, whatever
+happens between the runs."""
 
 import random
 import shutil
@@ -52,7 +53,7 @@ class Workshop:
         self._producer.init_transactions(30)
 
     def send(self, count: int, *, aborted: bool = False) -> None:
-        """A transaction of records over three days, with nulls, empty bytes, and headers of every kind."""
+        """Send a transaction with records of three days, with nulls, empty bytes, and headers of every kind."""
         self._producer.begin_transaction()
         first = len(self.sent)
         for number in range(first, first + count):
@@ -124,7 +125,7 @@ def stored(bootstrap: str, topic: str) -> list[Record]:
     left, found = set(range(PARTITIONS)), []
     while left:
         message = consumer.poll(30)
-        assert message is not None, f"silence; {left} not read to the end"
+        assert message is not None, f"no more records; {left} not read to the end"
         if message.error():
             assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
             left.discard(message.partition())
@@ -209,12 +210,12 @@ def test_every_kind_of_damage_is_detected(shop: Workshop, tmp_path: Path) -> Non
         path.write_bytes(data)
 
     def replaced() -> None:
-        """Replaces a file with another one of the same archive."""
+        """Replace a file with another file of the same archive."""
         other = chance.choice([file for file in shop.files() if file != path])
         shutil.copy(other, path)
 
     def swapped() -> None:
-        """Changes the order of the lines in a file, which the sum of their hashes does not reveal."""
+        """Change the order of the lines in a file, which does not change the sum of their hashes."""
         path.write_bytes(b"\n".join(reversed(path.read_bytes().split(b"\n"))))
 
     damages: list[tuple[Callable[[], None], str]] = [
@@ -237,8 +238,8 @@ def test_every_kind_of_damage_is_detected(shop: Workshop, tmp_path: Path) -> Non
 
 
 def test_a_gap_is_reported(shop: Workshop, admin: AdminClient) -> None:
-    """Records deleted before they were archived: verify reports them, and the next run continues and reports them
-    too."""
+    """If records are deleted before they are archived, verify reports them, and the next run reports them and
+    continues."""
     shop.send(30)
     shop.copy()
     shop.send(30)
@@ -253,7 +254,7 @@ def test_a_gap_is_reported(shop: Workshop, admin: AdminClient) -> None:
 
 
 def test_records_that_came_and_went_between_two_runs_are_reported(shop: Workshop, admin: AdminClient) -> None:
-    """Also in partitions that had no records at first."""
+    """This includes partitions that had no records at first."""
     shop.copy()
     shop.send(30)
     for future in admin.delete_records([TopicPartition(shop.topic, 0, 5)]).values():
@@ -277,7 +278,7 @@ def test_a_topic_recreated_during_a_run_is_another_one(shop: Workshop, admin: Ad
             try:
                 admin.create_topics([NewTopic(shop.topic, PARTITIONS)])[shop.topic].result(30)
                 break
-            except KafkaException as refused:  # Apache Kafka answers a deletion before it has ended
+            except KafkaException as refused:  # Apache Kafka responds to a deletion before it is complete
                 if refused.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
                     raise
         producer = Producer({"bootstrap.servers": shop.bootstrap, "log_level": 0})

@@ -1,4 +1,4 @@
-"""An archiver and a replay whose drivers are killed with -9: nothing is lost, and nothing is duplicated."""
+"""If the drivers of an archiver and of a replay are killed with -9, no record is lost or duplicated."""
 
 import random
 from pathlib import Path
@@ -30,7 +30,7 @@ def send(bootstrap: str, topic: str) -> None:
 
 
 def readable(admin: AdminClient, topic: str) -> int:
-    """Offsets of a topic, up to the last stable one of each partition."""
+    """The offsets of a topic, up to the last stable offset of each partition."""
     latest = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
     return sum(found.result(10).offset for found in admin.list_offsets(latest).values())
 
@@ -61,7 +61,7 @@ def test_killed_anywhere(
 def test_a_killed_replay_continues(
     spark: SparkSession, target: Target, admin: AdminClient, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """Each record once and in order: the n-th of partition p is number n * PARTITIONS + p."""
+    """Each record is written once and in order: the n-th record of partition p has the number n * PARTITIONS + p."""
     topic, back = make_topic(PARTITIONS), make_topic(PARTITIONS)
     send(target.bootstrap, topic)
     where, log = tmp_path / "archive", tmp_path / "archive.log"

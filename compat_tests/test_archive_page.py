@@ -1,4 +1,4 @@
-"""docs/archive.md: the blocks of the page in order, with the test's folder instead of the page's."""
+"""Runs the blocks of docs/archive.md in order, with the test's folder instead of the page's."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ TOPICS = ("orders", "payments")
 @pytest.mark.full  # test_archive.py tests what the commands do
 def test_the_page_works(tmp_path: Path, target_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if target_name != "kpybroker":
-        return  # it names topics, on a broker of its own
+        return  # the page uses fixed topic names, so the test has a separate broker
     with Broker() as broker:
         new = [NewTopic(topic, num_partitions=4, config={"retention.ms": "-1"}) for topic in TOPICS]
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

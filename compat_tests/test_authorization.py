@@ -1,5 +1,5 @@
-"""How each API answers a user who lacks one operation, compared with the answers that were recorded on Apache Kafka
-(`oracle.authorization_matrix`)."""
+"""Compares the responses of each API to a user who lacks one operation with the responses that were recorded on Apache
+Kafka (`oracle.authorization_matrix`)."""
 
 import json
 from typing import Any
@@ -20,13 +20,13 @@ FORWARDED = [case for case in MATRIX if by_name[case.api].is_forwarded and not c
 
 
 def different(answered: dict[str, Any]) -> dict[str, Any]:
-    """By case: the answers that differ from those of Apache Kafka, and Apache Kafka's answers."""
+    """By case, the responses that differ from Apache Kafka's, and Apache Kafka's responses."""
     recorded = json.loads(RECORDED.read_text())
     return {title: (told, recorded[title]) for title, told in answered.items() if told != recorded[title]}
 
 
 def started(target_name: str, ports: Ports) -> Running:
-    """A node that is broker and controller."""
+    """A node that is both a broker and a controller."""
     if target_name == "kafka":
         kafka = Kafka(port=ports.broker, properties=properties(ports), jvm=("-XX:TieredStopAtLevel=1",))
         kafka.controller_port = ports.controller
@@ -59,7 +59,8 @@ def test_another_node_decides_in_the_same_way(target_name: str) -> None:
 
 
 def test_patterns_hosts_and_principals_decide_in_the_same_way(target_name: str) -> None:
-    """Random sets of ACLs: DENY and ALLOW; literal, prefixed and wildcard; for the user, for everybody, for others."""
+    """The ACLs are random sets: DENY and ALLOW; literal, prefixed and wildcard; for the user, for all users, for other
+    users."""
     ports = some_ports()
     with started(target_name, ports):
         found = patterns.play(ports)

@@ -1,4 +1,4 @@
-"""A short run of faults on three real nodes; `make chaos` has the long one."""
+"""A short run of faults on three real nodes; `make chaos` makes a long run."""
 
 from pathlib import Path
 
@@ -13,7 +13,8 @@ SEED = 4
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "secured"])
 def test_a_cluster_in_trouble_keeps_its_word(tmp_path: Path, target_name: str, secure: bool) -> None:
     said: list[str] = []
-    # how long acks=all waits is for `make chaos` on a quiet machine: here other tests may hold up all three nodes
+    # `make chaos` on an idle machine measures how long acks=all waits; in this test, other tests may delay all three
+    # nodes
     report = Run(target_name, SEED, tmp_path, said.append, silence_max_s=None, secure=secure).play(SECONDS)
     assert report.violations == [], said[-100:]
     assert report.acknowledged > 0

@@ -1,4 +1,4 @@
-"""Three nodes of either kind: they serve, one of them dies, and all acknowledged records are still there."""
+"""Three nodes of either kind serve clients, one of them is killed, and all acknowledged records can still be read."""
 
 from collections.abc import Iterator
 

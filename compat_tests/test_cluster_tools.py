@@ -1,6 +1,7 @@
-"""Kafka's own tools for a cluster, on three nodes of either kind whose quorum grows from one voter to three and back.
+"""Tests of Kafka's own tools for clusters, on three nodes of either kind. The quorum grows from one voter to three, and
+shrinks again.
 
-The tests share the cluster and run in this order; each leaves it complete.
+The tests share the cluster and run in this order; after each test, all nodes run and all replicas are in sync.
 """
 
 import json
@@ -33,7 +34,7 @@ def cluster(target_name: str) -> Iterator[Cluster]:
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, f"timed out waiting until {what}"
@@ -75,7 +76,7 @@ def voters(cluster: Cluster) -> list[int]:
 
 
 def replication(cluster: Cluster) -> dict[int, tuple[str, str]]:
-    """Node id -> directory id and status, as describe --replication prints them."""
+    """Node id -> the directory id and the status that describe --replication prints."""
     lines = quorum(cluster, "describe", "--replication").ok().splitlines()
     names = [name.strip() for name in lines[0].split("\t")]
     rows = [dict(zip(names, (cell.strip() for cell in line.split("\t")), strict=True)) for line in lines[1:]]
@@ -99,7 +100,7 @@ def remove(cluster: Cluster, node_id: int, directory: str) -> Ran:
 
 
 def grow(cluster: Cluster, node_id: int) -> None:
-    """Add a voter, as soon as it has caught up."""
+    """Add a voter as soon as it has caught up."""
     until(lambda: add(cluster, node_id).code == 0, f"{node_id} is added")
 
 
@@ -208,7 +209,7 @@ def test_a_move_that_would_take_long_is_cancelled(cluster: Cluster, tmp_path: Pa
     assert "kept-0: replicas: 1,3,2" in cluster.tool("kafka-reassign-partitions", "--list").ok()
     assert "still in progress" in reassign(cluster, tmp_path, "--verify", kept=[1, 3]).ok()
     reassign(cluster, tmp_path, "--cancel", kept=[1, 3]).ok()
-    until(lambda: replicas_of(cluster, "kept") == [1, 2], "it is as it was")
+    until(lambda: replicas_of(cluster, "kept") == [1, 2], "the replicas are unchanged")
     assert "No partition reassignments found" in cluster.tool("kafka-reassign-partitions", "--list").ok()
     refused = reassign(cluster, tmp_path, "--execute", kept=[1, 9])
     assert refused.code == 1
@@ -228,8 +229,8 @@ def test_what_a_killed_broker_leaves_behind(cluster: Cluster) -> None:
     until(lambda: under_replicated(cluster) == set(), "everything is in sync")
     cluster.nodes[2].kill9()
     try:
-        until(lambda: "left" in under_replicated(cluster), "the tool sees it")
-        until(lambda: cluster.leader_of("left", 0) == 1, "the other one leads")
+        until(lambda: "left" in under_replicated(cluster), "the tool lists the partition")
+        until(lambda: cluster.leader_of("left", 0) == 1, "the other broker leads")
     finally:
         cluster.nodes[2].start()
     until(lambda: under_replicated(cluster) == set(), "everything is in sync again")
@@ -266,12 +267,12 @@ def test_an_unclean_election_is_made_by_hand(cluster: Cluster) -> None:
 
 
 def test_a_stopped_broker_is_unregistered(cluster: Cluster) -> None:
-    """The last test: the broker registers again only with its next start."""
+    """This must be the last test, because the broker registers again only at its next start."""
     grown = [node_id for node_id in (1, 2, 3) if node_id != cluster.active_controller()]
     gone = grown[-1]
     cluster.nodes[gone].kill9()
     server = at(cluster, grown[0])
-    until(lambda: gone not in listed(server), "its session is over")
+    until(lambda: gone not in listed(server), "its session has ended")
     tool("kafka-cluster", "unregister", "--bootstrap-server", server, "--id", str(gone)).ok()
     fenced = tool("kafka-cluster", "list-endpoints", "--include-fenced-brokers", "--bootstrap-server", server).ok()
     assert str(gone) not in {line.split()[0] for line in fenced.splitlines()[1:]}

@@ -1,4 +1,4 @@
-"""kpybroker's command line on a broker that has just started: it uses only what Apache Kafka offers too."""
+"""Tests kpybroker's command line on a new broker. The commands work on Apache Kafka, too."""
 
 import json
 import os
@@ -17,7 +17,7 @@ WAIT_S = 60
 
 @pytest.fixture
 def command(target_name: str) -> Iterator[Command]:
-    """Runs a command that must succeed; returns its output. Only this test uses the broker."""
+    """Run a command that must succeed. Returns its output. Only this test uses the broker."""
     with Kafka() if target_name == "kafka" else KPyBroker() as broker:
 
         def run(*arguments: str, typed: str = "") -> str:

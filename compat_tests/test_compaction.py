@@ -26,7 +26,7 @@ SETTINGS = {
 
 @pytest.fixture
 def cleaning(target_name: str) -> Iterator[Running]:
-    """A broker that constantly looks for something to clean."""
+    """A broker that constantly looks for logs to clean."""
     broker = start_target(target_name, {"log.cleaner.backoff.ms": "100"})
     yield broker
     if broker.running:
@@ -35,10 +35,10 @@ def cleaning(target_name: str) -> Iterator[Running]:
 
 
 class Writer:
-    """Batches in one partition, a second apart, so that each has its own segment.
+    """Writes batches to one partition. Their timestamps are a second apart, so that each batch has its own segment.
 
-    They are in the future: an end marker, which has the broker's time, must not begin a segment to which later batches
-    would belong.
+    The timestamps are in the future: an end marker, which has the broker's time, must not begin a segment that later
+    batches would be appended to.
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -77,7 +77,7 @@ def read(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> li
     found: list[tuple[int, bytes, bytes | None]] = []
     while True:
         message = reader.poll(30)
-        assert message is not None, "no end of the partition"
+        assert message is not None, "the end of the partition was not reached"
         if message.error() is not None:
             break
         found.append((message.offset(), message.key(), message.value()))
@@ -116,7 +116,7 @@ def test_the_newest_record_of_each_key_is_left(cleaning: Running, target_name: s
 
     until(is_clean, "it is clean")
     uncommitted = read(cleaning.bootstrap, topic, isolation="read_uncommitted")
-    assert b"of False" not in [value for _, _, value in uncommitted], "aborted records are gone, for everybody"
+    assert b"of False" not in [value for _, _, value in uncommitted], "aborted records are removed for all readers"
     cleaning.stop()
     dump_everything(cleaning.data)
     cleaning.restart()
@@ -124,7 +124,8 @@ def test_the_newest_record_of_each_key_is_left(cleaning: Running, target_name: s
 
 
 def test_no_history_leaves_files_that_kafkas_tool_rejects(tmp_path: Path) -> None:
-    """The histories are those of tests/storage/test_cleaning.py, which tests that a reader gets the same table."""
+    """The histories are those of tests/storage/test_cleaning.py, which tests that a reader finds the same newest
+    values."""
     files: list[Path] = []
     for seed in range(30):
         history = KeyedHistory.of(tmp_path / str(seed), seed)

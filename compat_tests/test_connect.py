@@ -1,4 +1,5 @@
-"""Connect standalone copies the lines of a file through a topic into another file; MirrorMaker 2 copies topics."""
+"""Tests of Connect standalone, which copies the lines of a file through a topic into another file, and of MirrorMaker
+2, which copies topics."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ COUNT = 200
 
 
 def worker(broker: Running, folder: Path, topic: str) -> list[str]:
-    """The three files that Connect standalone is started with."""
+    """The three files with which Connect standalone is started."""
     own = {
         "bootstrap.servers": broker.bootstrap,
         "key.converter": STRING,
@@ -57,12 +58,12 @@ def test_connect_copies_a_file_through_a_topic(broker: Running, make_topic: Make
 
     write(COUNT)
     with Program(CONNECT, *worker(broker, tmp_path, topic), log=tmp_path / "log") as connect:
-        connect.until(lambda: len(arrived()) == COUNT, "all lines are there")
+        connect.until(lambda: len(arrived()) == COUNT, "all lines are copied")
         assert arrived() == written
         connect.stop()
         write(COUNT)
         connect.start()
-        connect.until(lambda: len(arrived()) >= 2 * COUNT, "the lines of the second run are there")
+        connect.until(lambda: len(arrived()) >= 2 * COUNT, "the lines of the second run are copied")
         assert arrived() == written
         connect.kill9()
         write(COUNT)
@@ -114,7 +115,7 @@ def mirror(folder: Path, one: Running, two: Running, topic: str, back: str, grou
         "replication.factor": 1,
         "dedicated.mode.enable.internal.rest": "false",
         "offset.lag.max": 0,
-        "sync.topic.acls.enabled": "false",  # there are none here
+        "sync.topic.acls.enabled": "false",  # there are none in this test
         "plugin.discovery": "service_load",
     }
     settings |= {f"{what}.interval.seconds": 1 for what in often}
@@ -154,9 +155,10 @@ def test_mirror_maker_copies_topics_and_offsets_there_and_back(
         copied = Confluent().consumer(second.bootstrap, group=group)
         with closing(copied):
             maker.until(
-                lambda: [copied.committed((there, at)) for at in range(3)] == [100, 100, 100], "its offsets are there"
+                lambda: [copied.committed((there, at)) for at in range(3)] == [100, 100, 100],
+                "its offsets are mirrored",
             )
         fill(broker, topic, 300)
-        maker.until(lambda: sum(ends_of(second, there).values()) == 600, "what came later is mirrored")
+        maker.until(lambda: sum(ends_of(second, there).values()) == 600, "later records are mirrored")
         described = second.tool("kafka-configs", "--describe", "--entity-type", "topics", "--entity-name", there).ok()
         assert "retention.ms=77000000" in described

@@ -1,4 +1,4 @@
-"""Where a consumer starts, and how it moves: earliest, latest, inside a batch, by time; pause and seek."""
+"""Tests of a consumer's position: earliest, latest, inside a batch, by time; pause and seek."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ STEP_MS = 10
 
 
 def poll_until(consumer: Consumer, enough: Callable[[list[Received]], bool], timeout_s: float = 30) -> list[Received]:
-    """Poll until a condition on the received records holds, or the time is over."""
+    """Poll until a condition on the received records holds, or until the time has passed."""
     deadline = time.monotonic() + timeout_s
     found: list[Received] = []
     while not enough(found) and time.monotonic() < deadline:
@@ -46,7 +46,7 @@ def in_large_batches(client: Client, bootstrap: str, topic: str, codec: Codec = 
 
 @pytest.fixture(scope="module")
 def filled(target: Running) -> Iterator[Callable[[MakeTopic, Codec], str]]:
-    """filled(make_topic, codec) -> a topic with COUNT records; the same one for all tests that only read it."""
+    """filled(make_topic, codec) -> a topic with COUNT records, shared by all tests that only read it."""
     topics: dict[Codec, str] = {}
 
     def fill(make_topic: MakeTopic, codec: Codec) -> str:
@@ -60,7 +60,7 @@ def filled(target: Running) -> Iterator[Callable[[MakeTopic, Codec], str]]:
 
 
 def give(consumer: Consumer, access: Access, place: Place, start: int | Literal["earliest"]) -> None:
-    """Let the consumer read the partition from there on: assigned, or by its group and a seek."""
+    """Let the consumer read the partition from this offset on: by a manual assignment, or by its group and a seek."""
     if access == "assign":
         consumer.assign({place: start})
         return

@@ -1,5 +1,6 @@
-"""The consumer group protocol (KIP-848) with the clients that support it: librdkafka and Java, together and in turn
-with members of the classic protocol. Heartbeats are frequent here, because everything waits for them."""
+"""Tests of the consumer group protocol (KIP-848) with the clients that support it: librdkafka and Java, together and in
+turn with members of the classic protocol. Heartbeats are frequent in these tests, because each step waits for a
+heartbeat."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ class Members:
         assert name not in self.owners.values()
 
     def poll(self) -> None:
-        """Poll each once; records are committed when partitions move, and every five seconds."""
+        """Poll each member once. Offsets are committed when partitions move, and every five seconds."""
         for consumer in list(self.live.values()):
             message = consumer.poll(0.002)
             if message is not None and message.error() is None:
@@ -92,7 +93,7 @@ class Members:
     def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + SETTLE_S
         while not condition():
-            assert time.monotonic() < deadline, f"never happened: {what}; {self.owners}"
+            assert time.monotonic() < deadline, f"timed out: {what}; {self.owners}"
             self.poll()
 
     def of(self, name: str) -> set[int]:
@@ -134,14 +135,14 @@ def test_partitions_are_shared_and_handed_over(quick: Running, unique: Callable[
         some.join("a", [topic])
         some.until(lambda: some.shares() == [12] and len(some.read) == 60, "one has all")
         some.join("b", [topic])
-        some.until(lambda: some.shares() == [6, 6], "two have half each")
+        some.until(lambda: some.shares() == [6, 6], "both members have half of the partitions")
         kept = some.of("a"), some.of("b")
         some.join("c", [topic])
-        some.until(lambda: some.shares() == [4, 4, 4], "three have a third each")
-        assert some.of("a") <= kept[0], "a got what it did not have"
-        assert some.of("b") <= kept[1], "b got what it did not have"
+        some.until(lambda: some.shares() == [4, 4, 4], "all three members have a third of the partitions")
+        assert some.of("a") <= kept[0], "a was assigned new partitions"
+        assert some.of("b") <= kept[1], "b was assigned new partitions"
         some.leave("a")
-        some.until(lambda: some.shares() == [6, 6], "what it had is with the others")
+        some.until(lambda: some.shares() == [6, 6], "its partitions belong to the other members")
         send(quick, topic, values[60:])
         some.until(lambda: len(some.read) == 120, "everything is read")
 
@@ -173,8 +174,8 @@ def test_a_static_member_gets_its_partitions_again(quick: Running, unique: Calla
 
 
 def test_a_live_group_migrates_and_back(quick: Running, unique: Callable[[], str]) -> None:
-    """Classic members, then both kinds, then none, then classic ones again: everything is read, and no partition has
-    two owners."""
+    """The group has classic members, then members of both protocols, then no classic members, then classic members
+    again. All records are read, and no partition has two owners."""
     topic = make(quick, unique())
     values = [b"%d" % number for number in range(400)]
     with members(quick.bootstrap, unique()) as some:
@@ -188,22 +189,22 @@ def test_a_live_group_migrates_and_back(quick: Running, unique: Callable[[], str
         some.until(lambda: some.shares() == [6, 6], "two classic members")
         flows(0, "classic members read")
         some.join("new-1", [topic])
-        some.until(lambda: some.shares() == [4, 4, 4], "one of each protocol, and one more")
+        some.until(lambda: some.shares() == [4, 4, 4], "one member of each protocol, and another member")
         flows(1, "members of both protocols read")
         some.leave("old-1")
         some.leave("old-2")
-        some.until(lambda: some.shares() == [12], "the consumer protocol alone")
+        some.until(lambda: some.shares() == [12], "only members of the consumer protocol")
         flows(2, "a member of the consumer protocol reads")
         some.join("old-3", [topic], "classic")
-        some.until(lambda: some.shares() == [6, 6], "a classic member is back")
+        some.until(lambda: some.shares() == [6, 6], "a classic member has returned")
         some.leave("new-1")
-        some.until(lambda: some.shares() == [12], "the classic protocol alone")
+        some.until(lambda: some.shares() == [12], "only members of the classic protocol")
         flows(3, "a classic member reads")
 
 
 def test_fifty_members_join_and_leave(quick: Running, unique: Callable[[], str]) -> None:
-    """They do so at random. No partition ever has two owners. At the end each has one, everything is read, and no
-    partition moves any more."""
+    """Members join and leave at random. No partition ever has two owners. At the end each partition has one owner, all
+    records are read, and no partition moves any more."""
     chance = random.Random(848)
     topic = make(quick, unique(), 60)
     values = [b"%d" % number for number in range(10 * ROUNDS)]
@@ -220,7 +221,7 @@ def test_fifty_members_join_and_leave(quick: Running, unique: Callable[[], str])
                 some.poll()
         while len(some.live) < MANY:
             some.join(f"last-{len(some.live)}", [topic])
-        some.until(lambda: sum(some.shares()) == 60 and some.shares()[0] >= 1, "every partition is with one")
+        some.until(lambda: sum(some.shares()) == 60 and some.shares()[0] >= 1, "every partition has one owner")
         some.until(lambda: len(some.read) == len(values), "everything is read")
         moves, until = some.moves, time.monotonic() + REST_S
         while time.monotonic() < until:

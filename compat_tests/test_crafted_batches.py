@@ -1,4 +1,5 @@
-"""Acknowledged records can be read: batches with a valid CRC whose records contradict the header."""
+"""Tests that acknowledged records can be read: a batch with a valid CRC is refused if its records contradict the
+header."""
 
 from itertools import product
 
@@ -60,7 +61,7 @@ def test_records_that_cannot_be_decompressed_are_refused(conversation: Conversat
 
 
 def test_lz4_that_java_cannot_read_is_refused(conversation: Conversation, make_topic: MakeTopic) -> None:
-    """Linked blocks, and a second frame, which Java's consumer never reaches."""
+    """LZ4 with linked blocks is refused, and LZ4 with a second frame, which Java's consumer does not read."""
     topic = make_topic()
     assert put(conversation, topic, Crafted(b"").batch(Codec.LZ4, packed=linked_lz4())) == UNKNOWN
     two_frames = compress(Codec.LZ4, records()[:9]) + compress(Codec.LZ4, records()[9:])

@@ -1,4 +1,5 @@
-"""Delegation tokens: who gets one, what it permits, and every refusal of Apache Kafka (KIP-48, KIP-373)."""
+"""Tests of delegation tokens: which users may create them, the rights of their users, and every refusal of Apache Kafka
+(KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -144,7 +145,7 @@ def topics_of(doors: Doors, name: str) -> list[str]:
 
 
 def visible(raw: SaslSocket) -> list[str]:
-    """The topics that a user may describe: they show for which user the broker evaluates the ACLs."""
+    """The topics that a user may describe. They show for which user the broker evaluates the ACLs."""
     return [topic.name for topic in raw.ask("Metadata", metadata.Request(topics=None), 1).topics]
 
 
@@ -183,7 +184,7 @@ def described(raw: SaslSocket, *owners: str, every: bool = False) -> dict[str, A
 
 
 def known(raw: SaslSocket, token: create_delegation_token.Response) -> create_delegation_token.Response:
-    """The same token, once the broker knows it too, which may be after the controller's answer."""
+    """Wait until the broker has the token, which may be after the controller's response. Returns the token."""
     assert token.error_code == 0, token
     until(lambda: token.token_id in described(raw, every=True), "the broker knows the token")
     return token
@@ -361,7 +362,8 @@ def test_the_period_of_a_renewal(ann: SaslSocket) -> None:
 
 
 def test_an_expired_token(doors: Doors, ann: SaslSocket, bob: SaslSocket) -> None:
-    """An expired token cannot be renewed, but still be removed. For strangers, errors are checked in another order."""
+    """An expired token cannot be renewed, but it can still be removed. For other users, the errors are checked in
+    another order."""
     token = known(ann, created(ann))
     code, expires_ms = expired(ann, token.hmac, 0)
     assert code == 0
@@ -410,7 +412,7 @@ def test_which_users_see_a_token(doors: Doors, ann: SaslSocket, bob: SaslSocket)
 
 
 def test_the_lifetime_of_a_login(doors: Doors, ann: SaslSocket) -> None:
-    """A login lasts as long as its token was valid at that time, and can be renewed with the same token."""
+    """A login is valid until the expiry time that its token had at the login. It can be renewed with the same token."""
     token = known(ann, created(ann))
     with sasl_socket(doors.port) as raw:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Delivery under failures: a broker killed under load, a consumer that vanishes between two steps."""
+"""Tests of delivery guarantees under failures: a broker is killed under load, or a consumer stops between two steps."""
 
 import threading
 import time
@@ -38,7 +38,7 @@ class Load:
         return self
 
     def stop(self) -> None:
-        """Stop sending and wait until each record is acknowledged or given up."""
+        """Stop sending, and wait until each record is acknowledged or has failed."""
         self._stop.set()
         assert self._thread is not None
         self._thread.join(PATIENCE_S + 30)
@@ -93,7 +93,7 @@ def test_a_broker_killed_under_load_keeps_acknowledged_records(
         deadline = time.monotonic() + 60
         while any(len(load.acknowledged) < before[acks] + 300 for acks, load in loads.items()):
             assert time.monotonic() < deadline, (
-                f"the load stands still: {[load.refused[-1:] for load in loads.values()]}"
+                f"the load makes no progress: {[load.refused[-1:] for load in loads.values()]}"
             )
             time.sleep(0.02)
         broker.kill9()
@@ -106,10 +106,10 @@ def test_a_broker_killed_under_load_keeps_acknowledged_records(
         assert load.acknowledged.keys() <= copies.keys(), f"acknowledged with acks={acks} and lost"
         if acks == "idempotent":
             assert load.refused == []
-            assert set(copies.values()) == {1}, "an idempotent producer's record is there twice"
+            assert set(copies.values()) == {1}, "an idempotent producer's record is stored twice"
             for partition in range(PARTITIONS):
                 numbers = [int(one.value or b"-1") for one in received if one.partition == partition]
-                assert numbers == sorted(numbers), "an idempotent producer's records changed places"
+                assert numbers == sorted(numbers), "an idempotent producer's records are out of order"
             at = {(one.partition, int(one.value or b"-1")): one.offset for one in received}
             told = {key: offset for key, offset in load.acknowledged.items() if offset >= 0}
             assert told.items() <= at.items()
@@ -117,7 +117,8 @@ def test_a_broker_killed_under_load_keeps_acknowledged_records(
 
 @each_client()
 def test_at_most_once(client: Client, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
-    """acks=0, commit before processing: records that a consumer was processing when it vanished are not read again."""
+    """With acks=0 and a commit before processing, the records that a consumer was processing when it stopped are not
+    read again."""
     topic, group = make_topic(PARTITIONS), unique()
     processed: list[Received] = []
     dropped: list[Received] = []
@@ -144,7 +145,7 @@ def test_at_most_once(client: Client, broker: Running, make_topic: MakeTopic, un
             send(200)
             found = poll_until(consumer, lambda found: len(found) > 0)
             consumer.commit()
-            dropped += found  # and the consumer vanishes before it has processed them
+            dropped += found  # and the consumer stops before it has processed them
     assert processed
     assert dropped
     assert max(Counter(one.value for one in processed).values()) == 1
@@ -153,7 +154,8 @@ def test_at_most_once(client: Client, broker: Running, make_topic: MakeTopic, un
 
 @each_client()
 def test_at_least_once(client: Client, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
-    """acks=all, commit after processing: records that were not committed when the consumer vanished are read again."""
+    """With acks=all and a commit after processing, records that were not committed when the consumer stopped are read
+    again."""
     topic, group = make_topic(PARTITIONS), unique()
     producer = client.producer(broker.bootstrap)
     messages = [Message(f"{n}".encode(), partition=n % PARTITIONS) for n in range(3000)]
@@ -167,14 +169,14 @@ def test_at_least_once(client: Client, broker: Running, make_topic: MakeTopic, u
             consumer.subscribe([topic])
             for _ in range(5):
                 found = poll_until(consumer, lambda found: len(found) > 0, timeout_s=20)
-                assert found, f"nothing more, with {len(set(processed))} of {len(messages)} seen"
+                assert found, f"no more records, after {len(set(processed))} of {len(messages)}"
                 processed += [one.value for one in found]
                 consumer.commit()
                 if len(set(processed)) == len(messages):
                     break
             found = [] if again else consumer.poll(5)
             processed += [one.value for one in found]
-            again |= {one.value for one in found}  # and the consumer vanishes before it commits
+            again |= {one.value for one in found}  # and the consumer stops before it commits
     copies = Counter(processed)
     assert set(copies) == {message.value for message in messages}
     assert {value for value, count in copies.items() if count > 1} <= again

@@ -22,7 +22,7 @@ def alone(target_name: str) -> Iterator[Running]:
 
 @pytest.mark.parametrize("kinds", [IN_A_GROUP, BY_PARTITION], ids=["a group", "by partition"])
 def test_each_record_is_copied_once(kinds: Sequence[str], alone: Running) -> None:
-    """Each client and the broker are killed, and in a group an additional member joins and vanishes."""
+    """Each client and the broker are killed, and in a group an additional member joins and is killed."""
     assert play(alone.bootstrap, kinds, lambda: [alone], len(kinds) + 2, SEED) > 1000
 
 

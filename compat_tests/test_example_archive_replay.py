@@ -1,4 +1,5 @@
-"""The archive has every flight of both months, and the replay those of its week, in the order of each partition."""
+"""Tests that the archive has every flight of both months, and that the replay writes the flights of its week, in the
+order of each partition."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""The report equals the package's own table, summed by pandas; running the backfill again leaves every row
-unchanged."""
+"""Tests that the report equals sums that pandas computes from the package's own table, and that a second backfill
+leaves every row unchanged."""
 
 import re
 from collections.abc import Callable

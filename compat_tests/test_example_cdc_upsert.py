@@ -1,4 +1,5 @@
-"""The table equals a dictionary built from the same changes, and replaying all of them leaves every row unchanged."""
+"""Tests that the table equals a dictionary built from the same changes, and that a replay of all changes leaves every
+row unchanged."""
 
 import json
 from pathlib import Path
@@ -15,7 +16,8 @@ pytestmark = pytest.mark.full
 
 
 def expected() -> list[dict[str, object]]:
-    """Change by change in the database's order, which differs from the topic's: some changes are repeated."""
+    """Apply the changes in the order of the database, which differs from the order of the topic: some changes are
+    repeated."""
     table: dict[int, dict[str, object]] = {}
     told = {change["position"]: change for change in (json.loads(record.value or "") for record in changes())}
     assert len(told) < CHANGES, "none came twice"

@@ -1,4 +1,4 @@
-"""The stream finds the same visits as a simple loop over the same clicks, and writes each once."""
+"""Tests that the stream finds the same visits as a simple loop over the same clicks, and writes each visit once."""
 
 from itertools import groupby, pairwise
 from pathlib import Path

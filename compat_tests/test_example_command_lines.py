@@ -1,4 +1,5 @@
-"""Every example as a user starts it: by its path, and with spark-submit; and its errors when it cannot continue."""
+"""Starts every example as a user would: by its path, and with spark-submit; and tests its errors when it cannot
+continue."""
 
 import os
 import shutil
@@ -90,7 +91,8 @@ def test_the_demo_over_tls_with_a_login(secured: SecuredBroker) -> None:
 
 
 def test_no_secret_is_in_the_event_log(secured: SecuredBroker, tmp_path: Path) -> None:
-    """The event log has everything that Spark's UI shows. Without our precautions, Spark would show the key."""
+    """The event log contains everything that Spark's UI shows. Without our redaction setting, Spark would show the
+    key."""
     me = sign("me")
     key, chain = (text.strip().replace("\n", "\\n") for text in (me.key_pem(), me.chain_pem))
     own = {"ssl_keystore_type": "PEM", "ssl_keystore_key": key, "ssl_keystore_certificate_chain": chain}
@@ -129,7 +131,7 @@ def test_a_broker_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_holds_another_run(target: Target, tmp_path: Path) -> None:
-    """The folder's checkpoint is not changed, and one line says why."""
+    """The example does not change the checkpoint in the folder, and prints the reason in one line."""
     command = [sys.executable, "-m", "spark_examples.orders_dlq", "--bootstrap", target.bootstrap]
     assert run(command, "--workdir", str(tmp_path)).returncode == 0
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}

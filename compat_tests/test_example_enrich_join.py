@@ -1,4 +1,5 @@
-"""A flight has the plane according to all changes sent before it, whether the topic was cleaned or not."""
+"""Tests that each flight is joined with the plane according to all changes sent before it, whether the topic was
+cleaned or not."""
 
 import json
 import re
@@ -53,7 +54,8 @@ def test_each_flight_has_its_plane_of_that_day(
 
 
 def test_the_order_of_changes_matters() -> None:
-    """Otherwise the test could not distinguish a join with the first or the last registry from the right one."""
+    """Otherwise the test could not distinguish a join with the first or the last registry from a join with the right
+    one."""
     planes: dict[str | None, set[object]] = {}
     for _, _, tailnum, manufacturer, seats in expected():
         planes.setdefault(tailnum, set()).add((manufacturer, seats))

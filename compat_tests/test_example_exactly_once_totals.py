@@ -1,4 +1,4 @@
-"""A stream that is killed twice sums each committed transfer once, and no aborted one."""
+"""Tests that a stream that is killed twice adds up each committed transfer once, and no aborted transfer."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The board that the stream maintained equals the package's own table, summed by pandas."""
+"""Tests that the board of the stream equals sums that pandas computes from the package's own table."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""Each order is in one of two topics; the headers of a dead letter lead to a record that is equal byte for byte."""
+"""Tests that each order is in exactly one of the two topics, and that the headers of a dead letter point to a source
+record with the same bytes."""
 
 import json
 from collections import Counter
@@ -16,7 +17,7 @@ SOURCE = ["dlq.topic", "dlq.partition", "dlq.offset", "dlq.timestamp", "dlq.reas
 
 
 def is_fit(value: bytes | None) -> bool:
-    """The rule, implemented again in Python."""
+    """The rule for valid orders, implemented again in Python."""
     try:
         order = json.loads((value or b"").decode())
         return isinstance(order["cents"], int) and order["cents"] > 0 and "ordered" in order

@@ -1,4 +1,5 @@
-"""A payment above the limit has an alert, which is written while its batch is still running; others have none."""
+"""Tests that each payment above the limit has an alert, which is written while its batch is still running, and that
+other payments have none."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Each payment gets to one final topic, once, after the necessary number of attempts, none of them early; equal
-payments stay in order."""
+"""Tests that each payment is written to one final topic, once, after the necessary number of attempts. No attempt is
+too early, and payments with the same key stay in order."""
 
 import json
 from collections import defaultdict
@@ -97,8 +97,8 @@ def test_equal_payments_keep_their_order(target: Target, finished: Topics) -> No
 
 
 def test_repeated_batches_are_skipped(spark: SparkSession, target: Target, finished: Topics, tmp_path: Path) -> None:
-    """First without the last file of the checkpoint, as after a kill between our commit and Spark's; then without any
-    checkpoint."""
+    """The test first deletes the last file of the checkpoint, as if the job was killed between its own commit and
+    Spark's; then it deletes the whole checkpoint."""
     for attempts in range(len(finished.stages)):
         commits = sorted((tmp_path / f"stage-{attempts}" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
         for file in commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc"):

@@ -1,4 +1,5 @@
-"""Groups whose members use both protocols (KIP-848): which JoinGroups are refused, and how a group becomes classic."""
+"""Tests of groups whose members use both protocols (KIP-848): the JoinGroup requests that are refused, and the
+conversion to a classic group."""
 
 import contextlib
 import time
@@ -113,7 +114,7 @@ class Groups:
 
 
 def partitions(assignment: bytes) -> list[int]:
-    """Those of TOPIC; none if the assignment cannot be read."""
+    """The assigned partitions of TOPIC; none if the assignment cannot be parsed."""
     try:
         return sorted(read_assignment(bytes(assignment)).partitions.get(TOPIC, ()))
     except MalformedFrame:
@@ -122,7 +123,7 @@ def partitions(assignment: bytes) -> list[int]:
 
 @contextlib.contextmanager
 def serving(target_name: str, **settings: str) -> Iterator[Groups]:
-    """A broker with these settings (_ for .), and assignments that do not depend on the clock."""
+    """A broker with these settings (with _ for .), whose assignments do not depend on the clock."""
     broker = Kafka() if target_name == "kafka" else KPyBroker()
     broker.properties |= {
         "group.consumer.assignment.interval.ms": "0",
@@ -195,7 +196,7 @@ def test_an_assignment_that_cannot_be_read(target_name: str) -> None:
 
 
 def test_the_last_member_of_the_consumer_protocol_leaves(target_name: str) -> None:
-    """The classic group rebalances; until then its members have what they were to get."""
+    """The classic group rebalances; until then its members keep their target assignments."""
     with serving(target_name, group_consumer_migration_policy="downgrade") as groups:
         assert groups.modern("g", 0).error_code == 0
         classic = groups.join("g").member_id
@@ -210,7 +211,8 @@ def test_the_last_member_of_the_consumer_protocol_leaves(target_name: str) -> No
 
 
 def test_the_last_member_of_the_consumer_protocol_returns_with_the_classic_one(target_name: str) -> None:
-    """A static member: the classic group goes on without a rebalance, and each member gets its assignment."""
+    """The member is static: the classic group continues without a rebalance, and each member receives its
+    assignment."""
     with serving(target_name, group_consumer_migration_policy="downgrade") as groups:
         assert groups.modern("g", 0, instance_id="i").error_code == 0
         other = groups.join("g").member_id

@@ -1,5 +1,5 @@
-"""A broker gives the answers in the scripts of the group machine, word for word: on the oracle, this compares the
-machine with Kafka."""
+"""Tests that a broker sends exactly the responses in the scripts of the group machine. With the target kafka, this
+compares the machine with Apache Kafka."""
 
 import asyncio
 from collections.abc import Callable

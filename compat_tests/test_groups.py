@@ -1,4 +1,4 @@
-"""Groups: commit and resume, members that join and leave while records are produced, static members."""
+"""Tests of groups: commit and resume, members that join and leave while records are produced, static members."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ QUIET_S = 1.5
 def wait_for(condition: Callable[[], object], what: str, timeout_s: float = GROUPS_SETTLE_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
+        assert time.monotonic() < deadline, f"timed out: {what}"
         time.sleep(0.05)
 
 
@@ -76,7 +76,7 @@ def test_uncommitted_records_are_read_again(
 
 @contextmanager
 def flowing(bootstrap: str, topic: str) -> Iterator[list[bytes]]:
-    """Records are produced to all partitions while the block runs; yields the values that were acknowledged."""
+    """Produce to all partitions while the block runs. Yields the values that were acknowledged."""
     sent: list[bytes] = []
     stop = threading.Event()
     failures: list[Exception] = []
@@ -141,16 +141,18 @@ def test_every_record_is_read_while_members_join_and_leave(
 
     with flowing(broker.bootstrap, topic) as sent:
         join()
-        wait_for(lambda: shared_out(members, topic), "one member has it all")
+        wait_for(lambda: shared_out(members, topic), "one member has all partitions")
         while len(members) < count:
             join()
         wait_for(lambda: shared_out(members, topic), f"{count} members share the partitions")
         members.pop(0).leave()
-        wait_for(lambda: shared_out(members, topic), f"{count - 1} members share what one left")
+        wait_for(
+            lambda: shared_out(members, topic), f"{count - 1} members share the partitions of the member that left"
+        )
         join()
-        wait_for(lambda: shared_out(members, topic), "a new one has its share")
+        wait_for(lambda: shared_out(members, topic), "a new member has its share")
     wait_for(
-        lambda: {one.value for member in everyone for one in list(member.seen)} >= set(sent), "every record is seen"
+        lambda: {one.value for member in everyone for one in list(member.seen)} >= set(sent), "every record is read"
     )
     for member in members:
         member.leave()
@@ -160,7 +162,7 @@ def test_every_record_is_read_while_members_join_and_leave(
 
 
 def await_quiet(members: list[Member]) -> None:
-    """A commit during the rebalance makes some clients join once more; wait until that is over."""
+    """Wait until the group is stable: after a commit during the rebalance, some clients join once more."""
     quiet_since, before = time.monotonic(), [member.assignments for member in members]
     while time.monotonic() < quiet_since + QUIET_S:
         time.sleep(0.05)
@@ -182,8 +184,8 @@ def test_a_static_member_returns_without_a_rebalance(
         had, assignments = goes.partitions, stays.assignments
         goes.leave()
         comes_back = Member(client, broker.bootstrap, group, topic, instance="goes").start()
-        wait_for(lambda: comes_back.partitions == had, "it has its partitions again")
-        wait_for(lambda: comes_back.seen, "it continues with them")
+        wait_for(lambda: comes_back.partitions == had, "the static member has its partitions again")
+        wait_for(lambda: comes_back.seen, "the static member continues with its partitions")
         assert stays.assignments == assignments, "the other member had to rebalance"
     members = (stays, goes, comes_back)
     wait_for(lambda: {one.value for member in members for one in list(member.seen)} >= set(sent), "every record")

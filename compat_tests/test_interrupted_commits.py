@@ -1,5 +1,5 @@
-"""A commit is acknowledged before every partition knows it. Brokers are killed in between, and it stays all or
-nothing."""
+"""Tests that transactions stay atomic: a commit is acknowledged before every partition has its marker, and brokers are
+killed in between."""
 
 import random
 import time
@@ -44,7 +44,7 @@ def patiently(attempt: Callable[[], bool], what: str) -> None:
 
 
 def coordinator_of(node: ClusterNode, transactional_id: str) -> int:
-    """The coordinator according to this node; -1 while it knows of none."""
+    """The coordinator according to this node; -1 while the node knows no coordinator."""
     request = find_coordinator.Request(key_type=TRANSACTION, coordinator_keys=[transactional_id])
     told = ask(node.address, "FindCoordinator", 4, request, find_coordinator.Response, timeout_s=20)
     return int(told.coordinators[0].node_id)
@@ -58,7 +58,7 @@ def states(node: ClusterNode, names: Sequence[str]) -> set[str]:
 
 
 def two_ids_elsewhere(cluster: Cluster, away: int) -> tuple[list[str], int]:
-    """Two transactional ids with the same coordinator, which is not that node, and the coordinator."""
+    """Two transactional ids with the same coordinator, which is not node `away`; and the coordinator."""
     node = cluster.nodes[away]
     patiently(lambda: coordinator_of(node, "x") >= 0, "there is a coordinator")
     by_coordinator: dict[int, list[str]] = {}
@@ -72,8 +72,8 @@ def two_ids_elsewhere(cluster: Cluster, away: int) -> tuple[list[str], int]:
 
 @pytest.mark.parametrize("fault", ["paused", "killed"])
 def test_another_coordinator_ends_prepared_transactions(cluster: Cluster, fault: str, target_name: str) -> None:
-    """A partition's only replica is down when transactions end, and then their coordinator is killed. Its successor
-    writes the markers when the replica is back.
+    """A partition's only replica is down when transactions end, and then their coordinator is killed. The next
+    coordinator writes the markers when the replica is available again.
     """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     away = next(node_id for node_id in cluster.nodes if node_id != cluster.active_controller())
@@ -100,7 +100,10 @@ def test_another_coordinator_ends_prepared_transactions(cluster: Cluster, fault:
         prepared, complete = {"PrepareCommit", "PrepareAbort"}, {"CompleteCommit", "CompleteAbort"}
         if fault == "killed" and target_name == "kafka":
             # 4.3.1 treats a partition without a leader as deleted: half of the committed records is lost
-            patiently(lambda: states(cluster.nodes[coordinator], names) == complete, "both are complete without it")
+            patiently(
+                lambda: states(cluster.nodes[coordinator], names) == complete,
+                "both are complete without this coordinator",
+            )
             return
         patiently(lambda: states(cluster.nodes[coordinator], names) == prepared, "both ends are prepared")
         cluster.nodes[coordinator].kill9()
@@ -120,7 +123,8 @@ def test_another_coordinator_ends_prepared_transactions(cluster: Cluster, fault:
 
 
 def test_a_broker_killed_while_a_transaction_ends(target_name: str) -> None:
-    """The kill may come at any moment. The transaction is complete or absent; complete if it was acknowledged."""
+    """The broker may be killed at any moment. Afterwards the transaction is complete or absent, and complete if it was
+    acknowledged."""
     chance = random.Random(SEED)
     broker = start_target(target_name)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
@@ -145,10 +149,10 @@ def test_a_broker_killed_while_a_transaction_ends(target_name: str) -> None:
                 continue
     with Transactor(JAVA, broker.bootstrap) as last:
         for number in range(ROUNDS):
-            last.do("producer", f"interrupted-{number}", 60_000)  # a client that gave up has left something open
+            last.do("producer", f"interrupted-{number}", 60_000)  # a client that gave up has left a transaction open
         last.transaction("t", *ends(PARTITIONS))
         found = last.read("t", PARTITIONS)
-    assert all(values == found[0] for values in found.values()), "a part of a transaction"
+    assert all(values == found[0] for values in found.values()), "only a part of a transaction"
     if target_name != "kafka":  # 4.3.1 was seen to end one without a marker, before its partitions had a leader again
         assert set(committed) <= set(found[0]), "committed, and lost"
     assert len(set(found[0])) == len(found[0])

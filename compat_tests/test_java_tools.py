@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools, and with them the Java clients, all in one JVM."""
+"""Tests of Kafka's own command-line tools, and so of the Java clients, all in one JVM."""
 
 import json
 import re

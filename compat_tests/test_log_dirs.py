@@ -1,4 +1,5 @@
-"""Two log.dirs: Kafka's tools move replicas between them while a client produces, and one of them may fail."""
+"""Tests of two log.dirs: Kafka's tools move replicas between them while a client produces, and one directory may
+fail."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A metadata quorum of two kpybrokers and one Apache Kafka controller, and Kafka's own tool for it.
+"""Tests of a metadata quorum of two kpybroker nodes and one Apache Kafka controller, with Kafka's own tool for the
+quorum.
 
 Votes, fetches, elections and the records themselves are Kafka's: whichever node leads, the others follow, and a topic
-created under one leader exists under the next.
+that was created under one leader exists under the next leader.
 """
 
 import re
@@ -21,7 +22,7 @@ KAFKA_NODE = 3
 
 
 class Quorum:
-    """Nodes 1 and 2 are kpybrokers, broker and controller each; node 3 is a Kafka controller."""
+    """Nodes 1 and 2 are kpybroker nodes, each a broker and a controller; node 3 is an Apache Kafka controller."""
 
     def __init__(self, root: Path) -> None:
         self.ports = {node: steady_port() for node in (1, 2, KAFKA_NODE)}
@@ -45,7 +46,7 @@ class Quorum:
         )
 
     def start(self) -> None:
-        """Start all three at once: none is ready before two of them are."""
+        """Start all three at once, because no node is ready before two of them run."""
         starts: list[Callable[[], object]] = [self.ours[1].start, self.ours[2].start, self.kafka.start]
         for started in [self.threads.submit(start) for start in starts]:
             started.result()

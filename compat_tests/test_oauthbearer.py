@@ -1,4 +1,4 @@
-"""OAUTHBEARER: stock clients log in with tokens, and each response to a wrong token equals Apache Kafka's."""
+"""Tests of OAUTHBEARER: stock clients log in with tokens, and each response to a wrong token equals Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def log_in(raw: SaslSocket, message: bytes) -> sasl_authenticate.Response:
 
 
 def said_of(doors: Doors, door: str, token: str) -> str:
-    """The error for a token, which the client gets twice; empty if the token is accepted."""
+    """The error for a token, which the client receives twice; empty if the token is accepted."""
     with doors.open(door) as raw:
         told = log_in(raw, first_message(token))
         if told.error_code == 0 and not told.auth_bytes:
@@ -180,7 +180,7 @@ def said_of(doors: Doors, door: str, token: str) -> str:
 
 
 def is_served(raw: SaslSocket) -> bool:
-    """Whether a request is answered; if not, the connection is closed."""
+    """Whether a request gets a response; if not, the connection is closed."""
     try:
         return bool(raw.ask("Metadata", metadata.Request(topics=[])).brokers)
     except ConnectionError:
@@ -200,7 +200,7 @@ def librdkafka(doors: Doors, door: str) -> dict[str, object]:
 
 
 def with_tokens(doors: Doors, make: Callable[[], str]) -> dict[str, object]:
-    """librdkafka asks for a token and its expiry time."""
+    """The callback with which librdkafka requests a token and its expiry time."""
     return {**librdkafka(doors, "signed"), "oauth_cb": lambda _: (make(), time.time() + LIFETIME_S)}
 
 
@@ -353,7 +353,8 @@ def test_an_invalid_first_message(doors: Doors, message: bytes) -> None:
 
 
 def test_the_scheme_is_bearer(doors: Doors) -> None:
-    """It may be in upper or lower case. For another scheme, Apache Kafka closes the connection without a response."""
+    """The scheme may be in upper or lower case. For another scheme, Apache Kafka closes the connection without a
+    response."""
     message = first_message(unsecured(claims_of()))
     with doors.open("open") as raw:
         assert log_in(raw, message.replace(b"Bearer ", b"bEARER   ")).error_code == 0

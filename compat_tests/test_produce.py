@@ -1,4 +1,5 @@
-"""Records are read as they were sent: codecs, acks, sizes, keys, headers, null values, batches of thousands."""
+"""Tests that records are read as they were sent: codecs, acks, sizes, keys, headers, null values, batches of
+thousands."""
 
 import random
 import time
@@ -83,7 +84,7 @@ def shapes(size: int) -> list[Message]:
 
 
 def read(consumer: Consumer, count: int, timeout_s: float = 30) -> list[Received]:
-    """Poll until there are that many records; returns fewer if the time is over before."""
+    """Poll until there are `count` records. Returns fewer if the time has passed before."""
     deadline = time.monotonic() + timeout_s
     found: list[Received] = []
     while len(found) < count and time.monotonic() < deadline:

@@ -1,4 +1,5 @@
-"""Client quotas: Kafka's tool sets them, stock clients are throttled, and clients that wait stay within them."""
+"""Tests of client quotas: Kafka's tool sets them, stock clients are throttled, and clients that wait stay within their
+quotas."""
 
 import contextlib
 import socket
@@ -52,7 +53,7 @@ def described(broker: Running, *entity: str) -> str:
 
 
 def limit(raw: Conversation, kind: str, name: str | None, key: str, value: float | None) -> None:
-    """Set a quota, or remove it, and wait until the broker knows."""
+    """Set or remove a quota, and wait until the broker has applied the change."""
     rpc = alter_client_quotas
     entity = [rpc.EntityData(entity_type=kind, entity_name=name)]
     change = rpc.EntryData(entity=entity, ops=[rpc.OpData(key=key, value=value or 0.0, remove=value is None)])
@@ -133,7 +134,7 @@ def test_a_producer_is_answered_at_once_and_then_not_read(raw: Conversation) -> 
 
 
 def put(raw: Conversation, size_bytes: int) -> int:
-    """Produce one record of that size; returns the offset."""
+    """Produce one record of this size. Returns the offset."""
     told = raw.ask("Produce", 9, produced(size_bytes), produce.Response)
     return int(told.responses[0].partition_responses[0].base_offset)
 

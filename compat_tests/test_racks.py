@@ -1,4 +1,5 @@
-"""Consumers in racks: the leader names the replica there, and clients go and read from it (KIP-392)."""
+"""Tests of consumers in racks: the leader returns the replica in the consumer's rack, and clients read from it
+(KIP-392)."""
 
 import json
 import time

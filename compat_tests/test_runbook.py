@@ -1,4 +1,4 @@
-"""The runbook's blocks run unchanged, on three brokers of this machine."""
+"""Runs the blocks of the runbook unchanged, on three brokers on this machine."""
 
 from pathlib import Path
 

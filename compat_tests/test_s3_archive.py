@@ -1,4 +1,4 @@
-"""The archive in a bucket: the same commands, on a local server with the S3 API."""
+"""Tests of an archive in an S3 bucket: the same commands, on a local server with the S3 API."""
 
 import json
 import os

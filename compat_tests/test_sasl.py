@@ -1,4 +1,4 @@
-"""SASL_PLAINTEXT: stock clients log in, and each response to a failed login equals Apache Kafka's."""
+"""Tests of SASL_PLAINTEXT: stock clients log in, and each response to a failed login equals Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_aiokafka_logs_in(doors: Doors, mechanism: str) -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_kafkas_tools_log_in(doors: Doors, mechanism: str, tmp_path: Path) -> None:
-    """They also list the users, but never show their credentials."""
+    """The tools also list the users, but never show their credentials."""
     module = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE
     file = tmp_path / "client.properties"
     file.write_text(

@@ -1,4 +1,5 @@
-"""Settings that contradict each other: Apache Kafka checks them at its start, and both brokers check every change."""
+"""Tests of settings that contradict each other: Apache Kafka checks them at its start, and both brokers check every
+change."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.config.test_contradictions import ANSWERS, FILE, given
 
 
 def test_the_table_has_apache_kafkas_answers(tmp_path: Path) -> None:
-    """kafka-storage accepts the settings if it gets as far as the directories, which do not exist."""
+    """kafka-storage has accepted the settings if it complains about the directories, which do not exist."""
     file = tmp_path / "server.properties"
     answers = []
     for _, line in ANSWERS:

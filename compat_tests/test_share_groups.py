@@ -1,4 +1,5 @@
-"""Share groups (KIP-932) with the Java client, librdkafka and Kafka's tools: which records are delivered again."""
+"""Tests of share groups (KIP-932) with the Java client, librdkafka and Kafka's tools: which records are delivered
+again."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def target(request: pytest.FixtureRequest, target_name: str) -> Iterator[Running]:
-    """A broker on which groups may have short locks."""
+    """A broker on which groups may have short acquisition locks."""
     broker = start_target(target_name, SETTINGS)
     yield broker
     broker.stop()
@@ -174,7 +175,7 @@ def test_members_share_one_partition(broker: Running, make_topic: MakeTopic, gro
             found += values(first.poll()) + values(second.poll())
             if len(found) >= 100:
                 break
-        assert sorted(found) == sorted(sent), "each record once, whoever has it"
+        assert sorted(found) == sorted(sent), "each record once, whichever member received it"
 
 
 def test_accepted_records_stay_accepted_when_the_broker_is_killed(

@@ -1,5 +1,5 @@
-"""Spark's own connector reads and writes: by offsets, by timestamp, in batches and as a stream. All tests share one
-session."""
+"""Tests that Spark's own connector reads and writes: by offsets, by timestamp, in batches and as a stream. All tests
+share one session."""
 
 import json
 import uuid
@@ -30,15 +30,15 @@ def admin(target: Target) -> AdminClient:
 
 
 def new_topic(admin: AdminClient, **settings: str) -> str:
-    # Its records are older than a default retention would keep.
+    # the default retention would delete its records
     topic = NewTopic(f"spark-{uuid.uuid4().hex[:8]}", PARTITIONS, config={"retention.ms": "-1", **settings})
     admin.create_topics([topic])[topic.topic].result()
     return topic.topic
 
 
 def send(bootstrap: str, topic: str, count: int = COUNT, first: int = 0) -> list[Row]:
-    """Send records with the numbers first, first + 1, ..., in batches: each is one second later than the one before it,
-    and goes to the next partition."""
+    """Send records with the numbers first, first + 1, ..., in batches. Each batch is one second later than the previous
+    one, and is sent to the next partition."""
     refused: list[KafkaError] = []
     rows: list[Row] = []
     in_order = {"enable.idempotence": True, "linger.ms": 50, "batch.num.messages": 40}
@@ -93,14 +93,14 @@ def rows_of(records: DataFrame) -> list[Row]:
 
 
 def stored(target: Target, topic: str) -> list[tuple[int, bytes | None, bytes | None, object]]:
-    """(partition, key, value, headers) of everything in a topic, as confluent-kafka reads it."""
+    """(partition, key, value, headers) of all records of a topic, read with confluent-kafka."""
     consumer = Consumer({"bootstrap.servers": target.bootstrap, "group.id": "unused", "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     found = []
     open_partitions = set(range(PARTITIONS))
     while open_partitions:
         message = consumer.poll(30)
-        assert message is not None, f"silence; {open_partitions} not read to the end"
+        assert message is not None, f"no more records; {open_partitions} not read to the end"
         if message.error():
             assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
             open_partitions.discard(message.partition())
@@ -265,8 +265,8 @@ def test_a_running_stream_copies_records_to_another_topic(
 def test_a_stream_reports_deleted_records(
     spark: SparkSession, target: Target, admin: AdminClient, tmp_path: Path
 ) -> None:
-    """Deleted between two runs: with failOnDataLoss the query fails, without it continues with the remaining
-    records."""
+    """Records are deleted between two runs. With failOnDataLoss the query fails; without, it continues with the
+    remaining records."""
     topic = new_topic(admin)
     send(target.bootstrap, topic, 20)
     kafka = {"kafka.bootstrap.servers": target.bootstrap, "subscribe": topic, "startingOffsets": "earliest", **QUICK}

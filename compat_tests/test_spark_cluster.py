@@ -1,5 +1,5 @@
-"""A stream from three brokers, one of which dies in the middle while it leads: the stream continues, and has every
-record once."""
+"""Tests a stream from three brokers. A broker that is a leader is killed in the middle; the stream continues, and reads
+every record once."""
 
 from pathlib import Path
 

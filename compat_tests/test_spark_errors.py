@@ -1,4 +1,5 @@
-"""Bad input to a Spark job ends with an error that `kpybroker.spark.explained` summarises in one clear line."""
+"""Tests that bad input to a Spark job ends with an error that `kpybroker.spark.explained` summarises in one clear
+line."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""The flights of 2013 through Kafka and Spark and back: the output of `make demo`, against either broker."""
+"""Tests the output of `make demo`, which sends the flights of 2013 through Kafka and Spark and back, on either
+broker."""
 
 import os
 import subprocess

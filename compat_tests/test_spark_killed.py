@@ -1,4 +1,4 @@
-"""A structured stream whose driver is killed with -9: its checkpoint and the broker make it exact nevertheless."""
+"""Tests that a structured stream reads each record once although its driver is killed with -9."""
 
 import contextlib
 import os
@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(command: list[str], log: Path, kill_at: int) -> list[str]:
-    """Run the job in a process group of its own, and kill the whole group, including the JVM, at a position. Returns
-    its output."""
+    """Run the job in a separate process group, and kill the whole group, including the JVM, at a position. Returns the
+    output."""
     lines: list[str] = []
     with (
         log.open("ab") as err,

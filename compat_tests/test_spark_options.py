@@ -1,4 +1,5 @@
-"""Options of Spark's connector that the other tests do not use, and topics that change under a running query."""
+"""Tests of the options of Spark's connector that the other tests do not use, and of topics that change during a
+query."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -84,7 +85,8 @@ def test_new_topics_and_partitions_are_read_from_their_start(
     admin.create_topics([NewTopic(f"{prefix}-b", 2)])[f"{prefix}-b"].result(30)
     admin.create_partitions([NewPartitions(f"{prefix}-a", 2)])[f"{prefix}-a"].result(30)
     producer.poll(0)
-    fresh = Producer({"bootstrap.servers": target.bootstrap})  # one that does not know yet how many there are
+    # a new producer, because the earlier one has cached the old number of partitions
+    fresh = Producer({"bootstrap.servers": target.bootstrap})
     send(fresh, f"{prefix}-b", range(100, 150), partition=1)
     send(fresh, f"{prefix}-a", range(150, 200), partition=1)
     assert run() == list(range(200))
@@ -117,7 +119,7 @@ def test_batches_of_a_given_size(
 def test_batches_wait_for_a_minimum_of_records(
     spark: SparkSession, target: Target, producer: Producer, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """The first batch comes at once; the next one when there are a hundred records, or after an hour."""
+    """The first batch runs at once; the next batch runs when there are a hundred records, or after an hour."""
     topic = make_topic(1)
     send(producer, topic, range(10))
     options = source(target, subscribe=topic, minOffsetsPerTrigger="100", maxTriggerDelay="1h")

@@ -1,4 +1,4 @@
-"""docs/spark.md: its stream runs unchanged, and every option that it calls tested is tested."""
+"""Tests of docs/spark.md: its blocks run unchanged, and there is a test for every option that it calls tested."""
 
 import re
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_options_called_tested_are_tested(what: str, where: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.full  # the stream and the examples have tests of their own
 def test_the_page_works(tmp_path: Path, target_name: str) -> None:
-    """Every block in order, as in a clone."""
+    """Every block runs in order, as in a clone."""
     if target_name != "kpybroker":
         return  # it starts a broker of its own
     (tmp_path / "spark_examples").symlink_to(HERE.parent / "spark_examples")

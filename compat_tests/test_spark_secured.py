@@ -1,4 +1,4 @@
-"""Spark, the examples and the archive over SASL_SSL with ACLs, and the one line that explains each refusal."""
+"""Tests of Spark, the examples and the archive over SASL_SSL with ACLs, and of the line that explains each refusal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def secured(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 class Pair:
-    """A topic with records in two partitions, an empty topic, and a user who may read the one and write the other."""
+    """A topic with records in two partitions, an empty topic, and a user who may read the first topic and write to the
+    second."""
 
     def __init__(self, secured: SecuredBroker) -> None:
         name = uuid.uuid4().hex[:6]

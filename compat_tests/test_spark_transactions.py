@@ -1,5 +1,5 @@
-"""Spark reads transactional topics with `kafka.isolation.level=read_committed`, and reads nothing of an aborted
-transaction."""
+"""Tests that Spark reads transactional topics with `kafka.isolation.level=read_committed`, and reads no record of an
+aborted transaction."""
 
 import uuid
 from pathlib import Path
@@ -90,7 +90,8 @@ def test_a_batch_reads_committed_records(
 
 
 def test_a_stream_reads_committed_records_once(spark: SparkSession, target: Target, topic: str, tmp_path: Path) -> None:
-    """Its ranges may end between two records of an aborted transaction; each run continues from its checkpoint."""
+    """The ranges of the stream may end between two records of an aborted transaction. Each run continues from the
+    checkpoint."""
     source = Source(target.bootstrap, topic)
     for _ in range(3):
         source.send()

@@ -1,4 +1,4 @@
-"""`kpybroker storage check` and `repair` on directories of both brokers, judged by kafka-dump-log."""
+"""Tests of `kpybroker storage check` and `repair` on directories of both brokers; kafka-dump-log checks the results."""
 
 import struct
 import subprocess
@@ -14,7 +14,7 @@ RECORDS = 3000
 
 
 def storage(*args: str) -> subprocess.CompletedProcess[str]:
-    """`kpybroker storage`."""
+    """Run `kpybroker storage`."""
     return subprocess.run(
         [sys.executable, "-m", "kpybroker", "storage", *args], capture_output=True, text=True, check=False
     )

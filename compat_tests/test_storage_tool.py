@@ -1,4 +1,5 @@
-"""`kpybroker storage` beside kafka-storage: a directory formatted by either can be started by the other."""
+"""Compares `kpybroker storage` with kafka-storage: either broker starts on a directory that was formatted for the
+other."""
 
 import subprocess
 import sys
@@ -17,11 +18,11 @@ from oracle.kafka import CLUSTER_ID, Kafka
 from oracle.tools import Ran, tool
 
 LOWERED = ("--feature", "streams.version=0")
-"""Features that kpybroker does not serve, and that kafka-storage finalizes by default."""
+"""Features that kafka-storage finalizes by default, and that kpybroker does not support."""
 
 
 def ours(*args: str) -> Ran:
-    """`kpybroker storage`."""
+    """Run `kpybroker storage`."""
     ran = subprocess.run(
         [sys.executable, "-m", "kpybroker", "storage", *args], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,5 @@
-"""Kafka Streams: words are counted, and with exactly_once_v2 exactly, whichever process is killed."""
+"""Tests of Kafka Streams: words are counted; with exactly_once_v2 they are counted exactly, whichever process is
+killed."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,4 +1,5 @@
-"""Kafka Streams as a user with the rights that Apache Kafka's documentation requires, and with one of them missing."""
+"""Tests of Kafka Streams with a user who has the rights that Apache Kafka's documentation requires, or lacks one of
+them."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def begin(cluster: Cluster, missing: str, tmp_path: Path) -> Program:
 
 @pytest.mark.parametrize("missing", ["", "delete internal"])
 def test_it_counts(cluster: Cluster, tmp_path: Path, missing: str) -> None:
-    """Without DELETE, the records of repartition topics stay, and nothing else is different."""
+    """Without DELETE, the records of repartition topics are kept; there is no other difference."""
     assert cluster.secured is not None
     settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "x", "isolation.level": "read_committed"}
     with begin(cluster, missing, tmp_path) as counting:

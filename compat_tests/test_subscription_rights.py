@@ -1,4 +1,5 @@
-"""A consumer group's regular expression matches only topics that a member may describe: when changed ACLs apply."""
+"""Tests that the regular expression of a consumer group matches only topics that a member may describe, and when
+changed ACLs take effect."""
 
 import asyncio
 from collections.abc import Collection
@@ -102,8 +103,8 @@ class Member:
         return {self._cluster.names[bytes(each.topic_id)] for each in self._owned}
 
     async def until(self, *wanted: str, never: Collection[str], perhaps: Collection[str] = ()) -> None:
-        """Send heartbeats until the member has exactly the `wanted` topics, not counting those in `perhaps`. Asserts
-        that it does not get a topic in `never` before."""
+        """Send heartbeats until the member has exactly the `wanted` topics, not counting the topics in `perhaps`.
+        Asserts that it is not assigned a topic in `never` before that."""
         while (has := await self.beat()) - set(perhaps) != set(wanted):
             assert not has & set(never), f"it has {has}"
             await asyncio.sleep(PAUSE_S)
@@ -131,7 +132,7 @@ async def play(port: int, named_port: int) -> None:
     await cluster.make("aa4", "aa5")
     await bob.until("aa2", "aa4", never=["aa1", "aa3", "aa5", "ab1"])
     bob.close()
-    # the rights of the member whose heartbeat causes the evaluation decide for all members
+    # the rights of the member whose heartbeat triggers the evaluation apply to all members
     await cluster.allow(OWNER, Operation.DESCRIBE, AclResource.TOPIC, "aa5", "ab1")
     first, second = await cluster.member(USER, "h", "aa.*"), await cluster.member(OWNER, "h", "a[a-z].*")
     await first.until("aa2", "aa4", never=["aa1", "aa3", "aa5", "ab1"])

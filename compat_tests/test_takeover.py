@@ -1,7 +1,8 @@
-"""kpybroker and Apache Kafka run in turn on the same directories: a client sees the same before and after.
+"""Tests that clients find the same state before and after a change between kpybroker and Apache Kafka on the same
+directories.
 
-A life begins on each of them and continues on all that follow, next to stock clients that stay connected (`docs/` has
-the page "moving to Apache Kafka, and back").
+A `Life` begins on each broker and continues on all brokers that follow, and stock clients run all the time (see
+docs/moving-to-apache-kafka.md).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LIBRDKAFKA = "confluent-kafka"
 
 
 class Story:
-    """The lives on one home, and their clients."""
+    """The `Life` objects on one `Home`, and their clients."""
 
     def __init__(self, home: Home, kinds: tuple[str, ...], clients: tuple[str, ...]) -> None:
         self._home = home
@@ -45,14 +46,14 @@ class Story:
                     self._begin(kind)
 
     def _go_on(self, *, may_forget: bool) -> None:
-        """All existing lives continue here."""
+        """Continue all existing `Life` objects on the current broker."""
         with Eyes(self._home.address) as eyes:
             for life in self._lives:
                 life.go_on(eyes)
         self._company.go_on(may_forget=may_forget)
 
     def _begin(self, kind: str) -> None:
-        """A new life begins, and then much is left open."""
+        """Begin a new `Life`, and then leave transactions and deletions open."""
         with Eyes(self._home.address) as eyes:
             self._lives.append(Life(f"{len(self._lives)}-{kind}", self._source, self._home.node_count))
             self._lives[-1].begin(eyes)
@@ -62,19 +63,20 @@ class Story:
             until(lambda life=life: self._home.has_cleaned(*life.compacted), f"{life.name} is compacted")
 
     def _change(self, kind: str) -> None:
-        """Stop the broker, start the other kind, and compare what clients can see."""
+        """Stop the broker, start the other kind, and compare the states that clients can see."""
         before = self._look()
         with Eyes(self._home.address) as eyes:
             for life in self._lives:
                 life.let_expire(eyes)
         self._home.end()
         self._home.start(kind)
-        until(lambda: is_served(self._home.address, before), f"{kind} serves all there was")
+        until(lambda: is_served(self._home.address, before), f"{kind} serves all topics and groups")
         changed = difference(before, self._look())
         assert not changed, "\n".join(changed)
 
     def _look(self) -> Facts:
-        """Everything that clients can see, except for what changes by itself; of that, what must not change."""
+        """All state that clients can see. Of the state that changes without requests, only the parts that must not
+        change."""
         unsteady = (name for life in self._lives for name in life.unsteady)
         facts = look(self._home.address, (*unsteady, *self._company.names))
         with Eyes(self._home.address) as eyes:
@@ -99,7 +101,7 @@ def test_two_log_directories() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["stop", "kill9"])
 def test_a_replica_in_the_middle_of_a_move_between_two_directories(how: str) -> None:
-    """The move continues with the other broker, and is completed."""
+    """The move continues on the other broker, and is completed."""
     topic, throttle = "moving", "replica.alter.log.dirs.io.max.bytes.per.second"
     place = topic, 0
     source = Source(int(time.time() * 1000) - LONG_MS)

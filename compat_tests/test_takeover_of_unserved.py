@@ -1,4 +1,5 @@
-"""State of Apache Kafka that kpybroker does not serve survives a stay with kpybroker unchanged."""
+"""Tests that state of Apache Kafka is unchanged after kpybroker has run on the same directory, even if kpybroker does
+not support it."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ BY_TOKEN = ' tokenauth="true"'
 def stay_with_kpybroker(
     home: Home, meanwhile: Callable[[], None] = lambda: None, settings: Mapping[str, str] | None = None
 ) -> None:
-    """Run kpybroker long enough for a snapshot of the metadata, which must contain the unserved records. Sets a quota,
-    too."""
+    """Run kpybroker until it has written a snapshot of the metadata, which must contain the unsupported records. Also
+    sets a quota."""
 
     def snapshots() -> set[str]:
         return {path.name for path in (home.data[0] / METADATA).glob("*.checkpoint")}
@@ -45,7 +46,7 @@ def stay_with_kpybroker(
     tool("kafka-configs", "--alter", *rate, bootstrap=home.bootstrap).ok()
     meanwhile()
     tool("kafka-topics", "--create", "--topic", "wide", "--partitions", "500", bootstrap=home.bootstrap).ok()
-    until(lambda: snapshots() - before, "kpybroker has made a snapshot")
+    until(lambda: snapshots() - before, "kpybroker has written a snapshot")
     home.stop()
 
 
@@ -58,7 +59,8 @@ def row_of(token_id: str, told: str) -> list[str]:
 def test_users_and_their_rights(tmp_path: Path) -> None:
     """Quotas, SCRAM credentials, ACLs and delegation tokens are listed as before, and a user logs in as before.
 
-    kpybroker lists credentials and tokens, too; a user with one from kpybroker can log in to Apache Kafka.
+    kpybroker lists credentials and tokens, too. A user whose credential was created on kpybroker can log in to Apache
+    Kafka.
     """
     login, other = tmp_path / "alice.properties", tmp_path / "bob.properties"
     login.write_text(LOGIN % ("alice", "secret", ""))
@@ -84,7 +86,7 @@ def test_users_and_their_rights(tmp_path: Path) -> None:
             ]
 
         def create_token() -> str:
-            """Create a token; returns its id."""
+            """Create a token. Returns its id."""
             created = ("--create", "--max-life-time-period", "-1", "--command-config", str(login))
             told = tool("kafka-delegation-tokens", *created, bootstrap=named).ok()
             [(token_id, secret)] = re.findall(r"^(\S+)\s+(\S+=)\s+User:alice", told, re.MULTILINE)
@@ -111,7 +113,7 @@ def test_users_and_their_rights(tmp_path: Path) -> None:
             tool("kafka-acls", *allowed, bootstrap=home.bootstrap).ok()
         tokens = [create_token()]
         words = "SCRAM-SHA-256=iterations=8192", "User:alice", "User:alice"
-        until(lambda: all(word in told for told, word in zip(seen(), words, strict=True)), "all of it is listed")
+        until(lambda: all(word in told for told, word in zip(seen(), words, strict=True)), "all of them are listed")
         before = seen()
         home.stop()
         stay_with_kpybroker(home, add_a_user, secured)
@@ -130,7 +132,8 @@ def test_users_and_their_rights(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_share_group() -> None:
-    """kpybroker ignores its records: on Apache Kafka, with share groups enabled again, it continues where it was."""
+    """kpybroker ignores the group's records. On Apache Kafka, with share groups enabled again, the group continues at
+    its position."""
 
     def seen(home: Home) -> list[list[str]]:
         told = tool("kafka-share-groups", "--describe", "--group", "sharers", bootstrap=home.bootstrap).ok()
@@ -157,6 +160,6 @@ def test_a_share_group() -> None:
         home.start(KAFKA)
         raised = [part.replace("=0", "=1") for part in UNSERVED]
         tool("kafka-features", "upgrade", *raised, bootstrap=home.bootstrap).ok()
-        until(lambda: seen(home) == before, "the share group is where it was")
+        until(lambda: seen(home) == before, "the share group is at its position")
         assert sorted(first + share(home, 6)) == numbers
         home.stop()

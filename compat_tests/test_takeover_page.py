@@ -1,4 +1,4 @@
-"""The blocks of the page "moving to Apache Kafka, and back", run unchanged."""
+"""Runs the blocks of docs/moving-to-apache-kafka.md unchanged."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""One directory with TLS, logins, ACLs, tokens and quotas, served by kpybroker and Apache Kafka in turn. Logins and
-permissions stay the same."""
+"""Runs kpybroker and Apache Kafka in turn on one directory with TLS, logins, ACLs, tokens and quotas, and tests that
+logins and permissions stay the same."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Person(NamedTuple):
 
 
 class House:
-    """The node, of one kind at a time, and all users, which were created on nodes of both kinds."""
+    """The node, which is of one kind at a time, and all users, which were created on nodes of both kinds."""
 
     def __init__(self, directory: Path) -> None:
         self.secured = Secured(directory / "certificates", {})
@@ -77,7 +77,8 @@ class House:
         self.people: list[Person] = []
         self.removed: list[Person] = []
         self.measured: set[str] = set()
-        """Users whose rate was measured since the node started: another measurement would delay them for long."""
+        """Users whose rate was measured since the node started: another measurement would throttle them for a long
+        time."""
         self.root_file = self.secured.java("root")
 
     def start(self, kind: str) -> None:
@@ -90,7 +91,7 @@ class House:
 
     @contextlib.contextmanager
     def talk(self, login: Login | None = None) -> Iterator[Conversation]:
-        """A conversation as this user, or as a super user. Raises LoginFailed."""
+        """A connection (`Conversation`) as this user, or as a super user. Raises LoginFailed."""
         door = self.secured.door() if login is None else Door(self.secured.context, login)
         with contextlib.closing(Conversation(self.cluster.brokers[0].address, TIMEOUT_S, door)) as node:
             yield node

@@ -1,5 +1,5 @@
-"""kafka-reassign-partitions sets throttles, moves replicas, and removes the throttles; kafka-topics prints eligible
-leader replicas."""
+"""Tests that kafka-reassign-partitions sets throttles, moves replicas and removes the throttles, and that kafka-topics
+prints eligible leader replicas."""
 
 import json
 import time

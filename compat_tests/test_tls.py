@@ -1,4 +1,4 @@
-"""TLS on both brokers: stock clients with client certificates, and with logins (SASL_SSL)."""
+"""Tests of TLS on both brokers: stock clients with client certificates, and with logins (SASL_SSL)."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_stores_whose_settings_contradict_each_other_are_refused(secured: Secure
 
 
 def _shown(secured: Secured) -> bytes | None:
-    """The certificate that the listener presents now, as DER."""
+    """The certificate that the listener presents at the moment, as DER."""
     context = ssl.create_default_context(cafile=secured.trusted)
     context.load_cert_chain(secured.certificate, secured.key)
     with (

@@ -1,4 +1,4 @@
-"""Kafka's tools print the same for a kpybroker as for Apache Kafka, word for word; see `transcripts`."""
+"""Tests that Kafka's tools print exactly the same for kpybroker as for Apache Kafka; see `transcripts`."""
 
 from collections.abc import Iterator
 from pathlib import Path

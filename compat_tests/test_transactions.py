@@ -1,5 +1,5 @@
-"""Transactions as clients see them: all or nothing, one at a time for each id, and no record of an aborted one is
-read."""
+"""Tests of transactions with clients: they are atomic, one at a time for each transactional id, and no record of an
+aborted transaction is read."""
 
 from collections.abc import Callable, Iterator
 
@@ -88,7 +88,8 @@ def test_transactions_that_overlap_in_one_partition(
     unique: Callable[[], str],
     admin: AdminClient,
 ) -> None:
-    """Large aborted spans between committed records; the last stable offset stays below the first open one."""
+    """There are many aborted records between committed records; the last stable offset stays below the first open
+    transaction."""
     topic = make_topic()
     kept, lost = start("confluent-kafka", unique()), start("confluent-kafka", unique())
     wanted = []
@@ -131,7 +132,8 @@ def test_an_open_transaction_hides_what_comes_after_it(
 
 @each_kind
 def test_a_zombie_is_fenced(kind: str, start: Start, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
-    """A second producer with the id aborts the open transaction of the first, and the first may do nothing more."""
+    """A second producer with the id aborts the open transaction of the first producer, whose further requests are
+    refused."""
     topic, name = make_topic(), unique()
     zombie = start(kind, name)
     zombie.transaction(topic, (0, "before"))
@@ -163,7 +165,7 @@ def test_a_zombie_that_sends_is_fenced(
 def test_a_transaction_that_takes_too_long_is_aborted(
     kind: str, start: Start, make_topic: MakeTopic, unique: Callable[[], str]
 ) -> None:
-    """The coordinator aborts the transaction, and the producer gets an error when it continues."""
+    """The coordinator aborts the transaction, and the producer receives an error when it continues."""
     topic, name = make_topic(), unique()
     slow, other = start(kind, name, 1000), start(kind, unique())
     slow.do("begin")
@@ -203,7 +205,8 @@ def test_offsets_are_committed_with_the_transaction(
 def test_a_client_killed_between_the_phases_leaves_nothing(
     kind: str, start: Start, make_topic: MakeTopic, unique: Callable[[], str]
 ) -> None:
-    """kill -9 with records and offsets in an open transaction: its successor finds neither, and need not wait."""
+    """A client with records and offsets in an open transaction is killed with -9. Its successor finds neither, and need
+    not wait."""
     topic, group, name = make_topic(2), unique(), unique()
     for turn in range(2):
         killed = start(kind, name)
@@ -223,7 +226,7 @@ def test_a_client_killed_between_the_phases_leaves_nothing(
 def test_a_broker_killed_in_the_middle_keeps_the_transaction_open(
     broker: Running, start: Start, make_topic: MakeTopic, unique: Callable[[], str]
 ) -> None:
-    """After its restart, the broker knows the earlier records, and the transaction can be committed or aborted."""
+    """After the restart, the broker still has the earlier records, and the transaction can be committed or aborted."""
     topic = make_topic(2)
     for end in ("commit", "abort"):
         one = start("java", unique())

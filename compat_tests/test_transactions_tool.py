@@ -1,4 +1,5 @@
-"""kafka-transactions lists transactions and ends them: open ones, and hanging ones that no coordinator knows."""
+"""Tests that kafka-transactions lists and ends transactions: open transactions, and hanging transactions that no
+coordinator knows."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -162,7 +163,8 @@ def test_a_hanging_transaction_is_found_and_aborted(
 
 
 def test_transaction_version_1(broker: Running, transactors: Transactors, unique: Callable[[], str]) -> None:
-    """With transaction.version 1 the Java client adds its partitions itself, and its epoch stays; then back to 2."""
+    """With transaction.version 1 the Java client adds its partitions itself, and its epoch does not change. Then the
+    test returns to version 2."""
     topic, group, name = make_topic(broker, unique()), unique(), unique()
 
     def epoch() -> int:

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md: clients print exactly the errors that the page shows."""
+"""Tests that clients print exactly the errors in docs/troubleshooting.md."""
 
 import re
 from pathlib import Path

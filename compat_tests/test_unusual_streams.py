@@ -1,4 +1,4 @@
-"""Compressed streams that no client writes: those that Java's consumer does not read to the end are refused.
+"""Tests of compressed streams that no client writes: streams that Java's consumer does not read to the end are refused.
 
 These tests have a separate file, late in the alphabet: Kafka's DumpLogSegments reads some of these logs only as far as
 Kafka's consumer needs, and `test_dump_log` checks the logs of all earlier tests.
@@ -18,8 +18,8 @@ from oracle.asking import Conversation
 def test_the_forms_of_a_codec(
     codec: Codec, conversation: Conversation, make_topic: MakeTopic, target_name: str
 ) -> None:
-    """Streams that Java's consumer cannot read are refused, and those that it reads are accepted; kpybroker checks them
-    completely."""
+    """Streams that Java's consumer cannot read are refused, and streams that it can read are accepted; kpybroker checks
+    them completely."""
     topic = make_topic()
     for what, packed in codec_forms.FORMS[codec]().items():
         code = put(conversation, topic, Crafted(b"").batch(codec, packed=packed))

@@ -1,5 +1,5 @@
-"""docs/troubleshooting.md, "Another protocol, or a certificate that is not trusted": clients print what the page says,
-and kpybroker logs what it says."""
+"""Tests that clients print, and kpybroker logs, exactly the lines in the section "Another protocol, or a certificate
+that is not trusted" of docs/troubleshooting.md."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ QUOTED = re.compile(r"(`+)(.+?)\1")
 
 
 def quotes(table: str) -> dict[str, list[str]]:
-    """The code on the page, by the program that prints it."""
+    """The quoted lines on the page, by the program that prints them."""
     rows = re.findall(r"^\| ([\w' -]+) \| (.*) \|$", table, re.MULTILINE)
     return {
         who: [found[2].strip().replace(r"\|", "|") for found in QUOTED.finditer(cell)]
@@ -39,7 +39,7 @@ def test_it_is_said(name: str, target_name: str, tmp_path: Path) -> None:
         if who == wrong_protocols.BROKER and target_name != "kpybroker":
             continue  # Apache Kafka logs another text
         if (name, who, target_name) == ("plain_to_tls", "Java", "kafka"):
-            continue  # Apache Kafka answers with an alert, which its own client takes for the size of 352 MB
+            continue  # Apache Kafka responds with an alert, which its own client interprets as a size of 352 MB
         for quote in quoted:
             assert re.search(pattern_of(quote), said[who]), f"{who}: {quote}\nis not in\n{said[who]}"
     if target_name == "kpybroker":

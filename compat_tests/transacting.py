@@ -1,20 +1,20 @@
-"""A client in a separate process, which executes transactional commands and can be killed; `transactors.py` starts it.
+"""A program that executes transactional commands with one of Python's clients; `transactors.py` starts it, and can kill
+it.
 
     python -m compat_tests.transacting CLIENT BOOTSTRAP
 
-Each line on stdin is a command of words, each line on stdout its answer, "ok ..." or "no NAME ...":
+Each line on stdin is a command, and the program prints the result of each to stdout: "ok ..." or "no NAME ...":
 
     producer ID TIMEOUT_MS           initialize the id
     begin | flush | commit | abort
     send TOPIC PARTITION VALUE
     offsets GROUP TOPIC PARTITION OFFSET
-    burst GROUP TOPIC COUNT          so many transactions, each of one record 0, 1, ... and the group's offset 1, 2, ...
-    committed GROUP TOPIC PARTITION
-    read ISOLATION TOPIC PARTITIONS PATIENCE_S   until each partition gave ...END, or so long without a record
-    transform ID GROUP SOURCE SINK PARTITION     copy for ever, each poll in one transaction; "did N" after each;
-                                                 PARTITION "-" is a member of the group
+    burst GROUP TOPIC COUNT          COUNT transactions, each with one record 0, 1, ... and the group's offset 1, 2, ...
+    committed GROUP TOPIC PARTITION read ISOLATION TOPIC PARTITIONS PATIENCE_S   until ...END is read from each
+    partition, or no record arrives for PATIENCE_S transform ID GROUP SOURCE SINK PARTITION     copy forever, each poll
+    in one transaction; print "did N" after each; PARTITION "-" is a member of the group
 
-`Transacting.java` is the same program with Kafka's own client.
+`Transacting.java` is the same program with Kafka's Java client.
 """
 
 import sys
@@ -42,7 +42,7 @@ def say(*words: object) -> None:
 
 
 class Transacting:
-    """The commands; `producer` must come before those that need one."""
+    """The commands. `producer` must be executed before the commands that need a producer."""
 
     def __init__(self, client: Client, bootstrap: str) -> None:
         self._client = client
@@ -50,7 +50,7 @@ class Transacting:
         self._producer: TransactionalProducer | None = None
 
     def run(self, name: str, *words: str) -> str:
-        """Execute a line; returns its answer. Raises Refused."""
+        """Execute a line. Returns its result. Raises Refused."""
         if name in ("begin", "flush", "commit", "abort"):
             assert self._producer is not None
             getattr(self._producer, name)()
@@ -124,7 +124,7 @@ class Transacting:
         sink: str,
         partition: str,
     ) -> None:
-        """Copy until something is refused: then the consumer has to restart from the committed offsets."""
+        """Copy until a request is refused: then the consumer has to restart from the committed offsets."""
         if partition == "-":
             consumer.subscribe([source])
         else:

@@ -1,5 +1,5 @@
-"""Clients in separate processes that run transactions: Python's in `transacting.py`, Kafka's own in
-`Transacting.java`."""
+"""Starts clients in separate processes that run transactions: Python clients (`transacting.py`) and Kafka's Java client
+(`Transacting.java`)."""
 
 import contextlib
 import queue
@@ -30,14 +30,14 @@ Values = dict[int, list[str]]
 
 
 def java_command(source: str, *arguments: str, level: str = "off", more: str = "") -> list[str]:
-    """How to run a Java file of this folder with Kafka's jars; `more` is added to the class path."""
+    """The command that runs a Java file of this folder with Kafka's jars; `more` is added to the class path."""
     flags = [*JAVA_FLAGS, f"-Dlog4j2.configurationFile={LOGGING}", f"-Dkpybroker.log.level={level}"]
     path = ":".join(part for part in (str(compiled(HERE / f"{source}.java")), f"{jars()}/*", more) if part)
     return [java(), *flags, "-cp", path, source, *arguments]
 
 
 class Transactor:
-    """One such process. It executes one command after the other."""
+    """One client process. It executes one command after the other."""
 
     def __init__(self, kind: str, bootstrap: str) -> None:
         self.kind = kind
@@ -71,7 +71,7 @@ class Transactor:
             self._process.stdin.flush()
 
     def answer(self) -> str:
-        """The answer to a command that was sent. Raises Refused with the client's error."""
+        """Wait for the result of a command that was sent. Raises Refused with the client's error."""
         line = self.lines.get(timeout=PATIENCE_S)
         assert line is not None, f"the process of {self.kind} has ended with {self._process.wait()}"
         verdict, _, rest = line.partition(" ")
@@ -80,7 +80,7 @@ class Transactor:
         return rest
 
     def do(self, *words: object) -> str:
-        """Send a command and wait for its answer. Raises Refused with the client's error."""
+        """Send a command and wait for its result. Raises Refused with the client's error."""
         self.tell(*words)
         return self.answer()
 
@@ -99,7 +99,7 @@ class Transactor:
         return self.told_values(partitions)
 
     def told_values(self, partitions: int) -> Values:
-        """The answer to "read"."""
+        """Wait for the result of "read"."""
         found: Values = {partition: [] for partition in range(partitions)}
         for one in self.answer().split():
             partition, _, value = one.partition(":")
@@ -111,7 +111,7 @@ class Transactor:
         return self._process.poll() is None
 
     def kill9(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Send SIGKILL. Returns when the process has ended."""
         self._process.kill()
         self._process.wait()
 
@@ -141,5 +141,5 @@ class Transactors:
 
 
 def ends(partitions: int = 1) -> list[tuple[int, str]]:
-    """The values of a last transaction, by which a reader knows that it has read everything."""
+    """The values of a last transaction, with which a reader detects that it has read all records."""
     return [(partition, END) for partition in range(partitions)]

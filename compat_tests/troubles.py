@@ -1,5 +1,5 @@
-"""The errors of stock clients when something is wrong: the programs of docs/troubleshooting.md, each in a separate
-process.
+"""The programs whose errors docs/troubleshooting.md shows: stock clients in situations with an error, each in a
+separate process.
 
 `python -m compat_tests.troubles` prints their output, in Markdown.
 """
@@ -126,7 +126,7 @@ def said_by(
 ) -> str:
     """The output of a program on stdout and stderr.
 
-    values: the values to produce, in order; None kills the process `pid` in between. `more`: client settings.
+    values: the values to produce, in order; at None, the process `pid` is killed. `more`: client settings.
     """
     with tempfile.NamedTemporaryFile() as file:
         file.write(b"".join(value or b"" for value in values))
@@ -155,7 +155,7 @@ def distinct(said: str) -> list[str]:
 
 
 def nobody_listens(client: str) -> str:
-    """A reserved port without a listener."""
+    """Connect to a reserved port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -163,20 +163,21 @@ def nobody_listens(client: str) -> str:
 
 
 def at_the_http_port(client: str) -> str:
-    """The port of the metrics instead of the listener's."""
+    """Connect to the port of the metrics instead of the listener's."""
     port = steady_port()
     with Broker({"kpybroker.http.port": port}):
         return said_by(PRODUCE[client], f"127.0.0.1:{port}")
 
 
 def no_such_topic(client: str) -> str:
-    """A topic that does not exist, and that clients do not create."""
+    """Use a topic that does not exist, and that clients do not create."""
     with Broker({"auto.create.topics.enable": False}) as broker:
         return said_by(PRODUCE[client], broker.bootstrap) + said_by(CONSUME[client], broker.bootstrap)
 
 
 def a_group_that_is_stuck(client: str) -> str:
-    """One member of the group is alive but does not poll: it does not join again, and the others wait for it."""
+    """Join a group in which one member is alive but does not poll: it does not join again, and the other members wait
+    for it."""
     if client == "kpybroker":
         return ""  # it reads without a group
     with Broker() as broker:
@@ -193,7 +194,7 @@ def a_group_that_is_stuck(client: str) -> str:
 
 
 def too_large(client: str) -> str:
-    """A record of 2 MB: first with the client's own limit, then with a higher one."""
+    """Send a record of 2 MB: first with the client's default limit, then with a higher limit."""
     limit = {"confluent-kafka": "message.max.bytes"}.get(client, "max_request_size")
     with Broker() as broker:
         large = [b"x" * 2_000_000]
@@ -202,7 +203,7 @@ def too_large(client: str) -> str:
 
 
 def too_few_in_sync(client: str) -> str:
-    """`min.insync.replicas` is three, and one of three brokers is dead."""
+    """Send records while `min.insync.replicas` is three and one of three brokers is down."""
     with Cluster(3, {"min.insync.replicas": 3}) as cluster:
         assert said_by(PRODUCE["confluent-kafka"], cluster.bootstrap) == "delivered\n"
         cluster.kill(3)
@@ -211,7 +212,7 @@ def too_few_in_sync(client: str) -> str:
 
 
 def killed(client: str) -> str:
-    """The broker is killed between two records."""
+    """Kill the broker between two records."""
     if client == "kpybroker":
         return ""  # it has no second record to send
     with Broker() as broker:
@@ -219,7 +220,7 @@ def killed(client: str) -> str:
 
 
 def with_tls(client: str) -> str:
-    """A client that uses TLS, on a listener that does not."""
+    """Connect with TLS to a listener without TLS."""
     if client == "kpybroker":
         return ""
     with Broker() as broker:

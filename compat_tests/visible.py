@@ -1,11 +1,11 @@
-"""Everything that a client can see of a broker or a cluster, collected with single requests, so that two snapshots can
+"""Collects all state of a broker or a cluster that a client can read, with single requests, so that two snapshots can
 be compared.
 
     before = look(("127.0.0.1", 9092))
     ...
     assert look(address) == before
 
-Transient facts are left out: leaders, their epochs, and times of requests.
+Transient state is left out: leaders, their epochs, and times of requests.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
 
 class Eyes:
-    """Connections to every node that one of them names; each request goes to the node that can answer it."""
+    """Connections to all nodes in a Metadata response; each request is sent to a node that can handle it."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._talks = contextlib.ExitStack()
@@ -108,12 +108,12 @@ class Eyes:
         request = find_coordinator.Request(key_type=kind, coordinator_keys=[key])
         [told] = self.ask("FindCoordinator", request, find_coordinator.Response).coordinators
         if told.error_code:
-            raise LookupError(f"nobody coordinates {key}: error {told.error_code}")
+            raise LookupError(f"{key} has no coordinator: error {told.error_code}")
         return int(told.node_id)
 
 
 def look(address: tuple[str, int], without: tuple[str, ...] = ()) -> Facts:
-    """Everything that clients can see. without: names of topics, groups and transactional ids that are left out."""
+    """All state that clients can read. without: names of topics, groups and transactional ids that are left out."""
     with Eyes(address) as eyes:
         places = [place for place in sorted(eyes.rows) if not place[0].startswith("__") and place[0] not in without]
         facts: Facts = {
@@ -151,7 +151,7 @@ def _features(eyes: Eyes) -> dict[str, int]:
 
 
 def _settings(eyes: Eyes) -> dict[tuple[int, str], dict[str, Any]]:
-    """For everything that has settings: the changed ones with their sources; for topics all effective settings."""
+    """The changed settings of each resource, with their sources; for topics, all effective settings."""
     kinds = list_config_resources.Request(resource_types=[TOPIC, BROKER, CLIENT_GROUP])
     told = eyes.ask("ListConfigResources", kinds, list_config_resources.Response)
     resources = {(one.resource_type, one.resource_name) for one in told.config_resources}
@@ -371,7 +371,8 @@ def transaction(eyes: Eyes, name: str, node: int | None = None) -> Any:
 
 
 def is_served(address: tuple[str, int], facts: Facts) -> bool:
-    """Whether every partition has a leader, and every group and transactional id a coordinator, that answer."""
+    """Whether every partition has a leader that responds, and every group and transactional id a coordinator that
+    responds."""
     with Eyes(address) as eyes:
         groups = [name.split(" ")[1] for name in facts if name.startswith("group ") and name.count(" ") == 1]
         ids = [name.split(" ")[1] for name in facts if name.startswith("transaction ")]

@@ -1,4 +1,4 @@
-"""The operations of a scenario that any client must offer. One adapter per client translates them to the client's
+"""The interface of the clients in the scenarios. One adapter per client translates these operations to the client's
 API."""
 
 import threading
@@ -23,7 +23,7 @@ LARGEST_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record to send; partition None is the client's choice."""
+    """One record to send. If the partition is None, the client chooses it."""
 
     value: bytes | None
     key: bytes | None = None
@@ -47,21 +47,21 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The partition and offset of a record; offset -1 if the broker was not asked (acks=0)."""
+    """The partition and offset of a record; the offset is -1 if the broker sent no response (acks=0)."""
 
     partition: int
     offset: int
 
 
 class Refused(Exception):
-    """The client gave up on a record, or on a call; the text is the client's."""
+    """The client reported an error for a record or a call; the text is the client's."""
 
 
 Done = Callable[[Placed | Refused], None]
 
 
 class Producer(Protocol):
-    """Sends in the background; `done` is called in some thread of the client's."""
+    """Sends in the background; `done` is called in a thread of the client."""
 
     def send(self, topic: str, message: Message, done: Done) -> None: ...
     def flush(self, timeout_s: float) -> None: ...
@@ -93,7 +93,7 @@ class TransactionalProducer(Protocol):
 
     def begin(self) -> None: ...
     def send(self, topic: str, message: Message) -> None:
-        """Send in the background; a record that is refused makes `flush` or `commit` refuse."""
+        """Send in the background. If a record is refused, `flush` or `commit` raises Refused."""
 
     def flush(self) -> None: ...
     def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer, group: str) -> None: ...
@@ -158,13 +158,13 @@ class Receipts:
         return done
 
     def all_placed(self) -> list[Placed]:
-        """Every outcome. Raises Refused if one is not a success."""
+        """All outcomes. Raises Refused if one of them is not a success."""
         placed: list[Placed] = []
         for at, outcome in enumerate(self.outcomes):
             if isinstance(outcome, Placed):
                 placed.append(outcome)
             else:
-                raise Refused(f"message {at} of {len(self.outcomes)}: {outcome or 'no answer'}")
+                raise Refused(f"message {at} of {len(self.outcomes)}: {outcome or 'no response'}")
         return placed
 
 

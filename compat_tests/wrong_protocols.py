@@ -1,7 +1,7 @@
-"""The errors of stock clients that use another protocol than the listener, or do not trust it: the programs of
-docs/troubleshooting.md, each in a separate process.
+"""The programs of docs/troubleshooting.md with stock clients that use another protocol than the listener, or do not
+trust it, each in a separate process.
 
-`python -m compat_tests.wrong_protocols` prints what each client and the broker said, in Markdown.
+`python -m compat_tests.wrong_protocols` prints the output of each client and of the broker, in Markdown.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def broker(target_name: str, directory: Path) -> Iterator[tuple[Running, Mapping
 
 
 def said_by(client: str, situation: Situation, port: int, directory: Path) -> str:
-    """What a client printed, on both its outputs."""
+    """The output of a client, on stdout and stderr."""
     trusted = str(directory / ("stranger.pem" if situation.trusts_stranger else "ca.pem"))
     bootstrap = f"localhost:{port}"
     if client == "Java":

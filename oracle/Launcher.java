@@ -16,9 +16,9 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.kafka.common.utils.Exit;
 
 /**
- * Runs Kafka's tools one after the other in one JVM. Each line on stdin is a JSON object {main, args, stdin}; each answer is one line
- * {code, out, err} on stdout. A tool that calls Exit ends itself only, and its shutdown hooks
- * run before the answer leaves.
+ * Runs Kafka's tools one after the other in one JVM. Each line on stdin is a JSON object {main, args, stdin}; each result
+ * is one line {code, out, err} on stdout. A call of Exit ends only the tool that calls it, and its shutdown hooks run
+ * before the result is printed.
  */
 public class Launcher {
     private static final Switch OUT = new Switch();
@@ -35,7 +35,7 @@ public class Launcher {
         }
     }
 
-    /** Tools (and Scala's Console) keep the PrintStream they first saw, so that one stays and its sink changes. */
+    /** Tools (and Scala's Console) keep the PrintStream that they used first, so only the sink of this object changes. */
     private static final class Switch extends OutputStream {
         volatile ByteArrayOutputStream sink = new ByteArrayOutputStream();
 
@@ -83,7 +83,7 @@ public class Launcher {
         }
     }
 
-    /** The first end counts: some tools catch what is thrown here, complain about it, and exit again. */
+    /** Only the first call counts: some tools catch the exception that is thrown here, report it, and exit again. */
     private static synchronized Ended end(int code, String message) {
         if (message != null) {
             System.err.println(message);
@@ -98,7 +98,7 @@ public class Launcher {
         return new Ended(code);
     }
 
-    /** What a tool does when its JVM ends: the console producer sends what it has gathered. What it says counts. */
+    /** Runs the shutdown hooks of a tool (the console producer sends its queued records in one), and keeps their output. */
     private static void runHooks() {
         for (Runnable hook : HOOKS) {
             try {

@@ -6,8 +6,9 @@ import org.apache.kafka.common.metrics.stats.*;
 import org.apache.kafka.server.quota.*;
 
 /**
- * What Kafka's own Rate and TokenBucket say of random histories: after each step, its pause in ms, what was recorded,
- * the value then, and the throttle time. Run from a source file, with the jars of Apache Kafka on the class path:
+ * Records the results of Kafka's Rate and TokenBucket for random histories. For each step it prints the pause in ms, the
+ * recorded value, the measured value after the step, and the throttle time. Run it from the source file, with the jars of
+ * Apache Kafka on the class path:
  * java -cp "$KPYBROKER_KAFKA_LIBS/*" oracle/Rates.java > tests/quotas/rates-4.3.1.json
  */
 public class Rates {

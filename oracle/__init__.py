@@ -1,1 +1,2 @@
-"""Apache Kafka 4.3.1 as the reference. Both brokers have the same interface: `kafka.Kafka`, `broker.KPyBroker`."""
+"""Runs Apache Kafka 4.3.1 as the reference, and kpybroker with the same interface: `kafka.Kafka`,
+`broker.KPyBroker`."""

@@ -25,7 +25,7 @@ DENY, ALLOW = 2, 3
 
 
 def _acl(name: str = "orders", resource: int = TOPIC, **fields: Any) -> Any:
-    """The creation of an ACL; by default, ann may read the topic from every host."""
+    """A CreateAcls row; by default, ann may read the topic from every host."""
     acl = {"pattern": LITERAL, "principal": "User:ann", "host": "*", "operation": READ, "permission": ALLOW, **fields}
     return create_acls.AclCreation(
         resource_type=resource,
@@ -167,7 +167,7 @@ class AclScenes:
         for note, creation in creations.items():
             self.create(note, creation)
         self.create("right and wrong", _acl("right"), _acl(""), _acl("right as well"))
-        self.describe("what was right")
+        self.describe("after some valid ones")
         self.delete("all of them", {})
 
     def selected(self) -> None:
@@ -244,7 +244,7 @@ class AuthorizedScenes(AclScenes):
             pass
 
     def operations(self, note: str) -> None:
-        """The operations that the caller may do on topics and on the cluster."""
+        """Request the operations that the caller may perform on topics and on the cluster."""
         rpc, pages = metadata, describe_topic_partitions
         for version in (8, 13):
             request = rpc.Request(

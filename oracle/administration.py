@@ -21,7 +21,7 @@ NOT_THERE = 91
 
 
 class Refused(Exception):
-    """A change was answered with an error; it may be tried again."""
+    """The response to a change contains an error; the change may be tried again."""
 
 
 class Acl(NamedTuple):

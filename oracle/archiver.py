@@ -23,7 +23,8 @@ def command(bootstrap: str, *arguments: str, quick: bool = True) -> list[str]:
 
 
 def run_until(arguments: list[str], log: Path, it_is_time: Callable[[], bool]) -> bool:
-    """Run a command in its own process group, and kill the group when it is time. Returns False if it ended before."""
+    """Run a command in its own process group, and kill the group when `it_is_time` returns true. Returns False if the
+    command ended before."""
     with (
         log.open("ab") as out,
         subprocess.Popen(arguments, cwd=ROOT, stdout=out, stderr=out, start_new_session=True) as job,
@@ -46,6 +47,7 @@ def paths_in(folder: Path) -> int:
 
 
 def moment(folder: Path, chance: random.Random, steps: int) -> Callable[[], bool]:
-    """A random moment in a run: when the folder has a random number of paths more than now, up to `steps`."""
+    """A random moment in a run: the moment when a random number of paths, up to `steps`, has been added to the
+    folder."""
     wanted = paths_in(folder) + chance.randint(1, steps)
     return lambda: paths_in(folder) >= wanted

@@ -27,7 +27,7 @@ RENEWED_NOT_BEFORE_S = 1.1
 
 
 class Door(NamedTuple):
-    """How a client connects: over TLS, and with a login unless that is None."""
+    """The settings with which a client connects: TLS, and a login unless it is None."""
 
     context: ssl.SSLContext
     login: Login | None
@@ -45,7 +45,7 @@ class Door(NamedTuple):
 def exchange_tokens(
     send: Callable[[bytes], sasl_authenticate.Response], login: Login, extensions: str = ""
 ) -> sasl_authenticate.Response:
-    """Exchange the tokens of a login. Returns the last answer. `extensions` are for the first message of SCRAM."""
+    """Exchange the tokens of a login. Returns the last response. `extensions` are for the first message of SCRAM."""
     if login.mechanism == PLAIN:
         return send(plain_token(login.user, login.password))
     extensions = extensions or (BY_TOKEN if login.by_token else "")
@@ -56,10 +56,10 @@ def exchange_tokens(
 
 
 class Conversation:
-    """A connection for one request at a time. Cannot be used any more after it raises OSError.
+    """A connection for one request at a time. It cannot be used any more after it has raised OSError.
 
-    If the login through the door expires, the conversation renews it in time (KIP-368). Raises OSError, or LoginFailed
-    if a login is refused.
+    If the login expires, the connection renews it in time (KIP-368). Raises OSError, or LoginFailed if a login is
+    refused.
     """
 
     def __init__(self, address: tuple[str, int], timeout_s: float = TIMEOUT_S, door: Door | None = None) -> None:

@@ -1,8 +1,8 @@
-"""How each API answers a user who lacks one operation: the requests, and how they are sent.
+"""Requests of each API by a user who lacks one operation, and the code that sends them.
 
-`oracle/authorization_matrix.py` has all requests, and records the answers of Apache Kafka. The user `bob` logs in with
-SASL/PLAIN. He may do everything except one operation on one resource, which a DENY forbids. Clients on the PLAINTEXT
-listener are super users; one of them sets the ACLs.
+`oracle/authorization_matrix.py` has all requests, and records the responses of Apache Kafka. The user `bob` logs in
+with SASL/PLAIN. He may do everything except one operation on one resource, which a DENY forbids. Clients on the
+PLAINTEXT listener are super users; one of them sets the ACLs.
 """
 
 import asyncio
@@ -136,7 +136,7 @@ class State(NamedTuple):
 
 Make = Callable[[State], Any]
 Denial = tuple[Operation, AclResource] | tuple[Operation, AclResource, str]
-"""An operation on a resource: on the one in NAMES, or on another one of this name."""
+"""An operation on a resource: on the resource in NAMES, or on another resource with this name."""
 EVERY: tuple[Denial, ...] = (
     *((operation, kind) for kind, operations in SUPPORTED.items() for operation in operations),
     *((operation, X) for operation in (Operation.DESCRIBE, Operation.WRITE, Operation.TWO_PHASE_COMMIT)),
@@ -157,13 +157,14 @@ class Case(NamedTuple):
     """The version of the request; the highest one if None."""
     what: str = ""
     besides: tuple[Denial, ...] = ()
-    """Operations that would suffice instead. They are denied together with each of the `denied` ones, and alone."""
+    """Operations that would suffice instead. They are denied together with each of the `denied` operations, and
+    alone."""
     at_controller: bool = False
     """Whether the request is sent to a controller's listener."""
     before: tuple[tuple[str, int, Make], ...] = ()
     """Requests that a super user sends first."""
     has_response: bool = True
-    """If false, the answer is whether the connection stays open."""
+    """If false, the result is whether the connection stays open."""
     has_member: bool = False
     """Whether the consumer group `m` has a member with partitions of both topics."""
 
@@ -175,7 +176,8 @@ class Case(NamedTuple):
 
     @property
     def denials(self) -> Mapping[str, tuple[Denial, ...]]:
-        """What is denied, by title: nothing, each operation, and finally all operations that should not matter."""
+        """The denied operations, by title: none, each operation, and finally all operations that should have no
+        effect."""
         taken: dict[str, tuple[Denial, ...]] = {NOTHING: ()}
         for each in self.denied:
             taken[_in_words(each, *self.besides)] = (each, *self.besides)
@@ -897,7 +899,7 @@ class Play:
         """The broker and the controller."""
 
     async def answers(self) -> dict[str, dict[str, Any]]:
-        """The answers to the user, by case and by title of what is denied."""
+        """The responses to the user, by case and by the title of the denied operations."""
         async with self.admin() as admin:
             return {case.title: await self.told(admin, case) for case in self._cases}
 
@@ -920,7 +922,7 @@ class Play:
         await self._change(admin, everything)
 
     async def told(self, admin: Peer, case: Case) -> dict[str, Any]:
-        """The answers to the user, by title of what is denied."""
+        """The responses to the user, by the title of the denied operations."""
         answered = {}
         for title, taken in case.denials.items():
             state = await self._prepare(admin)
@@ -931,7 +933,7 @@ class Play:
         return answered
 
     async def told_once(self, case: Case, state: State) -> Any:
-        """The answer that the user gets now."""
+        """The response that the user receives with the current ACLs."""
         port = self._ports.steering if case.at_controller else self._ports.named
         bob = await Dialer(self._network, Login("PLAIN", USER, PASSWORD)).meet("127.0.0.1", port, client_id="bob")
         request = case.make(state)
@@ -1007,7 +1009,7 @@ class Play:
         await self._until(acls, there=True)
 
     async def _until(self, acls: list[create_acls.AclCreation], *, there: bool) -> None:
-        """Wait until both nodes apply these ACLs, or no longer apply them."""
+        """Wait until both nodes apply these ACLs, or until they no longer apply them."""
         wanted = {(acl.resource_type, acl.resource_name, acl.operation, acl.permission_type) for acl in acls}
         every = describe_acls.Request(
             resource_type_filter=1,
@@ -1052,7 +1054,7 @@ class Play:
         return State(ids, (producer.producer_id, producer.producer_epoch))
 
     async def _create_token(self) -> None:
-        """Create a delegation token; its owner sees it once the broker knows it."""
+        """Create a delegation token, and wait until its owner can describe it."""
         login = Login("PLAIN", OWNER, PASSWORD)
         carl = await Dialer(self._network, login).meet("127.0.0.1", self._ports.named, client_id=OWNER)
         try:

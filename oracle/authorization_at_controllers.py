@@ -1,5 +1,5 @@
-"""Requests for `oracle.authorization` that are sent to a controller's listener: nodes' requests, and requests that
-clients may send there, too."""
+"""Requests for `oracle.authorization` that are sent to a controller's listener: requests of nodes, and requests that
+clients may also send to a controller."""
 
 from typing import Any
 
@@ -110,7 +110,7 @@ LOGGERS = Case(
 
 
 def at_controllers(cases: tuple[Case, ...]) -> tuple[Case, ...]:
-    """The cases that a controller's listener serves, too, sent there; and the cases of nodes' requests."""
+    """The cases that a controller's listener also serves, sent to this listener; and the cases of nodes' requests."""
     both = [
         case._replace(at_controller=True)
         for case in cases
@@ -135,5 +135,5 @@ OTHERWISE_THERE = frozenset(
         *("DescribeUserScramCredentials", "DescribeDelegationToken"),
     }
 )
-"""A controller serves other requests of the first two APIs; Apache Kafka 4.3.1 fails at those of the others
+"""A controller serves other requests of the first two APIs; Apache Kafka 4.3.1 fails at requests of the other APIs
 (docs/roadmap.md)."""

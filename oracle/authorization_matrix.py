@@ -1,7 +1,7 @@
-"""How each API answers a user who lacks one operation: recorded on Apache Kafka, and compared with kpybroker.
+"""Records Apache Kafka's responses of each API to a user who lacks one operation, and compares kpybroker's with them.
 
-`python -m oracle.authorization_matrix` records tests/security/authorization-4.3.1.json. The file has only the answers
-that differ from the answer to a user who lacks nothing.
+`python -m oracle.authorization_matrix` records tests/security/authorization-4.3.1.json. The file contains only the
+responses that differ from the response to a user who lacks no operation.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from oracle.target import steady_port
 
 RECORDED = Path(__file__).resolve().parent.parent / "tests/security/authorization-4.3.1.json"
 MATRIX = (*CASES, *VERSIONS, *at_controllers((*CASES, *VERSIONS)), *SHARES, *STREAMS)
-"""All recorded requests. Requests that create a topic or group that the other requests would see come last."""
+"""All recorded requests. Requests that create a topic or group which other requests would list are at the end."""
 
 
 def some_ports() -> Ports:
@@ -35,12 +35,13 @@ def properties(ports: Ports) -> dict[str, str]:
 
 
 def play(ports: Ports, cases: Iterable[Case] = MATRIX) -> dict[str, dict[str, Any]]:
-    """Send the requests. Returns the answers by case and by title of what is denied, if they differ from NOTHING's."""
+    """Send the requests. Returns the responses by case and by the title of the denied operations, if they differ from
+    the response with NOTHING denied."""
     return compact(asyncio.run(Play(ports, cases).answers()))
 
 
 def compact(answered: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Leave out answers that are as if nothing was denied, and convert the others as JSON does."""
+    """Leave out responses that are the same as without a DENY, and convert the other responses as JSON does."""
     plain: dict[str, dict[str, Any]] = json.loads(json.dumps(answered))
     return {
         title: {denied: told for denied, told in by.items() if denied == NOTHING or told != by[NOTHING]}

@@ -1,8 +1,9 @@
-"""What random sets of ACLs let a user do on some topics: recorded on Apache Kafka, and compared with kpybroker.
+"""Records the operations that random sets of ACLs allow a user on some topics on Apache Kafka, and compares kpybroker's
+with them.
 
 `python -m oracle.authorization_patterns` records tests/security/patterns-4.3.1.json: for each set, the authorized
-operations on each topic. The sets come from a seed. They mix literal, prefixed and wildcard patterns, hosts, DENY and
-ALLOW, and ACLs for the user, for everybody and for others.
+operations on each topic. The sets are generated from a seed. They mix literal, prefixed and wildcard patterns, hosts,
+DENY and ALLOW, and ACLs for the user, for all users and for other users.
 """
 
 import asyncio

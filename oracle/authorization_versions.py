@@ -90,7 +90,7 @@ def _epoch(name: str) -> offset_for_leader_epoch.OffsetForLeaderTopic:
 
 
 def _broken(*names: str) -> Any:
-    """A creation of topics with invalid names, so that none is created."""
+    """A CreateTopics request with invalid names, so that no topic is created."""
     return lambda _: _named(*names, allow_auto_topic_creation=True)
 
 
@@ -182,7 +182,7 @@ OWN_CASES = (
             lambda _: _create("new", "newer"),
             ((Operation.DESCRIBE_CONFIGS, T, "new"),),
             version,
-            what="that tells of settings",
+            what="that returns settings",
         )
         for version in (4, 5, 7)
     ),
@@ -222,14 +222,14 @@ OWN_CASES = (
             topics=[], cursor=describe_topic_partitions.Cursor(topic_name="t"), response_partition_limit=1
         ),
         ((Operation.DESCRIBE, T), (Operation.DESCRIBE, T, OTHER)),
-        what="from a topic on",
+        what="beginning at a topic",
     ),
     Case(
         "AddPartitionsToTxn",
         lambda state: _added(state),
         ((Operation.WRITE, X), (Operation.WRITE, T), (Operation.WRITE, T, "no")),
         3,
-        what="of which one is not there",
+        what="with a missing topic",
     ),
     Case(
         "FindCoordinator",

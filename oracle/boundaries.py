@@ -1,6 +1,7 @@
-"""Records the answers to changes of settings and quotas at their bounds, as a table with one line for each.
+"""Records the responses to changes of settings and quotas at their bounds, as a table with one line for each change.
 
-`python -m oracle.boundaries > tests/config/boundaries-4.3.1.tsv` asks Apache Kafka. The requests only validate.
+`python -m oracle.boundaries > tests/config/boundaries-4.3.1.tsv` sends the requests to Apache Kafka. They only validate
+the changes.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ QUOTA_KEYS = {
     "ip": ("connection_creation_rate",),
 }
 NOT_ASKED = ("listeners", "advertised.listeners")
-"""Settings for which Kafka's answer depends on its own addresses."""
+"""Settings for which Kafka's response depends on its own addresses."""
 
 
 def lines(conversation: Conversation) -> Iterator[str]:
@@ -82,7 +83,7 @@ def _of_quota(conversation: Conversation, kind: str, name: str, value: float) ->
 
 
 def main() -> None:
-    """Print the answers of Apache Kafka."""
+    """Print the responses of Apache Kafka."""
     from oracle.kafka import Kafka
 
     with Kafka() as kafka, contextlib.closing(Conversation(("127.0.0.1", kafka.port), 20.0)) as conversation:

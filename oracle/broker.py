@@ -1,6 +1,6 @@
-"""kpybroker with the same interface as Apache Kafka: `python -m kpybroker serve` in a child process.
+"""Runs kpybroker with the same interface as Apache Kafka: `python -m kpybroker serve` in a child process.
 
-Not `dev`, whose defaults for laptops differ from Apache Kafka's.
+It does not use `dev`, whose defaults for laptops differ from Apache Kafka's.
 """
 
 import sys

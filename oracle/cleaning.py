@@ -1,4 +1,5 @@
-"""Records what Apache Kafka's cleaner leaves of a log: `python -m oracle.cleaning` writes to tests/storage.
+"""Records the contents of a log after Apache Kafka's cleaner has cleaned it: `python -m oracle.cleaning` writes to
+tests/storage.
 
 While the cleaner is off, a script writes to one partition: various keys, tombstones, codecs, producers and
 transactions. The partition's files are recorded, the broker is restarted with the cleaner on, and the files are

@@ -1,5 +1,6 @@
-"""Several nodes on this machine, kpybrokers or Kafka's, with the same interface. Voters are static, or one node starts
-as the only voter and others can be added. Each node can be killed, stopped, paused and restarted on its data.
+"""Runs a cluster of kpybroker or Apache Kafka nodes on this machine, with the same interface. Voters are static, or one
+node starts as the only voter and others can be added. Each node can be killed, stopped, paused and restarted on its
+data.
 
     with Cluster("kafka") as cluster:
         cluster.nodes[cluster.leader_of("topic", 0)].kill9()
@@ -89,7 +90,7 @@ class ClusterNode(ServerProcess):
 
     @property
     def address(self) -> tuple[str, int]:
-        """The address of its own listener, without a proxy."""
+        """The address of the node's own listener, without a proxy."""
         return "127.0.0.1", self.seat.port if self.seat.is_broker else self.seat.controller_port
 
     def ready(self) -> bool:
@@ -110,7 +111,7 @@ class ClusterNode(ServerProcess):
         self._process.send_signal(number)
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, but get no answers."""
+        """Send SIGSTOP: connections stay open, but receive no responses."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -259,7 +260,7 @@ class Cluster:
     # ---- all nodes
 
     def start(self) -> Self:
-        """Start every node that is not running, and wait until all answer. Raises NotStarted."""
+        """Start every node that is not running, and wait until all nodes respond. Raises NotStarted."""
         started = [node for node in self.nodes.values() if not node.running]
         for node in started:
             node.spawn()
@@ -268,7 +269,7 @@ class Cluster:
         return self
 
     def stop(self) -> list[int]:
-        """Send SIGTERM to all nodes. Returns their exit codes, -9 for those that had to be killed."""
+        """Send SIGTERM to all nodes. Returns their exit codes; -9 for nodes that had to be killed."""
         running = [node for node in self.nodes.values() if node.running]
         for node in running:
             node.resume()
@@ -276,7 +277,7 @@ class Cluster:
         return [node.await_end() for node in running]
 
     def kill9(self) -> None:
-        """SIGKILL to every node."""
+        """Send SIGKILL to every node."""
         for node in self.nodes.values():
             node.kill9()
 
@@ -319,7 +320,7 @@ class Cluster:
         return tool(name, *args, bootstrap=self.bootstrap, stdin=stdin)
 
     def active_controller(self) -> int:
-        """The leader of the quorum according to most nodes that answer; -1 if none knows one."""
+        """The leader of the quorum according to most nodes that respond; -1 if no node knows a leader."""
         told = [leader for leader in self._each(Conversation.active_controller) if leader >= 0]
         return max(sorted(set(told)), key=told.count, default=-1)
 
@@ -349,7 +350,7 @@ class Cluster:
             time.sleep(0.01)
 
     def _each(self, asked: Callable[[Conversation], Any]) -> list[Any]:
-        """The answers of the running brokers; those without an answer are omitted."""
+        """The responses of the running brokers; brokers without a response are omitted."""
         door = None if self.secured is None else self.secured.door()
         found = []
         for node in self.brokers:

@@ -1,4 +1,4 @@
-"""Scenes of the cluster APIs: some for any client, some for the controller's listener."""
+"""Scenes of the cluster APIs: some are sent by clients, and some to the controller's listener."""
 
 from collections.abc import Callable
 from typing import Any
@@ -84,7 +84,7 @@ class ClusterScenes:
             return elect_leaders.Request(election_type=kind, topic_partitions=named)
 
         for version in versions("ElectLeaders"):
-            self.ask("ElectLeaders", version, asked((TOPIC, [0, 7])), "not needed, and not there")
+            self.ask("ElectLeaders", version, asked((TOPIC, [0, 7])), "not needed, and an unknown partition")
             self.ask("ElectLeaders", version, asked(("nosuch", [0])), "no such topic")
             self.ask("ElectLeaders", version, elect_leaders.Request(topic_partitions=None), "all")
         latest = by_name["ElectLeaders"].max
@@ -99,13 +99,13 @@ class ClusterScenes:
 
         name = "AlterPartitionReassignments"
         for version in versions(name):
-            self.ask(name, version, asked(TOPIC, 0, [1]), "where it is")
+            self.ask(name, version, asked(TOPIC, 0, [1]), "at its current place")
             self.ask(name, version, asked(TOPIC, 0, [NOBODY]), "to an unknown broker")
             self.ask(name, version, asked(TOPIC, 0, [1, 1]), "twice to one broker")
-            self.ask(name, version, asked(TOPIC, 0, []), "to nobody")
+            self.ask(name, version, asked(TOPIC, 0, []), "to no broker")
             self.ask(name, version, asked(TOPIC, 7, [1]), "no such partition")
             self.ask(name, version, asked("nosuch", 0, [1]), "no such topic")
-            self.ask(name, version, asked(TOPIC, 0, None), "nothing to call off")
+            self.ask(name, version, asked(TOPIC, 0, None), "nothing to cancel")
         name = "ListPartitionReassignments"
         listed = list_partition_reassignments
         self.ask(name, 0, listed.Request(topics=None), "all")
@@ -169,7 +169,7 @@ class ClusterScenes:
             self.ask_controller(name, version, asked(self.epoch), "behind")
         latest = by_name["BrokerRegistration"].max
         again = self._registration(incarnation=3)
-        self.ask_controller("BrokerRegistration", latest, again, "of another incarnation, while this one lives")
+        self.ask_controller("BrokerRegistration", latest, again, "of another incarnation, while this one is alive")
         for version in versions("AllocateProducerIds"):
             rpc = allocate_producer_ids
             wrong, right = (
@@ -200,9 +200,9 @@ class ClusterScenes:
             tell(asked(self.topic_id, 0, 0, self.epoch + 5), "of another broker epoch")
             tell(asked(bytes(range(16)), 0, 0, self.epoch), "an unknown topic")
             tell(asked(self.topic_id, 7, 0, self.epoch), "an unknown partition")
-            tell(asked(self.topic_id, 0, 5, self.epoch), "a leader epoch to come")
-            tell(asked(self.topic_id, 0, -1, self.epoch), "a leader epoch gone by")
-            tell(asked(self.topic_id, 0, 0, self.epoch), "of one who does not lead")
+            tell(asked(self.topic_id, 0, 5, self.epoch), "a future leader epoch")
+            tell(asked(self.topic_id, 0, -1, self.epoch), "a past leader epoch")
+            tell(asked(self.topic_id, 0, 0, self.epoch), "of a broker that does not lead")
 
     def envelopes(self) -> None:
         def asked(name: str, version: int, request: Any) -> Any:
@@ -220,7 +220,7 @@ class ClusterScenes:
         gone = unregister_broker.Request(broker_id=NOBODY)
         self.ask_controller("Envelope", 0, asked("UnregisterBroker", 0, gone), "of a request that is refused")
         other = api_versions.Request(client_software_name="a", client_software_version="1")
-        self.ask_controller("Envelope", 0, asked("ApiVersions", 3, other), "of what is not forwarded")
+        self.ask_controller("Envelope", 0, asked("ApiVersions", 3, other), "of an API that is not forwarded")
 
     def departures(self) -> None:
         name = "BrokerHeartbeat"

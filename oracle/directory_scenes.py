@@ -35,8 +35,8 @@ class DirectoryScenes(ClusterScenes):
             return rpc.Request(dirs=[rpc.AlterReplicaLogDir(path=path, topics=[named])])
 
         for version in versions(name):
-            self.ask(name, version, asked(here.log_dir, TOPIC, 0), "where it is")
-            self.ask(name, version, asked("/nosuch", TOPIC, 0), "to a directory that is not named")
+            self.ask(name, version, asked(here.log_dir, TOPIC, 0), "at its current place")
+            self.ask(name, version, asked("/nosuch", TOPIC, 0), "to an unknown directory")
             self.ask(name, version, asked(here.log_dir, TOPIC, 7), "no such partition")
             self.ask(name, version, asked(here.log_dir, "nosuch", 0), "no such topic")
             self.ask(name, version, asked(here.log_dir, "t" * 240, 0), "a name that is too long")
@@ -77,5 +77,5 @@ class DirectoryScenes(ClusterScenes):
         tell(SECOND, self.assigned, 0, "the second directory")
         tell(FIRST, self.assigned, 7, "no such partition")
         tell(FIRST, bytes(range(16)), 0, "no such topic")
-        tell(FIRST, self.topic_id, 0, "of one who has no replica")
+        tell(FIRST, self.topic_id, 0, "of a broker without a replica")
         tell(THIRD, self.assigned, 0, "a directory that is not registered")

@@ -1,4 +1,4 @@
-"""The second half of the golden vectors: unusual requests in the last version, whose answers are not documented.
+"""The second half of the golden vectors: unusual requests in the last version, whose responses are not documented.
 
 Every scene creates its own topics. Responses contain the names of the topics; ids are looked up when needed.
 """
@@ -72,7 +72,7 @@ class Edges:
             self.ask("DescribeTopicPartitions", 0, asked, note)
 
         three = ("edge-two", "edge-one", "edge-three")
-        page("asked out of order", *three)
+        page("requested out of order", *three)
         page("one asked twice", "edge-one", "edge-one")
         for limit in range(1, 7):
             page(f"at most {limit} partitions", *three, limit=limit)
@@ -82,7 +82,7 @@ class Edges:
         page("a cursor at an unknown topic", *three, at=("edge-zzz", 0))
         page("unknown topics among them", "edge-one", "edge-no", "edge-two", limit=2)
         page("an unknown topic when the page is full", "edge-one", "edge-onf", limit=1)
-        page("a name that cannot be one", "a b")
+        page("an invalid name", "a b")
         page("from a cursor on, of all", at=("edge-three", 1))
 
     def _produce(self, topic: str, note: str, count: int = 1, acks: int = -1, version: int = 12, **facts: Any) -> None:
@@ -107,12 +107,14 @@ class Edges:
         self._produce("edge-two", "an unknown producer begins in the middle", base_sequence=5, **own)
         self._produce("edge-two", "it goes on", base_sequence=6, **own)
         old = {"producer_id": 7, "producer_epoch": 0}
-        self._produce("edge-two", "an epoch of the past", base_sequence=7, **old)
+        self._produce("edge-two", "a past epoch", base_sequence=7, **old)
         new = {"producer_id": 7, "producer_epoch": 2}
         self._produce("edge-two", "a new epoch that does not begin at 0", base_sequence=7, **new)
-        self._produce("edge-two", "a new epoch that does", base_sequence=0, **new)
+        self._produce("edge-two", "a new epoch that begins at 0", base_sequence=0, **new)
         asked = [describe_producers.TopicRequest(name="edge-two", partition_indexes=[0, 1])]
-        self.ask("DescribeProducers", 0, describe_producers.Request(topics=asked), "a producer of epoch 2, and none")
+        self.ask(
+            "DescribeProducers", 0, describe_producers.Request(topics=asked), "a producer of epoch 2, and no producer"
+        )
         asked = [describe_producers.TopicRequest(name="edge-no", partition_indexes=[0])]
         self.ask("DescribeProducers", 0, describe_producers.Request(topics=asked), "of an unknown topic")
 
@@ -124,10 +126,10 @@ class Edges:
 
         cut("edge-one", 12, "inside a batch")
         cut("edge-one", 3, "below the start")
-        cut("edge-one", -2, "a negative offset that means nothing")
-        cut("edge-one", 21, "one beyond the end")
+        cut("edge-one", -2, "an invalid negative offset")
+        cut("edge-one", 21, "one offset beyond the end")
         cut("edge-compacted", 1, "of a compacted topic")
-        cut("edge-both", 1, "of a compacted topic that is deleted from, too")
+        cut("edge-both", 1, "of a topic with both cleanup policies")
         cut("edge-both", -1, "up to the high watermark, which is the start")
         cut("edge-no", 0, "of an unknown topic")
         for time_ms in (-1, -2, -3, -4, -5, FIRST_MS, FIRST_MS + 1000, 0):
@@ -150,16 +152,16 @@ class Edges:
 
         read("inside a batch that is partly deleted")
         read("below the start", 11)
-        read("one beyond the end", 21)
+        read("one offset beyond the end", 21)
         read("at the end", 20)
         read("committed records", isolation_level=1)
         read("committed records beyond the end", 99, isolation_level=1)
-        read("no room at all", max_bytes=0, partition_max_bytes=0)
+        read("with a limit of 0 bytes", max_bytes=0, partition_max_bytes=0)
         read("with the current epoch", epoch=0)
-        read("with an epoch of the future", epoch=5)
+        read("with a future epoch", epoch=5)
         read("an empty partition", 0, of="edge-three")
-        read("a session of nothing", topics=[], session_epoch=0)
-        read("of no session and of nothing", topics=[])
+        read("a session without partitions", topics=[], session_epoch=0)
+        read("without a session and without partitions", topics=[])
         opened = read("opens a session with an unknown id", session_id=5, session_epoch=0)
         read("replaces a session", session_id=opened.session_id, session_epoch=0)
         read("the replaced session", topics=[], session_id=opened.session_id, session_epoch=1)
@@ -167,14 +169,14 @@ class Edges:
         session = {"session_id": opened.session_id}
         read("nothing new", topics=[], session_epoch=1, **session)
         read("another partition joins the session", 0, of="edge-three", session_epoch=2, **session)
-        unknown = read("an unknown one joins the session", 0, of="edge-no", session_epoch=3, **session)
+        unknown = read("an unknown partition joins the session", 0, of="edge-no", session_epoch=3, **session)
         assert unknown.error_code == 0
-        read("what is unknown is told again", topics=[], session_epoch=4, **session)
+        read("the unknown partition is reported again", topics=[], session_epoch=4, **session)
         gone = [fetch.ForgottenTopic(topic="edge-no", partitions=[0])]
-        read("it is forgotten", topics=[], forgotten_topics_data=gone, session_epoch=5, **session)
+        read("it is removed from the session", topics=[], forgotten_topics_data=gone, session_epoch=5, **session)
         read("closes the session", topics=[], session_epoch=-1, **session)
-        read("goes on after closing", topics=[], session_epoch=6, **session)
-        read("closes what is not open, and reads", session_id=3, session_epoch=-1)
+        read("continues after closing", topics=[], session_epoch=6, **session)
+        read("closes an unknown session, and reads", session_id=3, session_epoch=-1)
 
     def names(self) -> None:
         def about(note: str, *topics: Any, version: int = 12, **facts: Any) -> None:
@@ -187,7 +189,7 @@ class Edges:
         about("one asked twice", name(name="edge-one"), name(name="edge-one"))
         about("a zero id", name(name=None, topic_id=bytes(16)))
         about("an internal topic", name(name="__consumer_offsets"))
-        about("an internal topic that is not there", name(name="__transaction_state"))
+        about("a missing internal topic", name(name="__transaction_state"))
         about("with operations", name(name="edge-one"), include_topic_authorized_operations=True)
         operations = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
         about("with operations", name(name="edge-one"), name(name="edge-no"), version=10, **operations)

@@ -1,5 +1,5 @@
-"""Scenes of consumer groups (KIP-848). group.consumer.assignment.interval.ms is 0, so that answers do not depend on the
-clock."""
+"""Scenes of consumer groups (KIP-848). group.consumer.assignment.interval.ms is 0, so that responses do not depend on
+the clock."""
 
 from __future__ import annotations
 
@@ -83,45 +83,45 @@ class GroupScenes:
 
     def members(self, version: int) -> None:
         group = f"members-{version}"
-        self.join(version, group, "a", "the first member gets everything")
-        self.join(version, group, "b", "the second waits for what the first has")
-        self.describe("one gives up, one waits", group, version=version)
-        self.beat(version, group, "a", 2, "is told what to give up")
-        self.beat(version, group, "a", 2, "has not given it up yet", owned=[0, 1, 2, 3])
+        self.join(version, group, "a", "the first member is assigned all partitions")
+        self.join(version, group, "b", "the second waits for partitions of the first")
+        self.describe("one member revokes, one waits", group, version=version)
+        self.beat(version, group, "a", 2, "is told to revoke partitions")
+        self.beat(version, group, "a", 2, "has not revoked them yet", owned=[0, 1, 2, 3])
         self.beat(version, group, "b", 3, "waits")
-        self.beat(version, group, "a", 2, "has given it up", owned=[0, 1])
-        self.beat(version, group, "a", 2, "did not hear the answer, and has no more than it may", owned=[0, 1])
-        self.beat(version, group, "a", 2, "did not hear the answer, and does not say what it has")
-        self.beat(version, group, "b", 3, "gets what it waited for")
-        self.beat(version, group, "b", 9, "an epoch of the future")
-        self.beat(version, group, "b", 1, "an epoch of the past", owned=[2])
-        self.join(version, group, "b", "joins again: what it had is its own")
+        self.beat(version, group, "a", 2, "has revoked them", owned=[0, 1])
+        self.beat(version, group, "a", 2, "lost the response, and owns only assigned partitions", owned=[0, 1])
+        self.beat(version, group, "a", 2, "lost the response, and does not send its partitions")
+        self.beat(version, group, "b", 3, "is assigned the revoked partitions")
+        self.beat(version, group, "b", 9, "a future epoch")
+        self.beat(version, group, "b", 1, "a past epoch", owned=[2])
+        self.join(version, group, "b", "joins again and keeps its partitions")
         everything = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": [TOPIC], "owned": [0, 1]}
         self.beat(version, group, "a", 3, "says everything", **everything)
-        self.beat(version, group, "a", 3, "asks for another assignor", server_assignor="range")
+        self.beat(version, group, "a", 3, "requests another assignor", server_assignor="range")
         self.describe("at rest", group, "no such group", "", version=version)
         self.beat(version, group, "a", 3, "subscribes to nothing", subscribed_topic_names=[])
-        self.beat(version, group, "a", 3, "has given up everything", owned=[])
+        self.beat(version, group, "a", 3, "has revoked all partitions", owned=[])
         self.beat(version, group, "b", 3, "gets the rest")
         self.beat(version, group, "b", -1, "leaves")
         self.beat(version, group, "b", -1, "leaves again")
-        self.beat(version, group, "a", -1, "the last one leaves")
-        self.describe("nobody is left", group, version=version)
+        self.beat(version, group, "a", -1, "the last member leaves")
+        self.describe("without members", group, version=version)
 
     def static_members(self, version: int) -> None:
         group = f"static-{version}"
         mine = {"instance_id": "one"}
         self.join(version, group, "a", "a static member", **mine)
-        self.join(version, group, "b", "its place is taken", **mine)
-        self.beat(version, group, "b", 2, "another has the instance id", **mine)
-        self.beat(version, group, "a", 2, "an instance id that nobody has", instance_id="two")
-        self.beat(version, group, "a", -2, "leaves for a while", **mine)
-        self.describe("a static member is away", group, version=version)
-        self.beat(version, group, "a", 2, "is away", **mine)
-        self.join(version, group, "b", "comes again under another id", **mine)
-        self.beat(version, group, "a", 2, "its earlier self is fenced", **mine)
-        self.describe("a static member has come again", group, version=version)
-        self.beat(version, group, "b", -1, "leaves for good", **mine)
+        self.join(version, group, "b", "its instance id is in use", **mine)
+        self.beat(version, group, "b", 2, "another member has the instance id", **mine)
+        self.beat(version, group, "a", 2, "an unknown instance id", instance_id="two")
+        self.beat(version, group, "a", -2, "leaves temporarily", **mine)
+        self.describe("a static member is absent", group, version=version)
+        self.beat(version, group, "a", 2, "is absent", **mine)
+        self.join(version, group, "b", "returns with another member id", **mine)
+        self.beat(version, group, "a", 2, "its earlier member id is fenced", **mine)
+        self.describe("a static member has returned", group, version=version)
+        self.beat(version, group, "b", -1, "leaves permanently", **mine)
 
     def refusals(self, version: int) -> None:
         group = f"refused-{version}"
@@ -129,12 +129,12 @@ class GroupScenes:
         self.beat(version, group, "", 1, "no member id")
         self.beat(version, group, "a", -3, "no such epoch")
         self.beat(version, group, "a", -2, "static, without an instance id")
-        self.beat(version, group, "a", -1, "leaves a group that is not there")
+        self.beat(version, group, "a", -1, "leaves an unknown group")
         self.beat(version, group, "a", 1, "no such group")
         self.join(version, group, "a", "no rebalance timeout", rebalance_timeout_ms=-1)
         self.join(version, group, "a", "joins with partitions", owned=[0])
-        self.join(version, group, "a", "joins without saying what it has", owned=None)
-        self.join(version, group, "a", "subscribes to nothing at all", subscribed_topic_names=None)
+        self.join(version, group, "a", "joins without sending its partitions", owned=None)
+        self.join(version, group, "a", "subscribes to no topics", subscribed_topic_names=None)
         self.join(version, group, "a", "an empty instance id", instance_id="")
         self.join(version, group, "a", "an empty rack", rack_id="")
         self.join(version, group, "a", "an unknown assignor", server_assignor="mine")
@@ -144,20 +144,20 @@ class GroupScenes:
         self.join(1, "commits", "a")
         self.join(1, "commits", "b")
         self.beat(1, "commits", "a", 2)
-        self._commit("commits", "a", 2, "while it gives up partitions")
+        self._commit("commits", "a", 2, "while it revokes partitions")
         self.beat(1, "commits", "a", 2, owned=[0, 1])
         self.beat(1, "commits", "b", 3)
         for member, epoch, note in (
             ("a", 3, "its epoch"),
-            ("a", 2, "an epoch since when it has had the partition"),
+            ("a", 2, "the epoch in which it was assigned the partition"),
             ("a", 1, "a stale epoch"),
-            ("a", 4, "an epoch of the future"),
+            ("a", 4, "a future epoch"),
             ("b", 2, "a stale epoch of a member without the partition"),
             ("nobody", 3, "not a member"),
-            ("", -1, "nobody, of a group with members"),
+            ("", -1, "no member id, a group with members"),
         ):
             self._commit("commits", member, epoch, note)
-        self._commit("commits", "a", 3, "a version that does not know member epochs", version=8)
+        self._commit("commits", "a", 3, "a version without member epochs", version=8)
         for who, epoch, note in (
             ("a", 3, "its epoch"),
             ("a", 2, "a stale epoch"),
@@ -173,7 +173,7 @@ class GroupScenes:
         self.ask("DescribeGroups", 6, describe_groups.Request(groups=["commits"]), "a consumer group")
         for member in ("a", "b"):
             self.beat(1, "commits", member, -1)
-        self._commit("commits", "", -1, "nobody, of a group without members")
+        self._commit("commits", "", -1, "no member id, a group without members")
         request = list_groups.Request(states_filter=["Empty"], types_filter=["consumer"])
         self.ask("ListGroups", 5, request, "consumer groups")
         self.ask("DeleteGroups", 2, delete_groups.Request(groups_names=["commits"]), "an empty consumer group")
@@ -189,21 +189,21 @@ class GroupScenes:
         by = {"subscribed_topic_names": None}
         self.join(1, "expressions", "a", "does not compile", subscribed_topic_regex="(", **by)
         self.join(1, "expressions", "a", "is not RE2's", subscribed_topic_regex="a(?=b)", **by)
-        self.join(1, "expressions", "a", "by expression: not tried yet", subscribed_topic_regex="consume.*", **by)
+        self.join(1, "expressions", "a", "by expression: not evaluated yet", subscribed_topic_regex="consume.*", **by)
         while self.describe("", "expressions").groups[0].group_epoch < 2:
             pass
-        self.beat(1, "expressions", "a", 1, "gets what the expression matches")
+        self.beat(1, "expressions", "a", 1, "is assigned the matching topics")
         self.describe("by expression", "expressions")
-        self.beat(1, "expressions", "a", 2, "another that does not compile", subscribed_topic_regex="[")
+        self.beat(1, "expressions", "a", 2, "another expression that does not compile", subscribed_topic_regex="[")
         self.beat(1, "expressions", "a", 2, "by name again", subscribed_topic_regex="", subscribed_topic_names=[TOPIC])
-        self.beat(1, "expressions", "a", -1, "the one that subscribed by expression leaves")
+        self.beat(1, "expressions", "a", -1, "the member that subscribed by expression leaves")
 
     def classic_members(self) -> None:
         """A group that migrates between protocols."""
         self._classic("mixed")
         self.join(1, "mixed", "a", "joins a classic group that has no assignment yet")
         self.describe("one member of each protocol", "mixed")
-        self.beat(1, "mixed", "a", -1, "the last of the consumer protocol leaves")
+        self.beat(1, "mixed", "a", -1, "the last member of the consumer protocol leaves")
         self.describe("a classic group again", "mixed")
         self._classic("connect", "connect")
         self.join(1, "connect", "a", "joins a classic group of another type")

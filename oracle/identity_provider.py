@@ -96,8 +96,8 @@ class IdentityProvider:
 
 
 class KeyServer:
-    """Serves pages on 127.0.0.1 within its `with` block, by https if it has a TLS context. `pages` has the status,
-    headers and body of each path."""
+    """Serves pages on 127.0.0.1 within its `with` block, by https if it has a TLS context. `pages` maps each path to
+    its status, headers and body."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}
@@ -114,7 +114,7 @@ class KeyServer:
         return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}"
 
     def show(self, path: str, body: str | bytes, status: int = 200, **headers: str) -> str:
-        """Serve a page from now on; returns its URL."""
+        """Serve a page from now on. Returns its URL."""
         self.pages[path] = status, headers, body.encode() if isinstance(body, str) else body
         return self.url + path
 

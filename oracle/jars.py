@@ -18,7 +18,8 @@ HOW_TO_GET = "apt-get install openjdk-17-jdk-headless maven (or brew install ope
 class MissingPrerequisite(SystemExit):
     """Software outside Python is missing; the text is one line with its name and how to install it.
 
-    A SystemExit, so that a test run ends with this line and exit code 1, as a check that could not run has not passed.
+    A SystemExit, so that a test run ends with this line and exit code 1, because a check that could not run has not
+    passed.
     """
 
 
@@ -40,7 +41,7 @@ def java() -> str:
 
 
 def fetch(pom: Path, directory: Path) -> Path:
-    """Fetch all jars that `pom` depends on into `directory`, with Maven, unless they are there already."""
+    """Fetch all jars that `pom` depends on into `directory`, with Maven, unless `directory` already contains them."""
     done = directory / ".complete"
     if done.exists():
         return directory

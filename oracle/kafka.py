@@ -1,4 +1,4 @@
-"""Apache Kafka 4.3.1, one node in KRaft's combined mode."""
+"""Runs Apache Kafka 4.3.1 as one node in KRaft's combined mode."""
 
 import subprocess
 from collections.abc import Mapping

@@ -83,7 +83,8 @@ def plays_of(apis: Iterable[Api]) -> tuple[Play, ...]:
 
 
 def apis_named(names: Iterable[str]) -> list[Api]:
-    """The APIs of these names, each spelled as in the Api table or as its file: DescribeProducers, describe_producers.
+    """The APIs with these names, each spelled as in the Api table or as its file: DescribeProducers or
+    describe_producers.
 
     Raises ValueError, with the list of all names, if a name is unknown.
     """
@@ -96,7 +97,8 @@ def apis_named(names: Iterable[str]) -> list[Api]:
 
 
 def file_of(api: Api, *, at_controller: bool) -> str:
-    """The name of the file for requests to a broker, or to the controller's listener; without the suffix."""
+    """The name, without the suffix, of the file for requests to a broker, or for requests to the controller's
+    listener."""
     return AT_CONTROLLER if at_controller and api.name == "ApiVersions" else api.module
 
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Java 17 or later and Maven: the tests run Apache Kafka's own tools. Brings them by apt where they are missing and it may.
+# Checks for Java 17 or later and Maven, because the tests run Apache Kafka's own tools. Installs them with apt-get if
+# it runs as root.
 set -u
 
 java_is_fit() {

@@ -63,7 +63,7 @@ class QuorumScenes:
             for version in versions(name):
                 for cluster_id, note in (
                     (OTHER_CLUSTER, "of another cluster"),
-                    (self.cluster_id, "of an epoch gone by"),
+                    (self.cluster_id, "of a past epoch"),
                 ):
                     partition = rpc.PartitionData(leader_id=STRANGER, leader_epoch=0)
                     topics = [rpc.TopicData(topic_name=METADATA, partitions=[partition])]

@@ -27,7 +27,7 @@ SET: list[tuple[Entity, Ops]] = [
 
 
 class QuotaScenes:
-    """Every version sets the quotas that the previous one has removed."""
+    """Sets the same quotas with every version; each version removes its quotas at the end."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -91,15 +91,15 @@ class QuotaScenes:
             "any address": [("ip", ANY, None)],
             "the default address": [("ip", DEFAULT, None)],
             "nobody": [("user", EXACT, "nobody")],
-            "an exact match of nothing": [("user", EXACT, None)],
+            "an exact match without a name": [("user", EXACT, None)],
             "a default with a name": [("user", DEFAULT, "ann")],
             "any with a name": [("user", ANY, "ann")],
             "an address and a user": [("ip", ANY, None), any_user],
             "a type twice": [ann, ("user", EXACT, "bob")],
             "an unknown type": [("group", ANY, None)],
             "an empty type": [("", ANY, None)],
-            "an unknown way to match": [("user", 3, None)],
-            "a way to match below zero": [("user", -1, None)],
+            "an unknown match type": [("user", 3, None)],
+            "a negative match type": [("user", -1, None)],
         }
         for note, components in wanted.items():
             self.describe(note, components, version)
@@ -108,15 +108,15 @@ class QuotaScenes:
     def changes(self, version: int) -> None:
         bob: Entity = [("user", "bob")]
         bobs: list[tuple[str, int, str | None]] = [("user", EXACT, "bob")]
-        self.alter("only looked at", [(bob, [(RATE, 5.0)])], version, validate=True)
-        self.describe("what was looked at", bobs, version)
+        self.alter("validate only", [(bob, [(RATE, 5.0)])], version, validate=True)
+        self.describe("after validate only", bobs, version)
         self.alter("set", [(bob, [(RATE, 5.0), ("consumer_byte_rate", 6.0)])], version)
         self.alter("set again", [(bob, [(RATE, 5.0)])], version)
         self.alter("set otherwise", [(bob, [(RATE, 9.0), ("consumer_byte_rate", None)])], version)
-        self.describe("what was set", bobs, version)
-        self.alter("what is not there removed", [(bob, [("request_percentage", None)])], version)
+        self.describe("after setting", bobs, version)
+        self.alter("a missing quota removed", [(bob, [("request_percentage", None)])], version)
         self.alter("removed", [(bob, [(RATE, None)])], version)
-        self.describe("what was removed", bobs, version)
+        self.describe("after removing", bobs, version)
         self.alter("no changes", [(bob, [])], version)
 
     def refusals(self, version: int) -> None:
@@ -137,25 +137,25 @@ class QuotaScenes:
             "connections of a user": (bob, connections),
             "no address": ([("ip", "300.1.1.1.1")], connections),
             "half an address": ([("ip", "not an address")], connections),
-            "an address of the sixth version": ([("ip", "::1")], [("connection_creation_rate", None)]),
+            "an IPv6 address": ([("ip", "::1")], [("connection_creation_rate", None)]),
             "an unknown key": (bob, [("nobody_knows", 5.0)]),
             "an empty key": (bob, [("", 5.0)]),
             "an unknown key removed": (bob, [("nobody_knows", None)]),
             "zero": (bob, [(RATE, 0.0)]),
             "less than zero": (bob, [(RATE, -1.0)]),
             "half a byte": (bob, [(RATE, 0.5)]),
-            "a byte and a half": (bob, [(RATE, 1.5)]),
-            "nearly a whole byte": (bob, [(RATE, 1.0000001), (RATE, None)]),
+            "1.5 bytes": (bob, [(RATE, 1.5)]),
+            "nearly an integer": (bob, [(RATE, 1.0000001), (RATE, None)]),
             "without an end": (bob, [(RATE, INFINITE)]),
             "more than a long": (bob, [(RATE, 2.0**63)]),
-            "as much as a long": (bob, [(RATE, 2.0**63 - 1025)]),
+            "the largest double in a long": (bob, [(RATE, 2.0**63 - 1025)]),
             "half of zero": (bob, [("request_percentage", -0.5)]),
             "no percent": (bob, [("request_percentage", 0.0)]),
             "half a connection": ([("ip", "10.0.0.2")], [("connection_creation_rate", 0.5)]),
             "no connection": ([("ip", "10.0.0.2")], [("connection_creation_rate", 0.0)]),
             "more connections than an int": ([("ip", "10.0.0.2")], [("connection_creation_rate", 2.0**31)]),
             "the same key twice": (bob, [(RATE, 5.0), (RATE, 6.0)]),
-            "one right and one wrong": (bob, [(RATE, 5.0), ("nobody_knows", 5.0)]),
+            "one valid and one invalid": (bob, [(RATE, 5.0), ("nobody_knows", 5.0)]),
         }
         for note, entry in wanted.items():
             self.alter(note, [entry], version)
@@ -163,7 +163,7 @@ class QuotaScenes:
         self.alter("clean", [(bob, [(RATE, None)]), ([("ip", "10.0.0.2")], [("connection_creation_rate", None)])])
         self.alter("an entity twice", [(bob, a_rate), (bob, [("consumer_byte_rate", 6.0)])], version)
         self.describe("after: an entity twice", [("user", EXACT, "bob")], version)
-        self.alter("one of two wrong", [(bob, [("nobody_knows", 1.0)]), ([("user", "carl")], a_rate)], version)
-        self.describe("after: one of two wrong", [("user", ANY, None)], version)
+        self.alter("one of two invalid", [(bob, [("nobody_knows", 1.0)]), ([("user", "carl")], a_rate)], version)
+        self.describe("after: one of two invalid", [("user", ANY, None)], version)
         gone: Ops = [(RATE, None), ("consumer_byte_rate", None)]
         self.alter("clean", [(bob, gone), ([("user", "carl")], gone)], version)

@@ -28,7 +28,7 @@ Exchange = dict[str, object]
 
 
 class Recorder:
-    """One connection, to a broker or to a controller's listener; exchanges with a note are kept in `said`, by file."""
+    """A connection to a broker or to a controller's listener. Exchanges with a note are stored in `said`, by file."""
 
     def __init__(self, host: str, port: int, said: dict[str, list[Exchange]], *, at_controller: bool = False) -> None:
         self._connection = socket.create_connection((host, port), timeout=30)
@@ -37,7 +37,7 @@ class Recorder:
         self._at_controller = at_controller
 
     def ask(self, name: str, version: int, request: Any, note: str = "") -> Any:
-        """Send a request, and return the response as an object. With a note, the exchange is kept."""
+        """Send a request. Returns the response as an object. With a note, the exchange is recorded."""
         api = by_name[name]
         body = build(request, version)
         number = next(self._numbers)
@@ -82,7 +82,7 @@ def record(plays: Sequence[Play]) -> dict[str, list[Exchange]]:
 
 
 def write(said: Mapping[str, list[Exchange]], apis: Collection[Api], directory: Path) -> list[str]:
-    """Write the files of these APIs, and leave all others as they are. Returns the names of those written."""
+    """Write the files of these APIs, and leave all other files unchanged. Returns the names of the written files."""
     wanted = {file_of(api, at_controller=at_controller) for api in apis for at_controller in (False, True)}
     written = sorted(wanted & set(said))
     directory.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def unrecorded(said: Mapping[str, list[Exchange]], apis: Collection[Api]) -> lis
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Start the oracle, play the scenes, write the vectors."""
+    """Start Apache Kafka, play the scenes, and write the vectors."""
     parser = argparse.ArgumentParser(
         prog="python -m oracle.record",
         description="Record golden vectors of Apache Kafka in tests/golden: of all APIs, or of some.",

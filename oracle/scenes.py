@@ -1,4 +1,4 @@
-"""The scenes of the golden vectors: requests that show each API when it works and when it refuses."""
+"""The scenes of the golden vectors: requests of each API that succeed, and requests that are refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -69,12 +69,12 @@ class Scenes:
         for version in versions("ApiVersions"):
             request = api_versions.Request(client_software_name="golden", client_software_version="1")
             self.ask("ApiVersions", version, request, "all of them")
-        self.ask("ApiVersions", 3, api_versions.Request(client_software_name="?"), "a client's name that is no name")
+        self.ask("ApiVersions", 3, api_versions.Request(client_software_name="?"), "an invalid client name")
         for version in versions("DescribeCluster"):
             self.ask("DescribeCluster", version, describe_cluster.Request(), "one node")
         for version in versions("FindCoordinator"):
             request = find_coordinator.Request(key="golden", coordinator_keys=["golden", "other"])
-            # The first request creates __consumer_offsets; until it exists the answer is an error.
+            # The first request creates __consumer_offsets; until this topic exists, the response is an error.
             while True:
                 found = self.ask("FindCoordinator", version, request)
                 if found.error_code == 0 and all(one.error_code == 0 for one in found.coordinators):
@@ -111,7 +111,7 @@ class Scenes:
             # Before v4 a client could not prevent topic creation.
             asked = [metadata.MetadataRequestTopic(name="golden"), metadata.MetadataRequestTopic(name="a b")]
             request = metadata.Request(topics=asked, allow_auto_topic_creation=version < 4)
-            self.ask("Metadata", version, request, "a topic, and a name that cannot be one")
+            self.ask("Metadata", version, request, "a topic, and an invalid name")
             if version >= 1:
                 self.ask("Metadata", version, metadata.Request(topics=[]), "of no topic")
             if version >= 12:
@@ -152,7 +152,7 @@ class Scenes:
             request = alter_configs.Request(
                 resources=[of_old(resource_type=TOPIC, resource_name="golden", configs=[setting])]
             )
-            self.ask("AlterConfigs", version, request, "everything else goes back to its default")
+            self.ask("AlterConfigs", version, request, "all other settings are reset to their defaults")
             wrong = alter_configs.AlterableConfig(name="no.such.setting", value="1")
             request = alter_configs.Request(
                 resources=[of_old(resource_type=TOPIC, resource_name="golden", configs=[wrong])]
@@ -176,7 +176,7 @@ class Scenes:
     def records(self) -> None:
         for version in versions("InitProducerId"):
             request = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=60000)
-            # The first request fetches a block of ids; until it has arrived the answer is an error.
+            # The first request fetches a block of ids; until the block has arrived, the response is an error.
             while self.ask("InitProducerId", version, request).error_code:
                 pass
             producer = self.ask("InitProducerId", version, request, "an idempotent producer")
@@ -198,7 +198,7 @@ class Scenes:
             self.ask("Produce", version, data(gap), "a gap in the sequence")
             self.ask("Produce", version, data(batch(0, 1), index=7), "no such partition")
             self.ask("Produce", version, data(batch(0, 1), name="unknown"), "no such topic")
-            self.ask("Produce", version, data(batch(0, 1), acks=2), "acks that do not exist")
+            self.ask("Produce", version, data(batch(0, 1), acks=2), "invalid acks")
             broken = bytearray(batch(0, 1))
             broken[-1] ^= 1
             self.ask("Produce", version, data(bytes(broken)), "a wrong CRC")
@@ -225,7 +225,7 @@ class Scenes:
         if version >= 7:
             opened = self.ask("Fetch", version, request(0, session_epoch=0), "opens a session")
             goes_on = fetch.Request(max_wait_ms=10, session_id=opened.session_id, session_epoch=1)
-            self.ask("Fetch", version, goes_on, "goes on in the session: the same partition again")
+            self.ask("Fetch", version, goes_on, "continues in the session: the same partition again")
             wrong = fetch.Request(max_wait_ms=10, session_id=opened.session_id, session_epoch=9)
             self.ask("Fetch", version, wrong, "a wrong session epoch")
             unknown = fetch.Request(max_wait_ms=10, session_id=1, session_epoch=1)
@@ -278,13 +278,13 @@ class Scenes:
             joined = self.ask("JoinGroup", join, asked, "a new member")
             if joined.error_code == 79:
                 asked.member_id = joined.member_id
-                joined = self.ask("JoinGroup", join, asked, "with the member id it was given")
+                joined = self.ask("JoinGroup", join, asked, "with the assigned member id")
             member = {"group_id": group, "member_id": joined.member_id}
             share = sync_group.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=ASSIGNMENT)
             protocol = {"protocol_type": "consumer", "protocol_name": "range"}
             number = joined.generation_id
             request = sync_group.Request(generation_id=number, assignments=[share], **protocol, **member)
-            self.ask("SyncGroup", sync, request, "the leader brings the assignment")
+            self.ask("SyncGroup", sync, request, "the leader sends the assignment")
             self.ask("Heartbeat", beat, heartbeat.Request(generation_id=number, **member), "in the group")
             self.ask("Heartbeat", beat, heartbeat.Request(generation_id=number + 1, **member), "a wrong generation")
             stranger = heartbeat.Request(group_id=group, generation_id=number, member_id="nobody")
@@ -309,7 +309,7 @@ class Scenes:
                 "LeaveGroup", leave, leave_group.Request(**member, members=[identity, nobody]), "a member (and nobody)"
             )
             gone = leave_group.Request(**member, members=[identity])
-            self.ask("LeaveGroup", leave, gone, "one that has left")
+            self.ask("LeaveGroup", leave, gone, "a member that has left")
         for version in versions("ListGroups"):
             self.ask("ListGroups", version, list_groups.Request(), "all")
             if version >= 4:
@@ -360,4 +360,4 @@ class Scenes:
             states = [delete_topics.DeleteTopicState(name=name) for name in names]
             states += [delete_topics.DeleteTopicState(name=None, topic_id=UNKNOWN_ID)]
             request = delete_topics.Request(topics=states, topic_names=names, timeout_ms=9000)
-            self.ask("DeleteTopics", version, request, "one topic, and what is not there")
+            self.ask("DeleteTopics", version, request, "one topic, and missing topics")

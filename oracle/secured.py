@@ -1,7 +1,8 @@
 """Clusters with TLS, logins and ACLs: the settings of their nodes, and how clients connect.
 
-Every listener is SASL_SSL, and each node has its own certificate. Logins at controllers use PLAIN, those between
-brokers SCRAM-SHA-512. The users NODE and ROOT may do everything; all others may do what ACLs allow.
+Every listener is SASL_SSL, and each node has its own certificate. Logins at controllers use PLAIN, and logins between
+brokers use SCRAM-SHA-512. The users NODE and ROOT may do everything; all other users have only the rights that ACLs
+allow.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Secured:
 
     @property
     def credentials(self) -> list[str]:
-        """The SCRAM credentials with which a cluster begins, in the form of `storage format --add-scram`."""
+        """The initial SCRAM credentials of a cluster, in the form of `storage format --add-scram`."""
         users = [one for one in (NODE, *self._users.values()) if one.mechanism != PLAIN]
         return [f"{one.mechanism}=[name={one.user},password={one.password}]" for one in users]
 
@@ -86,13 +87,13 @@ class Secured:
         return self._directory / f"node-{node_id}.pem"
 
     def renew(self, node_id: int) -> None:
-        """Replace the node's key and certificate atomically: a reader sees the old file or the new one."""
+        """Replace the node's key and certificate atomically: a reader finds either the old file or the new file."""
         made = sign(f"node-{node_id}", self._authority)
         made.pem(self._directory / "new.pem").replace(self.store(node_id))
         self.certificates[node_id] = made.certificate.public_bytes(Encoding.DER)
 
     def shown(self, address: tuple[str, int], timeout_s: float) -> bytes | None:
-        """The certificate that a listener shows, as DER. Raises OSError."""
+        """The certificate that a listener presents, as DER. Raises OSError."""
         with Door(self.context, None).open(address, timeout_s) as opened:
             return opened.getpeercert(binary_form=True)
 
@@ -132,7 +133,7 @@ def _jaas(mechanism: str, options: str) -> str:
 
 
 def _given(login: Login) -> str:
-    """The JAAS options of a client with this login."""
+    """The JAAS options with which a client logs in."""
     return f' username="{login.user}" password="{login.password}"'
 
 

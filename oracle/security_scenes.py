@@ -1,4 +1,5 @@
-"""Scenes of a broker without authorizer and logins: ACLs, delegation tokens, SCRAM credentials, and login attempts."""
+"""Scenes of a broker without an authorizer and without logins: ACLs, delegation tokens, SCRAM credentials, and login
+attempts."""
 
 from typing import Any
 
@@ -129,11 +130,11 @@ class SecurityScenes:
         self.alter("the shortest password", upsertions=[_set("carl", salted_password=b"p")])
         self.describe("after the refusals", None)
         gone = {
-            "nobody removed": ("nobody", SHA_256),
-            "nobody removed, no mechanism": ("nobody", 0),
-            "nobody removed, an unknown mechanism": ("nobody", 3),
+            "an unknown user removed": ("nobody", SHA_256),
+            "an unknown user removed, no mechanism": ("nobody", 0),
+            "an unknown user removed, an unknown mechanism": ("nobody", 3),
             "no name removed": ("", SHA_256),
-            "the mechanism that is not there removed": ("bob", SHA_256),
+            "a missing mechanism removed": ("bob", SHA_256),
             "removed": ("carl", SHA_256),
             "removed again": ("carl", SHA_256),
         }
@@ -146,15 +147,15 @@ class SecurityScenes:
         self.alter("both mechanisms removed", [("ann", SHA_256), ("ann", SHA_512)])
         self.alter("removed and set", [("ann", SHA_256)], [_set("ann")])
         self.alter("one mechanism removed and the other set", [("ann", SHA_256)], [_set("ann", SHA_512)])
-        self.alter("wrongly removed and set", [("dora", SHA_256)], [_set("dora")])
-        self.alter("wrong, then right", upsertions=[_set("dora", 0), _set("dora")])
-        self.alter("right, then wrong", upsertions=[_set("dora"), _set("dora", 0)])
-        self.describe("after all that is twice", None)
+        self.alter("removed and set, but invalid", [("dora", SHA_256)], [_set("dora")])
+        self.alter("invalid, then valid", upsertions=[_set("dora", 0), _set("dora")])
+        self.alter("valid, then invalid", upsertions=[_set("dora"), _set("dora", 0)])
+        self.describe("after all duplicates", None)
 
     def several(self) -> None:
         upsertions = [_set("emil"), _set("", 0), _set("fred", SHA_512), _set("gail", 0)]
-        self.alter("some right and some wrong", [("nobody", SHA_256), ("bob", SHA_512)], upsertions)
-        self.describe("what was right", None)
+        self.alter("some valid and some invalid", [("nobody", SHA_256), ("bob", SHA_512)], upsertions)
+        self.describe("after some valid ones", None)
         self.alter("all removed", [("ann", SHA_256), ("emil", SHA_256), ("fred", SHA_512)])
         self.alter("the last one removed", [("ann", SHA_512)])
         self.describe("none are left", None)

@@ -1,12 +1,12 @@
-"""Runs kpybroker and Apache Kafka in turn on the same data directory, or on those of a cluster.
+"""Runs kpybroker and Apache Kafka in turn on the same data directory, or on the data directories of a cluster.
 
     with Home() as home:
         home.start("kpybroker")
         home.stop()
         home.start("kafka")
 
-`kpybroker dev --data-dir` creates a home of one node, `kpybroker serve` with static voters a larger one. Node ids,
-ports and directories stay the same.
+`kpybroker dev --data-dir` creates a `Home` of one node; `kpybroker serve` with static voters creates a larger one. Node
+ids, ports and directories stay the same.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ QUICK_JVM = ("-XX:TieredStopAtLevel=1",)
 
 
 class Home:
-    """The data directories of `nodes` nodes, used by one kind of broker at a time. `how`: how brokers are ended, "stop"
-    or "kill9"."""
+    """The data directories of `nodes` nodes, used by one kind of broker at a time. `how`: how brokers are stopped,
+    "stop" or "kill9"."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Home:
         return [node.data for node in self.cluster.nodes.values()]
 
     def start(self, kind: str, more: Mapping[str, str] | None = None) -> None:
-        """Start this kind of broker, and wait until each node answers. `more`: additional settings of a single node.
+        """Start this kind of broker, and wait until each node responds. `more`: additional settings of a single node.
 
         Raises NotStarted.
         """
@@ -119,13 +119,13 @@ class Home:
         assert set(codes) == {EXIT_CODES[name]}, f"{name} ended with {codes}"
 
     def kill9(self) -> None:
-        """SIGKILL to every node."""
+        """Send SIGKILL to every node."""
         running, self._running = self._running, None
         if running is not None:
             running.kill9()
 
     def end(self) -> None:
-        """End the brokers with `how`."""
+        """Stop the brokers in the way that `how` names."""
         (self.kill9 if self._how == "kill9" else self.stop)()
 
     def has_cleaned(self, topic: str, partition: int) -> bool:

@@ -1,4 +1,4 @@
-"""The common interface of both brokers for tests, and their child process."""
+"""The common interface of both brokers for tests, and the child process in which a broker runs."""
 
 import atexit
 import contextlib
@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
 
 
 class NotStarted(Exception):
-    """The broker ended or did not answer in time; the text has the end of its log."""
+    """The broker exited or did not respond in time; the text contains the end of its log."""
 
 
 class Target(Protocol):
@@ -56,10 +56,10 @@ _claims: deque[contextlib.ExitStack] = deque()
 
 
 def steady_port(count: int = 1) -> int:
-    """The first of `count` consecutive free ports. No outgoing connection takes them while their server is down.
+    """The first of `count` consecutive free ports. No outgoing connection uses them while their server is down.
 
-    They are not ephemeral ports, and no other caller gets them, in this process or another: each is claimed by a UDP
-    socket on the same port, until this process ends or CLAIMS_MAX more ports are claimed.
+    They are not ephemeral ports, and no other caller receives them, in this process or another: each port is reserved
+    by a UDP socket on the same port, until this process ends or CLAIMS_MAX more ports are reserved.
     """
     while True:
         first = random.SystemRandom().randrange(10_000, 32_000 - count)
@@ -75,7 +75,8 @@ def steady_port(count: int = 1) -> int:
 
 
 def die_with_parent() -> None:
-    """Call in the child before exec: the kernel kills it when the thread that started it ends (Linux only)."""
+    """Call this in a child before exec: the kernel then kills the child when the thread that started it ends (Linux
+    only)."""
     if _libc is not None and hasattr(_libc, "prctl"):
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -108,7 +109,7 @@ class ServerProcess:
         self.added_environment: dict[str, str] = {}
         """Additional environment variables."""
         self.descriptors = 0
-        """The limit of open files (ulimit -n); 0 for that of this process."""
+        """The limit of open files (ulimit -n); 0 means the limit of this process."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
@@ -139,7 +140,7 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start it and wait until it answers. Raises NotStarted if it ends or does not answer."""
+        """Start the broker and wait until it responds. Raises NotStarted if it exits or does not respond."""
         self.spawn()
         return self.await_ready()
 
@@ -164,15 +165,15 @@ class ServerProcess:
         return ["sh", "-c", f'ulimit -n {self.descriptors} && exec "$@"', "sh", *command]
 
     def await_ready(self) -> Self:
-        """Wait until it answers. Raises NotStarted if it ends or does not answer."""
+        """Wait until the broker responds. Raises NotStarted if it exits or does not respond."""
         assert self._process is not None, "not started"
         deadline = time.monotonic() + self.start_timeout_s
         while not self.ready():
             if not self.running:
-                raise NotStarted(f"{self.name} ended with {self._process.returncode}:\n{self._tail()}")
+                raise NotStarted(f"{self.name} exited with {self._process.returncode}:\n{self._tail()}")
             if time.monotonic() > deadline:
                 self.kill9()
-                raise NotStarted(f"{self.name} did not answer within {self.start_timeout_s:.0f} s:\n{self._tail()}")
+                raise NotStarted(f"{self.name} did not respond within {self.start_timeout_s:.0f} s:\n{self._tail()}")
             time.sleep(0.05)
         return self
 
@@ -187,14 +188,14 @@ class ServerProcess:
         atexit.unregister(self.kill9)
 
     def stop(self) -> int:
-        """Send SIGTERM and return the exit code; -9 if it had to be killed after 30 s."""
+        """Send SIGTERM. Returns the exit code; -9 if the process had to be killed after 30 s."""
         if self._process is None:
             return 0
         self._process.terminate()
         return self.await_end()
 
     def await_end(self) -> int:
-        """Wait for its end and return the exit code; -9 if it had to be killed after 30 s."""
+        """Wait until the process ends. Returns the exit code; -9 if the process had to be killed after 30 s."""
         assert self._process is not None, "not started"
         try:
             self._process.wait(30)

@@ -1,4 +1,4 @@
-"""Runs Kafka's command-line tools in one JVM: it starts in a second, and each command takes milliseconds."""
+"""Runs Kafka's command-line tools in one JVM, which starts in a second; then each command takes only milliseconds."""
 
 import atexit
 import json

@@ -1,4 +1,4 @@
-"""Scenes of transactions: valid and invalid requests to the coordinator, before and since KIP-890."""
+"""Scenes of transactions: valid and invalid requests to the coordinator, in transactions versions 1 and 2 (KIP-890)."""
 
 import itertools
 
@@ -30,7 +30,7 @@ Producer = tuple[int, int]
 
 
 class TransactionScenes:
-    """Requests that are retried until they succeed are recorded only once, for the last attempt."""
+    """If a request is retried until it succeeds, only the last attempt is recorded."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -56,7 +56,7 @@ class TransactionScenes:
         return told.producer_id, told.producer_epoch
 
     def begin(self, name: str) -> Producer:
-        """Get a producer id and epoch, once the previous transaction has ended."""
+        """Request a producer id and epoch, when the previous transaction has ended."""
         while True:
             request = init_producer_id.Request(transactional_id=name, transaction_timeout_ms=60_000)
             told = self.ask("InitProducerId", 5, request)
@@ -128,10 +128,10 @@ class TransactionScenes:
         self.init("producers", "an id without an epoch", was=(who[0], -1))
         self.init("producers", "an epoch without an id", was=(-1, who[1]))
         self.init("producers", "a foreign id", was=(who[0] + 1_000_000, who[1]))
-        self.init("producers", "the present epoch", was=who)
-        self.init("producers", "the present epoch, asked again", was=who)
-        self.init("producers", "an epoch to come", was=(who[0], who[1] + 9))
-        self.init("producers", "an epoch to come, told in the old way", 3, was=(who[0], who[1] + 9))
+        self.init("producers", "the current epoch", was=who)
+        self.init("producers", "the current epoch, requested again", was=who)
+        self.init("producers", "a future epoch", was=(who[0], who[1] + 9))
+        self.init("producers", "a future epoch, in an old version", 3, was=(who[0], who[1] + 9))
 
     def first_generation(self) -> None:
         """Transactions version 1, as in librdkafka and older Java clients."""
@@ -141,7 +141,7 @@ class TransactionScenes:
         self.end(name, who, True, "nothing to commit")
         self.end(name, who, False, "nothing to abort")
         for version, add in itertools.product((0, 1, 2, 3), (stale, ahead, foreign, who)):
-            what = {stale: "a stale epoch", ahead: "an epoch to come", foreign: "a foreign id", who: "a partition"}[add]
+            what = {stale: "a stale epoch", ahead: "a future epoch", foreign: "a foreign id", who: "a partition"}[add]
             self.add(name, add, what, version)
         self.add(name, who, "another partition", index=2)
         self.add(name, who, "an unknown topic", topic="nowhere")
@@ -156,7 +156,7 @@ class TransactionScenes:
                 self.ask("AddOffsetsToTxn", version, request, what)
         self.describe(name, "an open transaction")
         for version in range(5):
-            for asked, what in ((stale, "a stale epoch"), (ahead, "an epoch to come"), (foreign, "a foreign id")):
+            for asked, what in ((stale, "a stale epoch"), (ahead, "a future epoch"), (foreign, "a foreign id")):
                 self.end(name, asked, True, what, version)
             self.add(name, who)
             self.end(name, who, True, "commit", version)
@@ -185,7 +185,7 @@ class TransactionScenes:
         self.commit_nothing(name, who, "nothing to commit after an abort")
         self.of_broker(name, who, "by its leader", verify=False)
         self.end(name, (who[0], who[1] - 1), True, "a stale epoch", 5)
-        self.end(name, (who[0], who[1] + 1), True, "an epoch to come", 5)
+        self.end(name, (who[0], who[1] + 1), True, "a future epoch", 5)
         self.end(name, who, True, "commit", 5)
         self.settle(name)
         self.end(name, who, True, "commit again", 5)
@@ -199,7 +199,7 @@ class TransactionScenes:
         self.describe(name, "an aborted transaction, 2nd generation")
 
     def fenced(self) -> None:
-        """A producer that starts while another one's transaction is open."""
+        """A producer starts while the transaction of another producer is open."""
         for name in ("fenced", "going-on"):
             who = self.begin(name)
             self.add(name, who)
@@ -207,20 +207,20 @@ class TransactionScenes:
             self.settle(name)
             self.describe(name, "aborted for another producer")
             if name == "going-on":
-                self.init(name, "going on after the abort", was=who)
+                self.init(name, "continues after the abort", was=who)
             self.init(name, "after the abort")
-            self.add(name, who, "the one that was shut out")
-            self.end(name, who, True, "the one that was shut out")
+            self.add(name, who, "the producer that was fenced")
+            self.end(name, who, True, "the producer that was fenced")
 
     def brokers(self) -> None:
         """Requests of partition leaders, from version 4 on."""
         name = "asked-by-leaders"
         who = self.begin(name)
         for version in (4, 5):
-            self.of_broker(name, who, "is it added? before all", verify=True, index=version, version=version)
+            self.of_broker(name, who, "verify, before all others", verify=True, index=version, version=version)
             self.of_broker(name, who, "add", verify=False, index=1, version=version)
-            self.of_broker(name, who, "is it added? yes", verify=True, index=1, version=version)
-            self.of_broker(name, who, "is it added? no", verify=True, index=2, version=version)
+            self.of_broker(name, who, "verify, added", verify=True, index=1, version=version)
+            self.of_broker(name, who, "verify, not added", verify=True, index=2, version=version)
             self.of_broker(name, who, "an unknown topic", verify=False, topic="nowhere", version=version)
             for verify in (True, False):
                 said = "verify" if verify else "add"
@@ -244,12 +244,12 @@ class TransactionScenes:
             for note, request in (
                 ("open ones", ask(state_filters=["Ongoing"])),
                 ("unknown states", ask(state_filters=["ongoing", "Huh"])),
-                ("one that nothing is in", ask(state_filters=["Dead", "PrepareEpochFence"])),
+                ("a state without transactions", ask(state_filters=["Dead", "PrepareEpochFence"])),
                 ("of nobody", ask(producer_id_filters=[1 << 40])),
-                ("for a long time", ask(state_filters=["Ongoing"], duration_filter=3_600_000)),
+                ("with a long duration", ask(state_filters=["Ongoing"], duration_filter=3_600_000)),
                 ("by a pattern", ask(transactional_id_pattern="shown-.*")),
-                ("by a pattern that nothing fits", ask(transactional_id_pattern="hown")),
-                ("by what is no pattern", ask(transactional_id_pattern="sh(")),
+                ("by a pattern without matches", ask(transactional_id_pattern="hown")),
+                ("by an invalid pattern", ask(transactional_id_pattern="sh(")),
             ):
                 if version == 2 or request.transactional_id_pattern is None:
                     self.ask("ListTransactions", version, request, note)

@@ -1,4 +1,4 @@
-"""Scenes of TxnOffsetCommit: who may commit, and when the offsets are visible."""
+"""Scenes of TxnOffsetCommit: which requests are accepted, and when the offsets are visible."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ class TxnOffsetScenes:
             self.ask("TxnOffsetCommit", version, request, note)
 
         if version <= FIRST_GENERATION:
-            commit("before the group is of the transaction")
+            commit("before the group is part of the transaction")
             add = add_offsets_to_txn.Request(
                 transactional_id=name, producer_id=who[0], producer_epoch=who[1], group_id=group
             )
@@ -62,7 +62,7 @@ class TxnOffsetScenes:
                 pass
         commit("the first")
         commit("without a note", metadata=None)
-        commit("with too long a note", metadata="m" * 5000)
+        commit("with metadata that is too long", metadata="m" * 5000)
         commit("of an unknown topic", topic="nowhere")
         commit("of an unknown partition", index=9)
         commit("of no group", group_id="")

@@ -42,7 +42,7 @@ class VoterScenes:
         for version in versions("AddRaftVoter"):
             for note, request in {
                 "to another cluster": asked(cluster_id=OTHER_CLUSTER),
-                "without saying whose cluster": asked(cluster_id=None),
+                "without a cluster id": asked(cluster_id=None),
                 "of no id": asked(voter_id=-1),
                 "without the listener of controllers": asked(listener="OTHER"),
                 "of a voter": asked(voter_id=VOTER),
@@ -76,13 +76,13 @@ class VoterScenes:
 
         for note, request in {
             "in another cluster": asked(cluster_id=OTHER_CLUSTER),
-            "of an epoch gone by": asked(current_leader_epoch=0),
-            "of an epoch to come": asked(current_leader_epoch=99),
+            "of a past epoch": asked(current_leader_epoch=0),
+            "of a future epoch": asked(current_leader_epoch=99),
             "of no id": asked(voter_id=-1),
             "of a stranger": asked(voter_id=STRANGER),
             "of another directory": asked(),
             "without the listener of controllers": asked(listener="OTHER"),
-            "of versions upside down": asked(
+            "with a minimum version above the maximum": asked(
                 feature=rpc.KRaftVersionFeature(min_supported_version=1, max_supported_version=0)
             ),
         }.items():

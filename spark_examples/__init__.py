@@ -1,1 +1,1 @@
-"""Runnable PySpark jobs with a Kafka broker: start with `flights_demo`, which `make demo` runs."""
+"""Example PySpark jobs that use a Kafka broker. Start with `flights_demo`, which `make demo` runs."""

@@ -2,10 +2,11 @@
 
     python -m spark_examples.archive_replay [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
-January 2013 goes to a topic and is archived to Parquet. Then DeleteRecords, in place of retention, empties the topic,
-and February follows. `verify` proves that archive and topic together have every offset once. Then one week is written
-back from the files to another topic, in order and with its original timestamps. The same on the command line:
-`kpybroker archive flights --to DIR`, `archive verify DIR` and `archive replay DIR flights --into again`.
+The flights of January 2013 are sent to a topic and archived to Parquet. Then DeleteRecords, in place of retention,
+empties the topic, and the flights of February are sent and archived. `verify` checks that archive and topic together
+have every offset once. Then the flights of one week are written from the files to another topic, in order and with
+their original timestamps. The corresponding commands are `kpybroker archive flights --to DIR`, `archive verify DIR` and
+`archive replay DIR flights --into again`.
 """
 
 import uuid

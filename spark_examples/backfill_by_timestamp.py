@@ -1,12 +1,13 @@
-"""Backfills hours of a report from a topic by timestamp: late records are added, and none is counted twice.
+"""Backfills some hours of a report from a topic, by timestamp: late records are added, and no record is counted twice.
 
     python -m spark_examples.backfill_by_timestamp [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 A flight's record is sent when it leaves, but its timestamp is the planned hour, up to a day earlier, so the topic is
-not in order of time. `startingTimestamp` starts at the first record with that timestamp or a later one; no record of
-the requested hours is before it. `endingTimestamp` ends before the first record with that timestamp or a later one, but
-records of the requested hours may follow. So it is set LATENESS later, and a filter selects the hours. Each hour of an
-airport is a folder that is replaced as a whole, so that a backfill may be killed, overlap with others, or be repeated.
+not in order of time. With `startingTimestamp`, the query starts at the first record with that timestamp or a later one;
+no record of the requested hours is before it. With `endingTimestamp`, it ends before the first record with that
+timestamp or a later one, but records of the requested hours may follow. So `endingTimestamp` is set LATENESS later, and
+a filter selects the hours. Each hour of an airport is a folder that is replaced as a whole, so a backfill may be
+killed, overlap with others, or be repeated.
 """
 
 import json
@@ -38,7 +39,7 @@ Hours = Mapping[int, tuple[pd.Timestamp, pd.Timestamp]]
 
 
 def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
-    """Report two days at midnight, backfill the last one later, then restore lost hours. Returns the report."""
+    """Report two days at midnight, backfill the second day later, then restore lost hours. Returns the report."""
     spark = session(cluster, settings=QUICK_JVM)
     topic = f"flights-{uuid.uuid4().hex[:6]}"
     create_topics(cluster, topic, partitions=len(AIRPORTS))
@@ -83,12 +84,11 @@ def backfill(spark: SparkSession, cluster: Cluster, topic: str, hours: Hours, re
 
 
 def by_timestamp(topic: str, hours: Hours) -> dict[str, str]:
-    """The connector's options: one timestamp if all partitions have the same, else one for each."""
+    """The connector's options: one timestamp if it is the same for all partitions, else one for each partition."""
     starts = {str(partition): millis(start) for partition, (start, _) in hours.items()}
     ends = {str(partition): millis(end + LATENESS) for partition, (_, end) in hours.items()}
-    defaults = {
-        "startingOffsetsByTimestampStrategy": "latest"
-    }  # so that the query does not fail if no record is as new
+    # so that the query does not fail if all records are older
+    defaults = {"startingOffsetsByTimestampStrategy": "latest"}
     if len(set(hours.values())) == 1:
         return defaults | {"startingTimestamp": str(starts["0"]), "endingTimestamp": str(ends["0"])}
     return defaults | {

@@ -2,9 +2,10 @@
 
     python -m spark_examples.cdc_upsert [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
-A change has the operation (c, u, d), the row after it, and its position in the database's log. The table keeps for each
-id the row with the highest position, even if deleted, so that an older change that is read again is ignored. Each batch
-writes a new version of the table, and then names it in the file CURRENT. A batch that is killed leaves the old version.
+A change has the operation (c, u, d), the row after it, and its position in the database's log. For each id, the table
+keeps the row with the highest position, even if it is deleted, so that an older change that is read again is ignored.
+Each batch writes a new version of the table, and then writes the number of this version to the file CURRENT. If a batch
+is killed, the old version stays current.
 """
 
 import json
@@ -32,7 +33,8 @@ CITIES = ["Graz", "Linz", "Wien", "Zürich"]
 
 
 def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
-    """Feed half, fold, feed the rest, fold again, then repeat all without a checkpoint. Returns the table's rows."""
+    """Send half of the changes and apply them, send and apply the rest, then apply all again without a checkpoint.
+    Returns the table's rows."""
     spark = session(cluster, settings=QUICK_JVM)
     topic = f"customers-{uuid.uuid4().hex[:6]}"
     create_topics(cluster, topic)
@@ -65,7 +67,8 @@ def fold(spark: SparkSession, cluster: Cluster, topic: str, table: Path, folder:
 
 
 def merge(batch: DataFrame, table: Path) -> None:
-    """Write the next version of the table: for each id the row with the highest position, of table and batch."""
+    """Write the next version of the table: for each id, the row with the highest position in the table and the
+    batch."""
     spark = batch.sparkSession
     version = current(table)
     old = spark.read.schema(TABLE).parquet(str(table / f"v{version}")) if version else spark.createDataFrame([], TABLE)

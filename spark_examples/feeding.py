@@ -13,7 +13,7 @@ FLUSH_EVERY = 20_000
 
 
 class Record(NamedTuple):
-    """A record to send. `timestamp_ms` 0 is now; `partition` -1 is the partition of the key."""
+    """A record to send. `timestamp_ms` 0 means the current time; `partition` -1 means the partition of the key."""
 
     value: bytes | str | None
     key: bytes | str | None = None
@@ -25,7 +25,7 @@ class Record(NamedTuple):
 def create_topics(
     cluster: Cluster, *names: str, partitions: int = 4, settings: Mapping[str, str] | None = None
 ) -> None:
-    """Create topics with unlimited retention, as the examples' records are old, unless `settings` override it."""
+    """Create topics with unlimited retention, because the examples' records are old, unless `settings` override it."""
     admin = AdminClient(cluster.confluent_settings())
     config = {"retention.ms": "-1", **(settings or {})}
     topics = [NewTopic(name, partitions, config=config) for name in names]
@@ -34,7 +34,7 @@ def create_topics(
 
 
 def send(cluster: Cluster, topic: str, records: Iterable[Record]) -> int:
-    """Send records in order, idempotently. Returns how many. Raises SystemExit if the broker refuses one."""
+    """Send records in order, idempotently. Returns their number. Raises SystemExit if the broker refuses a record."""
     refused: list[KafkaError] = []
 
     def acknowledged(error: KafkaError | None, _: Message) -> None:

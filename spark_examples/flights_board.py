@@ -1,4 +1,5 @@
-"""A board of delays, updated by a stream: flights by day, carrier and airport, each with the weather of its hour.
+"""Updates a board of delays with a stream: flights by day, carrier and airport, each joined with the weather of its
+hour.
 
     python -m spark_examples.flights_board [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
@@ -35,7 +36,8 @@ AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "La Guardia"}
 
 
 def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
-    """Feed, stream, draw. Returns the board: a row for each day, carrier and airport, with columns WINDOW and BOARD."""
+    """Send the records, run the stream, and draw the board. Returns the board: a row for each day, carrier and airport,
+    with columns WINDOW and BOARD."""
     spark = session(cluster, settings=QUICK_JVM)
     run = uuid.uuid4().hex[:6]  # so that several runs can use the same broker
     flown, weather, board = f"flights-{run}", f"weather-{run}", f"board-{run}"
@@ -50,7 +52,8 @@ def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
 
 
 def records_of(table: pd.DataFrame) -> Iterator[Record]:
-    """Rows as JSON with their hour as timestamp, spread round-robin, so that all partitions progress together."""
+    """The rows as JSON, with their hour as the timestamp. They are distributed round-robin, so that all partitions
+    progress together."""
     hours_ms = pd.to_datetime(table["time_hour"]).astype("int64") // 1_000_000
     lines = table.to_json(orient="records", lines=True).splitlines()
     for count, (line, hour_ms) in enumerate(zip(lines, hours_ms, strict=True)):

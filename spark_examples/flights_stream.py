@@ -3,9 +3,9 @@
     python -m spark_examples.flights_stream --source flights --sink totals --checkpoint DIR --bootstrap 127.0.0.1:9092
         [--command-config FILE]
 
-Reads the source topic in batches of MAX_BATCH records, then ends. The checkpoint has its position and the sums so far,
-so that it continues when started again. Spark's Kafka sink may repeat the batch in which it was killed, which does no
-harm: a record has the total of a carrier's day so far, and the last record of each key is current.
+Reads the source topic in batches of MAX_BATCH records, then ends. The checkpoint contains the position and the sums so
+far, so the stream continues when it is started again. Spark's Kafka sink may repeat the batch in which it was killed,
+which does no harm: a record contains the total of a carrier's day so far, and the last record of each key is current.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def as_records(totals: DataFrame) -> DataFrame:
 
 
 def print_position(query: StreamingQuery) -> None:
-    """Print how many records the query has read since its checkpoint was created."""
+    """Print the number of records that the query has read since its checkpoint was created."""
     if query.lastProgress:
         for source in query.lastProgress.sources:
             ends = json.loads(source.endOffset)

@@ -15,9 +15,10 @@ TIMEOUT_S = 30
 class Forwarder:
     """Writes records that were read from `source`. read_committed consumers see the output of each record once.
 
-    A transaction has the output records and the position in the source, as offsets of the group (KIP-98). So a batch
-    that runs again, after a failure or without its checkpoint, skips the records that are done. A group has one
-    forwarder at a time: a new one fences the earlier ones, and aborts their open transactions.
+    A transaction contains the output records and the position in the source, as offsets of the group (KIP-98). So a
+    batch that runs again, after a failure or without its checkpoint, skips the records that have already been
+    forwarded. A group has one forwarder at a time: a new forwarder fences earlier ones, and aborts their open
+    transactions.
     """
 
     def __init__(self, cluster: Cluster, source: str, partitions: int, group: str) -> None:
@@ -28,10 +29,10 @@ class Forwarder:
 
     def close(self) -> None:
         self._consumer.close()
-        del self._producer  # its threads end when it is deleted
+        del self._producer  # the threads of the producer end when it is deleted
 
     def forward(self, rows: Iterable[Row], onward: Callable[[Row], tuple[str, Record]]) -> list[Row]:
-        """Write the (topic, record) of each row that is not done yet, in the order of the rows.
+        """Write the (topic, record) of each row that has not been forwarded yet, in the order of the rows.
 
         Rows have the columns of Spark's Kafka source, with ascending offsets within a partition.
         """
@@ -51,5 +52,5 @@ class Forwarder:
 
 
 def plain(value: bytes | bytearray | str | None) -> bytes | str | None:
-    """Convert a value to bytes for librdkafka, as Spark before 4.1 returns bytearrays."""
+    """Convert a value to bytes for librdkafka, because Spark before 4.1 returns bytearrays."""
     return bytes(value) if isinstance(value, bytearray) else value

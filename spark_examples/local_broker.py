@@ -1,4 +1,4 @@
-"""A local kpybroker for the duration of a `with` block."""
+"""Starts a local kpybroker for the duration of a `with` block."""
 
 import contextlib
 import signal
@@ -13,7 +13,7 @@ from kpybroker.spark import Cluster
 
 @contextlib.contextmanager
 def local_broker(data_dir: Path, log: Path) -> Iterator[Cluster]:
-    """Start `kpybroker dev` on a free port with its data under `data_dir`; yields where it is."""
+    """Start `kpybroker dev` on a free port with its data under `data_dir`. Yields its address."""
     command = [sys.executable, "-m", "kpybroker", "dev", "--port", "0", "--data-dir", str(data_dir)]
     with (
         log.open("ab") as stderr,

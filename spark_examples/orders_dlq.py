@@ -1,4 +1,5 @@
-"""Forwards valid orders, and sends all others unchanged to a dead letter topic, with headers that name their source.
+"""Forwards valid orders, and sends all other records unchanged to a dead letter topic, with headers that name their
+source.
 
     python -m spark_examples.orders_dlq [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
@@ -35,7 +36,7 @@ class Topics(NamedTuple):
 
 
 def main(cluster: Cluster, workdir: Path) -> Topics:
-    """Feed and run the stream once. Returns the topics that it read and wrote."""
+    """Send the orders and run the stream once. Returns the topics that it read and wrote."""
     spark = session(cluster, settings=QUICK_JVM)
     run = uuid.uuid4().hex[:6]
     topics = Topics(f"orders-{run}", f"orders-accepted-{run}", f"orders-dead-{run}")

@@ -1,10 +1,11 @@
-"""Alerts within milliseconds of a payment: Spark's real-time mode, which processes each record as it arrives.
+"""Sends alerts within milliseconds of a payment, with Spark's real-time mode, which processes each record as it
+arrives.
 
     python -m spark_examples.realtime_alerts [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 Needs PySpark 4.1 or later. The trigger interval is not the delay of a record but the interval of checkpoints: a batch
-lasts that long, and one task per partition reads during it and needs a core. An unfinished batch is repeated after a
-stop or failure, and its alerts are written again; the payment's id, which is their key, identifies such duplicates.
+lasts that long, and during a batch one task per partition reads and needs a core. An unfinished batch is repeated after
+a stop or failure, and its alerts are written again; the payment's id, which is their key, identifies such duplicates.
 Payments are sent at a constant rate. The example measures the time from a payment until a consumer has its alert.
 """
 
@@ -46,7 +47,8 @@ class Payment(NamedTuple):
 
 
 def main(cluster: Cluster, workdir: Path) -> pd.DataFrame:
-    """Start the stream, pay, and wait for the alerts. Returns a row (id, ms) for each, in order of arrival."""
+    """Start the stream, send payments, and wait for the alerts. Returns a row (id, ms) for each alert, in order of
+    arrival."""
     if spark_version() < OLDEST_SPARK:
         found = pyspark.__version__
         raise ConfigError(f"real-time mode needs PySpark 4.1 or later, this is {found}: pip install --upgrade pyspark")
@@ -108,7 +110,7 @@ class Customer:
         self._producer.poll(0)
 
     def listen(self, seconds: float, count: int | None = None) -> None:
-        """Receive alerts for `seconds`, or until there are `count` in all. Fails if `count` is given and not
+        """Receive alerts for `seconds`, or until there are `count` in total. Fails if `count` is given and not
         reached."""
         if count is not None:
             self._producer.flush(seconds)

@@ -3,13 +3,13 @@
     python -m spark_examples.retry_with_backoff [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 One stage reads the payments, and one stage reads each retry topic. A stage waits until a payment is due, tries it, and
-forwards it: to `paid`, to the next retry topic, or after the last one to `dead`. Headers have the number of attempts
-(`retry.attempts`), the due time (`retry.due`, in ms), and the source (`retry.topic`, `.partition`, `.offset`).
+forwards it: to `paid`, to the next retry topic, or after the last retry topic to `dead`. Headers contain the number of
+attempts (`retry.attempts`), the due time (`retry.due`, in ms), and the source (`retry.topic`, `.partition`, `.offset`).
 
 - A read_committed consumer sees each payment once, in `paid` or in `dead` (`forwarding.py`). An attempt may be repeated
   after a failure, so the payment system must accept that.
 - No payment is tried before it is due, and the delays grow.
-- Payments of an account with the same number of attempts keep their order. Others overtake retried ones.
+- Payments of an account with the same number of attempts keep their order. Other payments may overtake retried ones.
 """
 
 import json
@@ -46,7 +46,7 @@ class Topics(NamedTuple):
 
 
 def main(cluster: Cluster, workdir: Path) -> Topics:
-    """Feed, and run every stage until it has nothing left. Returns the topics."""
+    """Send the payments, and run every stage until no payment is left. Returns the topics."""
     spark = session(cluster, settings=QUICK_JVM)
     run = uuid.uuid4().hex[:6]
     stages = [f"payments-{run}", *(f"payments-retry-{number}-{run}" for number, _ in enumerate(DELAYS_MS, 1))]
@@ -98,19 +98,20 @@ def onward(row: Row, topics: Topics, attempts: int) -> tuple[str, Record]:
 
 
 def header(name: str) -> Column:
-    """A record's header as text; null if there is none of that name."""
+    """A record's header as text; null if there is no header with this name."""
     return F.get(F.filter("headers", lambda each: each["key"] == name), F.lit(0))["value"].cast("string")
 
 
 def is_refused(attempts: int) -> Column:
-    """Whether the bank refuses, simulated by a field with the number of refusals. A UDF that asks the bank can replace
-    it."""
+    """Whether the bank refuses a payment, simulated by a field with the number of refusals. A UDF that calls the bank
+    can replace it."""
     refusals = F.from_json(F.col("value").cast("string"), "refusals int")["refusals"]
     return F.coalesce(refusals > attempts, F.lit(True))
 
 
 def payments() -> Iterator[Record]:
-    """COUNT records, the same in every run. One in ten is refused at least once, and some of these always."""
+    """COUNT records, the same in every run. One in ten is refused at least once, and some of these are always
+    refused."""
     chance = random.Random(SEED)
     for number in range(COUNT):
         refusals = chance.choice([1, 1, 1, 2, 2, 3, 99]) if chance.random() < 0.1 else 0

@@ -27,7 +27,7 @@ def command_line(main: Callable[[Cluster, Path], object], description: str | Non
     add_cluster_options(parser)
     parser.add_argument("--workdir", type=Path, help="a folder for checkpoints and results (default: a new one)")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit every `with` block, so that all is cleaned up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit every `with` block, so that everything is cleaned up
     try:
         with ExitStack() as stack:
             workdir = folder_at(given.workdir) if given.workdir else Path(tempfile.mkdtemp(prefix="spark-example-"))
@@ -37,7 +37,7 @@ def command_line(main: Callable[[Cluster, Path], object], description: str | Non
             else:
                 data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-example-broker-")))
                 cluster = stack.enter_context(local_broker(data, workdir / "broker.log"))
-            stack.callback(_stop_session)  # before the broker, as it would log errors about a stopped one
+            stack.callback(_stop_session)  # before the broker, because Spark would log errors about a stopped broker
             print(main(cluster, workdir))
             print(f"output is in {workdir}")
     except (ConfigError, CommandFailed) as error:
@@ -63,7 +63,7 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
 
 
 def cluster_in(given: argparse.Namespace) -> Cluster | None:
-    """The cluster that the options name, if they do. Raises ConfigError."""
+    """The cluster that the options name, or None. Raises ConfigError."""
     if given.bootstrap:
         return Cluster(given.bootstrap, given.command_config)
     return Cluster.in_file(given.command_config) if given.command_config else None

@@ -44,7 +44,7 @@ def fetched(topic: str, offset: int, wait_ms: int = 0, **facts: Any) -> fetch.Re
 async def make(
     peer: Peer, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replicas: int = 1
 ) -> bytes:
-    """Create a topic; returns its id."""
+    """Create a topic. Returns its id."""
     wanted = create_topics.CreatableTopic(
         name=topic,
         num_partitions=partitions,
@@ -58,19 +58,19 @@ async def make(
 
 
 async def put(peer: Peer, topic: str, *values: bytes, **facts: Any) -> Any:
-    """Produce; returns the response row of the only partition."""
+    """Send a Produce. Returns the response row of the only partition."""
     told = await peer.ask("Produce", produced(topic, *values, **facts), version=9)
     return told.responses[0].partition_responses[0]
 
 
 async def get(peer: Peer, topic: str, offset: int, **facts: Any) -> Any:
-    """Fetch; returns the response row of the only partition."""
+    """Send a Fetch. Returns the response row of the only partition."""
     told = await peer.ask("Fetch", fetched(topic, offset, **facts), version=12)
     return told.responses[0].partitions[0]
 
 
 async def turns_while(work: Awaitable[Any]) -> int:
-    """Count how many turns of the loop all other work gets until this task is done."""
+    """The number of turns of the event loop until this task is done."""
     working = asyncio.ensure_future(work)
     turns = 0
     while not working.done():

@@ -1,7 +1,7 @@
 """A mypy plugin: an attribute is assigned only in the file of the class that declares it.
 
-Messages and stored records are values that are filled in where they are created: they are not checked, and neither are
-the classes of libraries.
+Messages and stored records are not checked, because they are values that are filled in where they are created. Classes
+of libraries are not checked either.
 """
 
 from collections.abc import Callable

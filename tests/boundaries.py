@@ -30,7 +30,8 @@ STRANGE = (
 
 
 def values_of(key: ConfigKey) -> list[str]:
-    """The values to try for a key: some that are the same for every key, and the bounds of its own range."""
+    """The values to try for a key: some values that are the same for every key, and the bounds of the key's own
+    range."""
     near: list[str] = [] if key.default is None else [key.default]
     if isinstance(key.check, Between):
         for end in (key.check.low, key.check.high, key.check.also):

@@ -1,4 +1,4 @@
-"""Logs of coordinators as compaction may leave them: their replay must give the same machine."""
+"""Compacts the logs of coordinators in tests; a replay of a compacted log must produce the same machine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from kpybroker.machine.contract import Stored
 
 
 def compacted(log: list[Stored], chance: Random) -> list[Stored]:
-    """Below some offset, only the newest record of each key, with all tombstones or none. Offsets are positions in
-    `log`."""
+    """The log with only the newest record of each key below some offset, with all tombstones or none. Offsets are
+    positions in `log`."""
     end = chance.randint(0, len(log))
     drops = chance.random() < 0.5
     newest = {record.key: place for place, record in enumerate(log[:end])}

@@ -1,4 +1,4 @@
-"""A node that stays up while a property test runs one example after another."""
+"""A node that runs during all examples of a property test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.serving import dialled, serving
 
 
 class Held(NamedTuple):
-    """A node, a connection to it, and the loop on which both live."""
+    """A node, a connection to it, and the event loop of both."""
 
     runner: asyncio.Runner
     node: Node

@@ -6,7 +6,7 @@ import _ssl
 import ctypes
 
 UPDATE_REQUESTED = 1
-LIBRARY = ctypes.CDLL(_ssl.__file__)  # with the OpenSSL that it is linked to
+LIBRARY = ctypes.CDLL(_ssl.__file__)  # loads the OpenSSL that Python's module is linked to
 
 
 def _function(name: str, returns: type | None, *takes: type) -> ctypes._FuncPointer:  # type: ignore[name-defined]
@@ -26,8 +26,8 @@ _SEND = _function("SSL_do_handshake", ctypes.c_int, ctypes.c_void_p)
 
 
 def updates_until_it_ends(handle: int, most: int) -> int:
-    """Shake hands over a blocking socket, then send updates. Returns how many the kernel took before the peer hung
-    up."""
+    """Do the handshake over a blocking socket, then send updates. Returns the number of updates that the kernel
+    accepted before the peer closed the connection."""
     session = _NEW(_CONTEXT(_METHOD()))
     try:
         _SET_SOCKET(session, handle)

@@ -1,6 +1,6 @@
-"""The page that lists every module with the first sentence of its docstring.
+"""Generates docs/modules.md, which lists every module with the first sentence of its docstring.
 
-`python -m tests.modules_page` writes it.
+`python -m tests.modules_page` writes the page.
 """
 
 from __future__ import annotations

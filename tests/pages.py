@@ -1,9 +1,9 @@
 """Runs the blocks of documentation pages unchanged, one after the other, as a reader who follows the page would.
 
-A block of `sh` continues in the shell of the previous blocks; one of `python` is a program, or a file if the comment
-`<!-- file: NAME -->` stands above it. A block without a language, directly after one of these, shows lines that it
-prints; `…` stands for any text. The comment `<!-- run by: FILE -->` names the test that runs the block below instead.
-`kpybroker dev` and `kpybroker serve` get a free port, which replaces 127.0.0.1:9092 in the page.
+A block of `sh` continues in the shell of the previous blocks. A block of `python` is a program, or a file if the
+comment `<!-- file: NAME -->` is above it. A block without a language, directly after one of these, shows lines that the
+block prints; `…` stands for any text. The comment `<!-- run by: FILE -->` names the test that runs the block below it
+instead. `kpybroker dev` and `kpybroker serve` listen on a free port, which replaces 127.0.0.1:9092 in the page.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ def script_of(blocks: list[Block], folder: Path, replaced: Mapping[str, str]) ->
 
 
 def run(page: str, folder: Path, replaced: Mapping[str, str] | None = None, wait_s: float = WAIT_S) -> list[str]:
-    """The output of each block of a page, run in a folder. Raises AssertionError if one fails.
+    """Run the blocks of a page in a folder. Returns the output of each block. Raises AssertionError if a block fails.
 
     replaced: replacements for names in the page, such as a folder of the reader. A page that starts no broker uses the
-    one in KPYBROKER_BOOTSTRAP.
+    broker in KPYBROKER_BOOTSTRAP.
     """
     for name in ("blocks", "said", "bin"):
         (folder / name).mkdir()
@@ -134,7 +134,7 @@ def run(page: str, folder: Path, replaced: Mapping[str, str] | None = None, wait
 
 
 def is_shown(shown: str, said: str) -> bool:
-    """Whether the lines that a page shows were printed, in this order; others may be between them."""
+    """Whether the lines that a page shows were printed, in this order; other lines may be between them."""
     lines = iter(said.splitlines())
     return all(
         any(re.fullmatch(pattern_of(line), printed.rstrip()) for printed in lines) for line in shown.splitlines()
@@ -150,9 +150,9 @@ def pattern_of(line: str) -> str:
 
 
 def pip(arguments: list[str]) -> None:
-    """Replaces pip: accepts the package in a clone with existing extras, and the packages in the extras.
+    """A replacement for pip, which accepts the package in a clone with existing extras, and the packages in the extras.
 
-    Exits with 1 for anything else, which no test has installed.
+    Exits with 1 for any other package, because the tests have not installed it.
     """
     extras: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"

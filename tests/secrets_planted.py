@@ -1,4 +1,4 @@
-"""Secrets that a test plants, and looks for wherever the product shows something."""
+"""Secrets that a test creates, and searches for in all output of the product."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import count
 
 
 class Planted:
-    """Makes secrets that are easy to recognise. `check` fails if a text contains one of them, in any form."""
+    """Creates secrets that are easy to recognise. `check` fails if a text contains one of them, in any form."""
 
     def __init__(self) -> None:
         self._numbers = count(100)
@@ -15,14 +15,14 @@ class Planted:
         """Form of a secret -> what the secret belongs to."""
 
     def secret(self, of: str) -> str:
-        """Return a new secret, which belongs to `of`."""
+        """A new secret, which belongs to `of`."""
         made = f"pl4nted{next(self._numbers)}secret"
         self.know(of, made.encode())
         return made
 
     def know(self, of: str, secret: bytes) -> None:
-        """Look for these bytes, too: as text, in hexadecimal, as Python prints bytes, and in base64, wherever in a
-        longer text they begin."""
+        """Also search for these bytes: as text, in hexadecimal, as Python prints bytes, and in base64 at any
+        alignment."""
         forms = {secret.hex(), repr(secret)[2:-1]}
         for before in range(3):
             coded = base64.b64encode(b"\0" * before + secret).decode().rstrip("=")

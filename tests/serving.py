@@ -1,4 +1,4 @@
-"""A real node on a real socket and a real directory, in the test's own event loop."""
+"""Runs a real node on a real socket and a real directory, in the test's own event loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def serving(directory: Path, properties: Mapping[str, str] | None = None, 
 
 
 def crashed(directory: Path, into: Path) -> Path:
-    """The directory that a kill -9 now would leave; files not yet under their final names are left behind."""
+    """A copy of the directory as it would be after kill -9, without files that do not have their final names yet."""
     return Path(shutil.copytree(directory, into, ignore=shutil.ignore_patterns("*.tmp")))
 
 

@@ -1,5 +1,5 @@
-"""The wall clock is only for times that are stored or sent. Every reader is listed here with the reason; everything
-else uses the steady clock."""
+"""Tests that the wall clock is used only for times that are stored or sent. The test lists every reader with its
+reason; all other code uses the steady clock."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ READS_WALL_TIME = {
     "server/metrics/access.py": "whether a certificate has expired",
     "server/connections/token_checks.py": "whether a certificate has expired",
     "raft/log/metadata_log.py": "timestamps of batches, retention",
-    "raft/log/snapshots.py": "timestamps of snapshots, their retention, and how old what a replay finds is",
-    "raft/duties/replica_progress.py": "DescribeQuorum tells wall time",
+    "raft/log/snapshots.py": "timestamps of snapshots, their retention, and the age of replayed records",
+    "raft/duties/replica_progress.py": "DescribeQuorum returns wall time",
     "replication/node/chores.py": "retention",
     "replication/partition/state_log.py": "timestamps of batches",
     "replication/partition/txn_markers.py": "timestamps of markers",
-    "machine/runner.py": "what machines store and tell: Moment",
+    "machine/runner.py": "times that machines store and return: Moment",
     "storage/dirs/cleaner.py": "delete horizons and compaction lags",
     "storage/dirs/formatting.py": "timestamps of snapshots",
     "storage/log/log.py": "segment.ms, expiry of producer ids",
@@ -78,7 +78,7 @@ def test_a_metadata_snapshot_comes_at_its_interval(jump_ms: int) -> None:
 
 @pytest.mark.parametrize("written_ms", [-10 * HOUR_MS, 0, 10 * HOUR_MS])
 def test_records_of_an_earlier_run_wait_no_longer_than_the_interval(written_ms: int) -> None:
-    """Their clock may have been wrong."""
+    """The clock of the earlier run may have been wrong."""
     world = SetClocks(1)
     snapshots = Snapshots(world, parse_config({"metadata.log.max.snapshot.interval.ms": str(HOUR_MS)}), "/nowhere")
     snapshots.appended(10, world.wall_ms() + written_ms)

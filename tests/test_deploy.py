@@ -1,5 +1,5 @@
-"""deploy/: valid according to the schemas of Compose and Kubernetes, and consistent: names resolve, and settings
-exist."""
+"""Tests that the files in deploy/ are valid according to the schemas of Compose and Kubernetes, and consistent: names
+resolve, and settings exist."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 NAMESPACE = "streams"
 DOMAIN = "svc.cluster.local"
 KUBERNETES = "1.28"
-"""The oldest version that the manifests promise to work with."""
+"""The oldest version of Kubernetes that the manifests support."""
 
 
 def of_kind(kind: str) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def of_kind(kind: str) -> list[dict[str, Any]]:
 
 
 def config_of(arguments: list[str]) -> BrokerConfig:
-    """The config that `kpybroker serve --set=...` builds from them."""
+    """The config that `kpybroker serve --set=...` builds from these arguments."""
     assert arguments[0] == "serve"
     assert all(argument.startswith("--set=") for argument in arguments[1:]), arguments
     return parse_config(dict(parse_setting(argument.removeprefix("--set=")) for argument in arguments[1:]))
@@ -59,7 +59,7 @@ def config_in(service: dict[str, Any]) -> BrokerConfig:
 
 
 def check_is_one_cluster(configs: list[BrokerConfig]) -> None:
-    """All nodes name the same voters, and each is one of them under its own name."""
+    """Check that all nodes name the same voters, and that each node is a voter under its own name."""
     assert len({config.controller_quorum_voters for config in configs}) == 1
     assert sorted(config.node_id for config in configs) == sorted(
         v.node_id for v in configs[0].controller_quorum_voters
@@ -86,7 +86,7 @@ def test_the_schema_detects_mistakes() -> None:
 
 
 def pods() -> list[dict[str, str]]:
-    """The environment of each pod of the StatefulSet, as the downward API gives it."""
+    """The environment of each pod of the StatefulSet, with the values of the downward API."""
     (stateful,) = of_kind("StatefulSet")
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
     found = []
@@ -106,8 +106,7 @@ def expanded(argument: str, environment: dict[str, str]) -> str:
 
 
 def test_nodes_listen_at_the_addresses_of_the_headless_service() -> None:
-    """The advertised address of a pod and the addresses of the voters are the names that the service gives to the
-    pods."""
+    """The advertised address of a pod and the addresses of the voters are the DNS names of the pods in the service."""
     (stateful,) = of_kind("StatefulSet")
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
     environments = pods()
@@ -215,7 +214,7 @@ def test_the_patch_of_the_runbook_gives_tls_and_a_token_to_the_manifest() -> Non
 
 
 def unknown_to_compose(file: dict[str, Any]) -> set[str]:
-    """Keys that the Compose specification does not have; values of a wrong shape are a ValueError."""
+    """Keys that the Compose specification does not have. Raises ValueError for values of a wrong type."""
     ComposeSpecification.model_validate(file)
     unknown = {key for key in file if not key.startswith("x-")} - _keys(ComposeSpecification)
     for service in file["services"].values():
@@ -304,7 +303,7 @@ def test_the_page_explains_the_listeners_that_the_compose_file_has() -> None:
 
 
 def test_the_image_starts_a_broker() -> None:
-    """The files that it copies exist, and kpybroker accepts its command."""
+    """The files that the image copies exist, and kpybroker accepts its command."""
     for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
         assert all((DEPLOY.parent / name).exists() for name in line.split())
     (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", DOCKERFILE, re.MULTILINE)

@@ -1,4 +1,5 @@
-"""deploy/kubernetes-secure: valid manifests, whose settings run as three nodes with the files that a kubelet mounts."""
+"""Tests that the manifests in deploy/kubernetes-secure are valid, and that three nodes run with their settings and with
+the files that a kubelet mounts."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ PODS = (0, 1, 2)
 
 
 def patched(kind: str, name: str) -> dict[str, Any]:
-    """A manifest of ../kubernetes as the kustomization changes it."""
+    """A manifest of ../kubernetes with the changes of the kustomization."""
     (found,) = (each for each in MANIFESTS if (each["kind"], each["metadata"]["name"]) == (kind, name))
     for patch in KUSTOMIZATION["patches"]:
         if (patch["target"]["kind"], patch["target"]["name"]) == (kind, name):
@@ -52,13 +53,14 @@ HEADLESS = patched("Service", "kpybroker-headless")
 
 
 def environment(pod: int) -> dict[str, str]:
-    """The environment that the downward API gives to a pod."""
+    """The environment variables of a pod, with the values of the downward API."""
     facts = {"POD_NAME": f"kpybroker-{pod}", "NAMESPACE": NAMESPACE, "NODE_ID": str(pod)}
     return {row["name"]: facts[row["name"]] for row in CONTAINER["env"] if "valueFrom" in row}
 
 
 def settings(pod: int) -> dict[str, str]:
-    """The settings that a pod is started with: the properties of the ConfigMap, overridden by its own arguments."""
+    """The settings with which a pod is started: the properties of the ConfigMap, overridden by the pod's own
+    arguments."""
     command, config, *rest = (expanded(argument, environment(pod)) for argument in CONTAINER["args"])
     assert (command, config) == ("serve", f"--config={ETC}/settings/server.properties")
     own = dict(parse_setting(argument.removeprefix("--set=")) for argument in rest)
@@ -112,7 +114,8 @@ def test_files_are_mounted_where_settings_look_for_them() -> None:
 
 
 class Mounted:
-    """The folder of a Secret: names are links to `..data`, which is a link that a kubelet replaces at once."""
+    """The folder of a Secret: the files are links into `..data`, which is itself a link that a kubelet replaces
+    atomically."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -120,7 +123,7 @@ class Mounted:
         self._times = 0
 
     def write(self, files: dict[str, str]) -> None:
-        """Mount these contents."""
+        """Mount these files."""
         self._times += 1
         stamped = self.folder / f"..{self._times}"
         stamped.mkdir()
@@ -135,7 +138,7 @@ class Mounted:
 
 
 def secret(authority: Signed, *, days: int) -> dict[str, str]:
-    """The files of a Secret as cert-manager fills it, for nodes that are all on this machine."""
+    """The files of a Secret as cert-manager writes them, for nodes that are all on this machine."""
     name = x509.Name([each for each in name_of("kpybroker") if each.oid == x509.NameOID.COMMON_NAME])
     signed = sign("kpybroker", authority, name=name, hosts=LOCAL, days=days)
     return {"ca.crt": authority.chain_pem, "tls-combined.pem": signed.key_pem() + signed.chain_pem}
@@ -143,7 +146,8 @@ def secret(authority: Signed, *, days: int) -> dict[str, str]:
 
 @contextmanager
 def nodes(folder: Path) -> Iterator[dict[str, list[int]]]:
-    """The ports by listener of three nodes with the settings of the manifests, but local hosts, ports and folders."""
+    """The ports, by listener, of three nodes with the settings of the manifests, but with local hosts, ports and
+    folders."""
     ports = {name: [steady_port() for _ in PODS] for name in LISTENERS}
     voters = ",".join(f"{pod}@127.0.0.1:{ports['CONTROLLER'][pod]}" for pod in PODS)
     with ExitStack() as stack:
@@ -170,7 +174,7 @@ def nodes(folder: Path) -> Iterator[dict[str, list[int]]]:
 
 
 def expires(port: int, authority: Path) -> str:
-    """When the certificate that a listener presents expires."""
+    """The expiry time of the certificate that a listener presents."""
     context = ssl.create_default_context(cafile=authority)
     pem = ssl.get_server_certificate(("127.0.0.1", port), ca_certs=str(authority), timeout=WAIT_S)
     assert context.verify_mode == ssl.CERT_REQUIRED
@@ -218,7 +222,7 @@ def test_three_nodes_run_with_these_settings(tmp_path: Path) -> None:
         mounted.write(secret(authority, days=9))
         command("wait", "--brokers", "3", "--timeout", str(WAIT_S))
         while (shown := expires(ports["CLIENTS"][0], tmp_path / "tls" / "ca.crt")) == before:
-            pass  # a node looks at its files at most once a second
+            pass  # a node checks its files at most once a second
         assert shown < before
 
 

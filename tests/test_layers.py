@@ -1,4 +1,4 @@
-"""Which modules may import which, and which files may assign which attributes (ARCHITECTURE.md, "Layers").
+"""Tests which modules a module may import, and which attributes a file may assign (ARCHITECTURE.md, "Layers").
 
 Every import counts: at the top of a file, inside a function, and for types only.
 """
@@ -64,7 +64,7 @@ SOURCES = {module: file.read_text() for module, file in MODULES.items()}
 
 
 def imports_of(source: str, module: str, *, known: set[str]) -> list[tuple[int, str]]:
-    """Line and module of every import of kpybroker modules, wherever it is in the file."""
+    """The line and the module of every import of kpybroker modules, anywhere in the file."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -111,7 +111,7 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
 
 
 def faults_of(module: str, source: str) -> list[str]:
-    """Imports of a module that point up a row, sideways in a row, or up the ladder of its package."""
+    """Imports of a module from a higher row, from the same row, or from a higher layer of its package."""
     room, part = part_of(module, 1), part_of(module, 2)
     assert not room or room in LEVEL, f"{room} is not a known package: give it a row in ARCHITECTURE.md and here"
     found = []
@@ -224,7 +224,8 @@ def run_mypy(*arguments: str) -> str:
 
 
 def test_attributes_are_assigned_in_the_file_of_their_class() -> None:
-    """By types (tests/assignment_rule.py); and on `self`, if a base class is in another file."""
+    """mypy checks this with types (tests/assignment_rule.py); this test checks assignments on `self` if a base class is
+    in another file."""
     assert "foreign-assignment" not in run_mypy("--config-file", str(PACKAGE.parent / "pyproject.toml"))
     assert shared_attributes(SOURCES) == []
 
@@ -236,7 +237,7 @@ def test_no_assignment_is_hidden(module: str) -> None:
 
 
 def test_the_broker_has_few_attributes() -> None:
-    """A handler reaches everything through twelve names."""
+    """A handler accesses all parts of the broker through twelve attributes."""
     source = ast.parse(SOURCES["kpybroker.broker.broker"])
     [broker] = [node for node in source.body if isinstance(node, ast.ClassDef) and node.name == "Broker"]
     assert len(attributes_of(broker)) <= 12, sorted(attributes_of(broker))
@@ -301,7 +302,8 @@ def change(log: Log, part: Part, batch: Batch | None, answer: Answer) -> None:
 
 
 def test_the_rule_of_assignments_detects_violations(tmp_path: Path) -> None:
-    """Every kind of assignment from outside is reported, and none in the class's own file or to a message."""
+    """Every kind of assignment in another file is reported, but no assignment in the class's own file or to a
+    message."""
     (tmp_path / "kpybroker/wire/rpc").mkdir(parents=True)
     for name in ("", "wire/", "wire/rpc/"):
         (tmp_path / f"kpybroker/{name}__init__.py").touch()

@@ -1,5 +1,5 @@
-"""Invariants of the Runner: answers are sent only after their commit, in order, and every caller gets one in the
-end."""
+"""Tests the invariants of the Runner: responses are sent only after their commit, in order, and every caller finally
+receives a response."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_ticket_may_be_answered_by_a_later_command() -> None:
         runner, words = runner_of(log)
         await runner.load()
         parked = asyncio.create_task(runner.ask("park", 1))
-        await asyncio.sleep(60)  # a command that is parked is not late
+        await asyncio.sleep(60)  # a command that waits is not late
         assert words.parked[0].open
         word = asyncio.create_task(runner.ask("now", 1000))
         await turn()
@@ -266,7 +266,7 @@ def test_answering_a_ticket_kept_by_a_failed_decision_has_no_effect() -> None:
 def test_a_bug_in_a_step_without_a_caller_stops_the_machine_and_is_reported(
     command: str, error: type[BaseException]
 ) -> None:
-    """There is no caller, or the records are written and cannot be applied."""
+    """Either there is no caller, or the records are written but cannot be applied."""
 
     async def play() -> None:
         told: list[BaseException] = []
@@ -317,7 +317,7 @@ def test_the_number_of_waiters_is_limited() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", "?", "no", "park"]), max_size=12), st.lists(st.integers(0, 12), max_size=6))
 def test_submit_is_like_ask(commands: list[str], commits: list[int]) -> None:
-    """The same answers in the same order, whether a coroutine or a callback waits for them."""
+    """The responses are the same, in the same order, whether a coroutine or a callback waits for them."""
 
     async def play(*, submits: bool) -> list[tuple[int, Any]]:
         log = ManualLog()
@@ -370,7 +370,7 @@ def test_an_abandoned_callback_is_not_called() -> None:
         assert not machine.parked[0].open
         late = runner.submit("word", 1000, told.append)
         assert late is not None
-        log.commit(log.end)  # the answer is ready when the caller gives up
+        log.commit(log.end)  # the response is ready when the caller gives up
         runner.abandon(late)
         await turn()
         assert told == []

@@ -1,4 +1,4 @@
-"""docs/modules.md has the first sentence of every module's docstring."""
+"""Tests that docs/modules.md has the first sentence of every module's docstring."""
 
 from __future__ import annotations
 

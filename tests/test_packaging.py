@@ -1,4 +1,4 @@
-"""The package installs exactly what a broker needs, and its page in a registry is readable."""
+"""Tests that the package installs exactly the dependencies of a broker, and that its page on PyPI is readable."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_broker_needs_seven_packages(metadata: Message) -> None:
 
 
 def test_no_way_to_install_it_brings_pydantic(metadata: Message) -> None:
-    """typer has needed it since 0.29; the limit on typer must hold for `make run` and the image."""
+    """typer needs pydantic since version 0.29; the upper bound of typer must apply to `make run` and to the image."""
     (typer,) = (each for each in metadata.get_all("Requires-Dist", []) if name_of(each) == "typer")
     assert "<0.29" in typer
 
@@ -77,7 +77,8 @@ def test_the_metadata_describes_the_package_and_its_platforms(metadata: Message)
 
 
 def test_the_page_of_a_registry_has_no_dead_links(metadata: Message) -> None:
-    """The page is separate from the repository: a link to a file leads nowhere. Text shown as code stays unchanged."""
+    """The page on PyPI does not contain the files of the repository, so links to files are removed. Code is
+    unchanged."""
     page = str(metadata.get_payload())
     assert metadata["Description-Content-Type"].startswith("text/markdown")
     links = re.findall(r"\[[^\]\[]+\]\(([^)\s]+)\)", page)
@@ -109,7 +110,7 @@ def message_version(names: list[str]) -> str:
 
 
 def imports(node: ast.AST, *, at_load: bool = True) -> Iterator[tuple[str, bool]]:
-    """Third-party top-level names that a module imports, and whether it does so at its own import."""
+    """The third-party packages that a module imports, and whether it imports them when it is imported itself."""
     names: list[str] = []
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
@@ -128,7 +129,7 @@ def imports(node: ast.AST, *, at_load: bool = True) -> Iterator[tuple[str, bool]
 
 
 def test_modules_can_be_imported_with_the_required_packages() -> None:
-    """Imports of anything else are inside functions, where the error can name the extra that provides it."""
+    """Other packages are imported inside functions, where the error can name the extra that provides them."""
     for file in sorted(PACKAGE.rglob("*.py")):
         room = file.relative_to(PACKAGE).parts[0]
         allowed = RUNTIME | WITH_EXTRAS.get(room, set())

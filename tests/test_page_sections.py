@@ -1,4 +1,4 @@
-"""The marked sections of pages match the project: tables, figures, and program output."""
+"""Tests that the marked sections of pages match the project: tables, figures, and program output."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_api_table_matches_the_served_apis() -> None:
 
 @pytest.mark.slow
 def test_the_table_of_clients_matches_the_tests() -> None:
-    """Versions are those of the last complete run; names, combinations and numbers of tests are the current ones."""
+    """The versions are those of the last complete run; names, combinations and numbers of tests must be current."""
     said, found = table_of(SECTIONS["clients"]), table_of(printed_by("compat_tests.versions"))
     assert [[name, how, count] for name, _, how, count in said] == [[name, how, count] for name, _, how, count in found]
     assert all(re.match(r"\d+\.\d+", version) for _, version, *_ in said[1:])
@@ -130,7 +130,8 @@ def test_the_figures_state_their_date_and_machine(word: str) -> None:
 
 @pytest.mark.slow
 def test_the_demo_shows_the_totals_of_the_flights() -> None:
-    """The table as the demo prints it, with the package's own totals, line by line; the README omits some lines."""
+    """The table is compared line by line with the demo's table of the package's own totals; the page omits some
+    lines."""
     with flights_demo.console.capture() as capture:
         flights_demo.show(totals_of(flights()))
     printed = [line.rstrip() for line in capture.get().splitlines()]

@@ -1,4 +1,5 @@
-"""Every page is correct: its blocks run unchanged, and the things that it names exist."""
+"""Tests that every page is correct: its blocks run unchanged, and the files, commands and settings that it names
+exist."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ RUN_ELSEWHERE = {
 }
 """Pages whose blocks need Java or several ports, and the test that runs them."""
 SCRIPTS = ("docs/moving-to-apache-kafka.md", "docs/runbook.md", "docs/security-acls.md")
-"""Which `compat_tests/pages.py` runs, with Kafka's own tools."""
+"""The pages that `compat_tests/pages.py` runs, with Kafka's own tools."""
 SERVING = ("dev", "serve")
 PAGES = sorted(
     str(path.relative_to(ROOT))
@@ -53,7 +54,7 @@ def test_a_page_works_unchanged(page: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/developing.md", "docs/spark.md", "docs/archive.md"])
 def test_a_page_uses_topics_that_the_readme_has_not_filled(page: str) -> None:
-    """Readers come from the readme, and their broker still has its records."""
+    """Readers may have followed the README before, so their broker may still have its records."""
     filled = set(re.findall(r"kpybroker produce (\w+)", text_of("README.md")))
     assert filled
     assert not filled & set(re.findall(r"\w+", text_of(page)))
@@ -188,7 +189,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_mistakes_in_pages_are_detected(tmp_path: Path) -> None:
-    """A block that fails, a line that is shown but not printed, an extra that does not exist."""
+    """The mistakes are a block that fails, a line that is shown but not printed, and an extra that does not exist."""
     assert pages.is_shown("a\nc…\n", "a\nb\ncd\n")
     assert not pages.is_shown("c\na\n", "a\nb\nc\n")
     assert not pages.is_shown("b…\n", "a\n")

@@ -1,4 +1,5 @@
-"""A Peer hands every reply to the caller that asked for it, and refuses streams that are not Kafka's."""
+"""Tests that a Peer returns every reply to the caller that sent the request, and refuses streams that are not
+Kafka's."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.conftest import WithBroker
 
 
 def against(reply: bytes, scenario: Callable[[Peer], Awaitable[None]], *, then_close: bool = False) -> None:
-    """Run a scenario with a peer of a server that answers the first bytes with `reply`."""
+    """Run a scenario with a Peer that is connected to a server which responds to the first bytes with `reply`."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)

@@ -1,4 +1,4 @@
-"""Recording golden vectors (oracle/record.py) without Kafka: which scenes are played, and what is written."""
+"""Tests of oracle/record.py, which records golden vectors, without Kafka: the played scenes and the written files."""
 
 from __future__ import annotations
 

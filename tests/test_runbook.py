@@ -1,4 +1,4 @@
-"""The runbook names existing metrics, settings and options; compat_tests/test_runbook.py runs its commands."""
+"""Tests that the metrics, settings and options in the runbook exist; compat_tests/test_runbook.py runs its commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_setting_exists() -> None:
 
 
 def test_brokers_are_started_with_existing_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checked by the program's own parser, up to the point where it would serve."""
+    """The program's own parser checks the options, up to the point where the program would serve."""
     served = []
     monkeypatch.setattr("kpybroker.cli.serving.dev", lambda *given, **more: served.append(("dev", given)))
     monkeypatch.setattr("kpybroker.cli.serving.serve", lambda *given, **more: served.append(("serve", given)))

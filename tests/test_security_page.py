@@ -1,4 +1,4 @@
-"""The page about security: its blocks run as they stand, with three nodes of this machine in place of three hosts."""
+"""Runs the blocks of docs/security.md unchanged, with three nodes on this machine instead of three hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every row of the Api table has a message, a handler, a test of the handler, and vectors recorded from Kafka."""
+"""Tests that every row of the Api table has a message, a handler, a test of the handler, and golden vectors recorded on
+Apache Kafka."""
 
 from __future__ import annotations
 

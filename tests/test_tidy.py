@@ -1,4 +1,4 @@
-"""The project's rules that a linter does not know (STYLE.md)."""
+"""Tests the rules of the project that a linter cannot check (STYLE.md)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def test_only_the_world_touches_the_outside(file: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_functions_are_short(file: Path) -> None:
-    """A function has a limit. A long file gets a warning: a human decides whether it contains two things."""
+    """Functions have a limit. For a long file there is only a warning: a human decides whether it contains two
+    things."""
     text = file.read_text()
     if (lines := text.count("\n")) > LINES_WARNED_OF:
         warnings.warn(f"{name_of(file)} has {lines} lines: is it two things?", stacklevel=1)
@@ -101,7 +102,7 @@ def test_nothing_is_tied_to_one_machine(file: Path) -> None:
 
 
 def test_no_broker_directory_is_tracked() -> None:
-    """`kpybroker dev` keeps its data in the folder where it starts; that data must not be committed."""
+    """`kpybroker dev` keeps its data in the current directory; this data must not be committed."""
     command = ["git", "-c", "safe.directory=*", "ls-files"]  # the owner of the checkout may be another user
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:  # not a clone: there is no list of tracked files

@@ -1,4 +1,5 @@
-"""A Machine of words for tests, on a log whose commits the test decides, in time that jumps to the next timer."""
+"""A Machine that stores words, for tests, with a log that commits on request of the test, and with a clock that jumps
+to the next timer."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from kpybroker.machine.runner import Runner
 
 
 class JumpingSelector(selectors.DefaultSelector):
-    """Nothing happens between timers, so a wait jumps to the next one."""
+    """A selector whose waits jump to the next timer, because nothing happens between timers."""
 
     now = 0.0
 
@@ -38,11 +39,11 @@ def run(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Clock:
-    """The part of a World that a Runner uses, both clocks on the loop's own time."""
+    """The part of a World that a Runner uses. Both clocks are based on the time of the event loop."""
 
     random = network = disk = None
     ahead_ms = 0
-    """How far the wall clock is ahead of the steady one."""
+    """The difference between the wall clock and the steady clock."""
 
     def wall_ms(self) -> int:
         return round(asyncio.get_running_loop().time() * 1000) + self.ahead_ms
@@ -52,7 +53,7 @@ class Clock:
 
 
 class ManualLog:
-    """A StateLog that commits when the test says so."""
+    """A StateLog that commits on request of the test."""
 
     def __init__(self, start: Sequence[bytes] = (), *, at_once: bool = False) -> None:
         self.values = list(start)
@@ -87,8 +88,9 @@ class ManualLog:
 
 
 class Words:
-    """A machine that keeps words. "word" is written and answered with the offset, "?" is answered with all words,
-    "park" waits for the next word, "no" is refused, "bug" breaks, "park and bug" too, "at N" wants a tick at N ms."""
+    """A machine that stores words. The command "word" writes a word and returns the offset, "?" returns all words,
+    "park" waits for the next word, "no" is refused, "bug" and "park and bug" raise an error, and "at N" requests a tick
+    at N ms."""
 
     def __init__(self) -> None:
         self.words: list[tuple[int, str]] = []

@@ -1,13 +1,14 @@
-"""Transcripts of Kafka's tools: what was asked and what they said, as recorded on Apache Kafka.
+"""Transcripts of Kafka's tools: scripts with commands and their output, recorded on Apache Kafka.
 
-A script is a text: `$ tool arguments` is a command, `< line` what it reads on stdin, `> name text` a file made before
-the next command, `[1]` an exit code other than 0, and what stands below is what the tool says, stdout first. `$~`
-instead of `$` compares the lines in any order, `$*` waits until it is so (on Apache Kafka all commands wait: brokers
-there learn some moments after they answered). `{port}`, `{data}` and `{tmp}` are the broker's port and directory, and
-that of the files; `{id}` and `{ms}` stand for ids and times, which differ from run to run; `…` for anything, as a last
-line for any more lines. Lines after `≠` are what kpybroker says instead, where it does not serve something.
+In a script, `$ tool arguments` is a command, `< line` is a line of its stdin, `> name text` is a file that is created
+before the next command, and `[1]` is an exit code other than 0. The lines below a command are its output, stdout first.
+With `$~` instead of `$`, the lines are compared in any order; with `$*`, the command is repeated until its output
+matches (on Apache Kafka all commands are repeated, because its brokers apply changes some moments after their
+responses). `{port}` is the broker's port, `{data}` its directory, and `{tmp}` the directory of the files. `{id}` and
+`{ms}` stand for ids and times, which differ from run to run. `…` stands for any text, and as the last line for any
+further lines. Lines after `≠` are kpybroker's output if it does not support a feature.
 
-`python -m compat_tests.transcripts name ...` plays scripts on Apache Kafka and writes down anew what the tools said.
+`python -m compat_tests.transcripts name ...` runs scripts on Apache Kafka and records the output of the tools again.
 """
 
 import re
@@ -27,7 +28,7 @@ TOOL_TIMEOUT_S = 45.0
 ANYTHING = "…"
 PROMPTS = ("$", "$~", "$*")
 SETTINGS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
-"""The settings of the broker on which scripts are played."""
+"""The settings of the broker on which scripts run."""
 VARYING = (
     (re.compile(r"\b((?:TopicId|Cluster ID|ClusterId|Directory ?Id|id): ?\"?)[A-Za-z0-9_-]{22}"), r"\1{id}"),
     (re.compile(r"\b[12][0-9]{12}\b"), "{ms}"),
@@ -70,7 +71,7 @@ def _like(due: str, heard: str) -> bool:
 
 
 def parse(text: str) -> list[Exchange | str]:
-    """The exchanges in a script, and the lines between them: comments and empty ones."""
+    """The exchanges in a script, and the lines between them: comments and empty lines."""
     files: dict[str, str] = {}
     last: Exchange | None = None
     found: list[Exchange | str] = []
@@ -110,7 +111,7 @@ def written(exchanges: list[Exchange | str]) -> str:
 
 
 class Player:
-    """Plays commands on one broker."""
+    """Runs commands on one broker."""
 
     def __init__(self, broker: KPyBroker | Kafka, directory: Path) -> None:
         self._broker = broker
@@ -118,7 +119,7 @@ class Player:
         self._directory = directory
 
     def hear(self, exchange: Exchange) -> list[str]:
-        """Run the command: returns its exit code unless 0, then its output lines."""
+        """Run the command. Returns its exit code unless it is 0, then its output lines."""
         for name, content in exchange.files.items():
             (self._directory / name).write_text(self._given(content) + "\n")
         name, *args = shlex.split(self._given(exchange.command))
@@ -133,7 +134,7 @@ class Player:
         return told[: told.index(USAGE)] if USAGE in told else told
 
     def play(self, exchange: Exchange, patience_s: float) -> list[str]:
-        """The final output: the expected one, or the output after a timeout."""
+        """Run the command until its output is as expected, or until a timeout. Returns the last output."""
         deadline = time.monotonic() + (PATIENCE_S if exchange.prompt == "$*" else patience_s)
         while True:
             heard = self.hear(exchange)
@@ -155,7 +156,7 @@ class Player:
 
 
 def record(name: str, broker: KPyBroker | Kafka) -> None:
-    """Play a script and record the output; lines that still match stay unchanged."""
+    """Run a script and record the output; lines that still match stay unchanged."""
     path = HERE / f"{name}.txt"
     exchanges = parse(path.read_text())
     with tempfile.TemporaryDirectory() as directory:
@@ -164,7 +165,7 @@ def record(name: str, broker: KPyBroker | Kafka) -> None:
             if isinstance(one, Exchange):
                 heard = player.play(one, patience_s=0.0 if not one.said else 3.0)
                 if not one.accepts(heard, broker.name):
-                    time.sleep(1.0)  # the first answer may be from before
+                    time.sleep(1.0)  # the first output may show the state before the change
                     one.said = player.hear(one) if not one.said and _only_looks(one) else heard
     path.write_text(written(exchanges))
 

@@ -1,4 +1,4 @@
-"""Manifests in a local folder: each is committed once, read completely or refused, and never replaced."""
+"""Tests of manifests in a local folder: each is committed once, read completely or refused, and never replaced."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_manifest_that_no_round_could_write_is_refused(three: ArchiveHistory) 
 
 
 def test_only_one_of_many_archivers_commits(store: LocalStore, root: Path, three: ArchiveHistory) -> None:
-    """All planned from the same end; the others get an error, and the winner's manifest is complete."""
+    """All archivers planned from the same end. One of them commits a complete manifest, and the others get an error."""
     won: list[str] = []
     told: list[str] = []
     together = threading.Barrier(8)

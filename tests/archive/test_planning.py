@@ -1,4 +1,5 @@
-"""Planning: all offsets between the archive's end and the topic's end are copied once, and losses are reported."""
+"""Tests of planning: all offsets between the archive's end and the topic's end are copied once, and losses are
+reported."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def test_from_the_archives_end_to_the_topics() -> None:
 
 
 def test_a_partition_is_recorded_from_the_first_run_on() -> None:
-    """Even without records: records that arrive and are deleted before the next run must not count as never written."""
+    """A partition is recorded even without records. Otherwise records that arrive and are deleted before the next run
+    would not be reported."""
     assert planned({0: (0, 0), 1: (5, 5)}, {}) == {0: Range(0, 0, 0), 1: Range(5, 5, 5)}
     assert planned({0: (60, 100)}, {0: 0}) == {0: Range(0, 60, 100)}
 
@@ -57,7 +59,8 @@ parts = st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 300))
 @settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 20), parts, max_size=8), st.integers(1, 300))
 def test_the_rounds_add_up_to_the_ranges(sizes: dict[int, tuple[int, int, int]], offsets_max: int) -> None:
-    """In order, without overlap or gap, no round larger than requested, and each loss reported once."""
+    """The rounds are in order, without overlap or gap, no round is larger than requested, and each loss is reported
+    once."""
     ranges = {
         ("t", partition): Range(lost_from, lost_from + lost, lost_from + lost + size)
         for partition, (lost_from, lost, size) in sizes.items()

@@ -1,4 +1,4 @@
-"""`verify` without opening files: each kind of damage is reported with its location."""
+"""Tests of the checks of `verify` that do not open files: each kind of damage is reported with its location."""
 
 from __future__ import annotations
 

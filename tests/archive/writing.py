@@ -1,4 +1,4 @@
-"""Manifests for tests, without Spark: rounds that write small files of their own."""
+"""Writes manifests and small data files for tests, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker accepts a possible history, and catches every kind of mutation, whatever the history."""
+"""Tests that the checker accepts every possible history, and catches every kind of mutation of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ NODES = (1, 2)
 
 
 def valid(random: Random) -> History:
-    """What clients may have seen: some records unacknowledged, offsets left out, readers that go back."""
+    """A valid history of clients: with unacknowledged records, missing offsets, and readers whose positions are
+    reset."""
     history = History()
     for place in PLACES:
         _write(history, place, random)
@@ -76,7 +77,7 @@ def _look(history: History, place: Place, random: Random) -> None:
     for _ in range(20):
         now += 1.0
         if random.random() < 0.2:
-            rows.append(Latest(now, now + 0.5, epoch, offset))  # the last word of a leader that is cut off
+            rows.append(Latest(now, now + 0.5, epoch, offset))  # the last response of a leader that is cut off
             epoch += 1
         offset += random.randrange(3)
         rows.append(Latest(now, now + random.choice((0.5, 3.0)), epoch, offset))
@@ -121,7 +122,8 @@ def _transact(history: History, random: Random) -> None:
 
 
 def _decide(register: Register, values: tuple[str, ...], random: Random) -> None:
-    """Nodes learn of changes at their own pace, and have not always shown what they know."""
+    """Add decisions of nodes, which apply changes at different times, and have not always shown which changes they have
+    applied."""
     for number in range(12):
         register.change(number, values[number % len(values)])
     for node_id in NODES:
@@ -136,7 +138,7 @@ def _decide(register: Register, values: tuple[str, ...], random: Random) -> None
             now += random.choice((0.3, 0.8))
 
 
-# ---- mutations: each makes a history that must not be
+# ---- mutations: each makes the history invalid
 
 
 def _acked(history: History, random: Random) -> tuple[Place, int, int, int]:
@@ -163,7 +165,7 @@ def duplicate(history: History, random: Random) -> None:
 
 
 def send_again(history: History, place: Place, random: Random, first: Incarnation, again: Incarnation) -> None:
-    """Let two incarnations have written the place's log; the second repeats a record of the first that was not
+    """Replace the place's log with batches of two incarnations. The second repeats a record of the first that was not
     acknowledged."""
     found = history.final[place]
     at, key = random.choice(list(found))
@@ -237,11 +239,11 @@ def uncommit(history: History, random: Random) -> None:
 
 
 def misbehave(history: History, random: Random) -> None:
-    history.incident("it ended by itself")
+    history.incident("it exited by itself")
 
 
 def _forget(register: Register, random: Random) -> None:
-    """Let a node decide by a value that it knew to be outdated."""
+    """Add a decision of a node by a value that it knew to be outdated."""
     node_id = random.choice(NODES)
     register.know(node_id, 100.0, 11)
     former, last = register.changes[10].value, register.changes[11].value

@@ -1,4 +1,4 @@
-"""The proxies inject the requested faults into the requested link, and into no other link."""
+"""Tests that the proxies inject the requested faults into the requested link, and into no other link."""
 
 import os
 import socket

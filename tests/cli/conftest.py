@@ -1,4 +1,4 @@
-"""One broker for all tests of commands; each test uses topics of its own."""
+"""Fixtures for the tests of commands: one broker for all tests, and separate topics and groups for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cli.shell import Shell
 
 @pytest.fixture
 def shell(kpybroker: Broker, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """`shell("topics", "list")` against the session's broker."""
+    """A shell for the session's broker; for example `shell("topics", "list")`."""
     return Shell(kpybroker.bootstrap, monkeypatch)
 
 

@@ -1,4 +1,4 @@
-"""The command line as a user sees it: arguments in, exit code, stdout and stderr out."""
+"""Runs the command line as a user does: with arguments, returning the exit code, stdout and stderr."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Shell:
             patch.setattr(sys, "stderr", err)
             try:
                 code = run_command(arguments)
-            except ConfigError as problem:  # as __main__ turns it into an exit code
+            except ConfigError as problem:  # in the same way as __main__ turns it into an exit code
                 code = 2
                 err.write(f"kpybroker: {problem}\n")
         return Answer(code, out.buffer.getvalue().decode(errors="surrogateescape"), err.getvalue())  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ def kpybroker_process(*arguments: str, **more: Any) -> subprocess.Popen[str]:
 
 
 def ready(process: subprocess.Popen[str]) -> dict[str, str]:
-    """The facts of the ready line."""
+    """The parsed ready line."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith("kpybroker ready "), process.communicate()[1]

@@ -1,6 +1,7 @@
-"""Disks that fill up soon: writes fail with a real errno of the operating system, in a child process.
+"""Small disks for tests, on which writes of a child process soon fail with a real errno of the operating system.
 
-If file systems can be mounted, a small one in memory; everywhere else, a limit on the size of each file.
+If file systems can be mounted, the disk is a small file system in memory; otherwise it is a limit on the size of each
+file.
 """
 
 from __future__ import annotations
@@ -23,14 +24,13 @@ _LIMIT_AND_RUN = (
 
 
 class SmallDisk:
-    """A directory whose disk fills up: `why` is the error of a write, `free` does what an operator would do about
-    it."""
+    """A directory on a disk that fills up. `why` is the error of a write; `free` makes space, as an operator would."""
 
     def __init__(self, path: Path, why: str, interpreter: list[str], free: Callable[[], None]) -> None:
         self.path = path
         self.why = why
         self.interpreter = interpreter
-        """The command that runs Python with the disk limit; after `free`, without it."""
+        """The command that runs Python with the disk limit, or without it after `free`."""
         self._free = free
 
     def free(self) -> None:
@@ -40,16 +40,17 @@ class SmallDisk:
 
 @contextlib.contextmanager
 def limited(path: Path) -> Iterator[SmallDisk]:
-    """Every file may have at most FILE_LIMIT_BYTES: "File too large"."""
+    """A directory in which every file may have at most FILE_LIMIT_BYTES. The error is "File too large"."""
     interpreter = [sys.executable, "-c", _LIMIT_AND_RUN, str(FILE_LIMIT_BYTES)]
     yield SmallDisk(path, "File too large", interpreter, lambda: None)
 
 
 @contextlib.contextmanager
 def mounted(path: Path) -> Iterator[SmallDisk]:
-    """A file system of MOUNTED_BYTES, partly taken by a ballast: "No space left on device". Raises OSError.
+    """A file system of MOUNTED_BYTES, partly filled with a ballast file. The error is "No space left on device". Raises
+    OSError.
 
-    It lives in a mount namespace of its own, held by a child: it disappears however the test ends.
+    It is mounted in a separate mount namespace of a child process, so it disappears however the test ends.
     """
     unshare = ["unshare", "--mount", "--map-root-user", "sh", "-c", _MOUNT_AND_WAIT, "sh"]
     with subprocess.Popen(

@@ -1,5 +1,4 @@
-"""`kpybroker users` and `kpybroker acls`, on a broker with logins and ACLs: clients meet what these commands have
-set."""
+"""Tests of `kpybroker users` and `kpybroker acls` on a broker with logins and ACLs: changes take effect for clients."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def user() -> str:
 
 
 def acls_of(broker: Broker) -> set[tuple[Any, ...]]:
-    """All ACLs, as confluent-kafka has them."""
+    """All ACLs that confluent-kafka lists."""
     asking = AdminClient({"bootstrap.servers": broker.bootstrap, **broker.client.confluent})
     every = AclBindingFilter(Resource.ANY, None, Pattern.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY)
     return {
@@ -51,7 +50,7 @@ def login(broker: Broker, user: str, password: str, mechanism: str = "SCRAM-SHA-
 
 
 def topics(settings: dict[str, Any]) -> set[str]:
-    """The topics that a user is shown. Raises KafkaException."""
+    """The topics that a user can list. Raises KafkaException."""
     return set(AdminClient(settings).list_topics(timeout=10).topics)
 
 
@@ -139,8 +138,8 @@ def test_a_user_may_what_is_allowed(kpybroker_secure: Broker, admin: Run, user: 
 
 
 def test_acls_are_kafkas(kpybroker_secure: Broker, admin: Run, user: str) -> None:
-    """The ACLs that each word of the command stands for, and the list of all ACLs, are compared with those that
-    librdkafka gets."""
+    """The ACLs that each operation of the command creates, and the list of all ACLs, are compared with the ACLs that
+    librdkafka lists."""
     resources = ("--topic", f"t-{user}", "--group", f"g-{user}", "--transactional-id", f"x-{user}")
     assert admin("acls", "allow", user, "consume,alter-configs", *resources, "--host", "::1").code == 0
     assert admin("acls", "allow", f"User:{user}", "produce", *resources).code == 0

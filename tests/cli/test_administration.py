@@ -1,4 +1,5 @@
-"""`configs`, `quotas`, `transactions`, `topics trim`: values that were set are shown, and removed ones are gone."""
+"""Tests of `configs`, `quotas`, `transactions` and `topics trim`: values that were set are shown, and removed values
+are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that need no broker, and the program as a whole."""
+"""Tests of the commands that need no broker, and of the whole program."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_command_list_matches_the_help_pages() -> None:
 
 
 def test_a_command_imports_no_modules_of_other_commands() -> None:
-    """The time until a command begins is mostly imports."""
+    """Most of the time until a command begins is spent on imports."""
     code = (
         "import sys\nfrom kpybroker.cli.commands import run_command\nassert run_command(['version']) == 0\n"
         "print([name for name in sys.modules if name.startswith(('kpybroker.storage', 'kpybroker.controller', "
@@ -119,7 +119,7 @@ def families() -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("path", families(), ids=" ".join)
 def test_a_group_without_a_subcommand_shows_its_help(path: tuple[str, ...], offline: Shell) -> None:
-    """On stderr, with the exit code for wrong arguments."""
+    """The help is printed on stderr, with the exit code for wrong arguments."""
     assert offline(*path) == (2, "", offline(*path, "--help").out)
 
 
@@ -135,7 +135,7 @@ def test_the_program_alone_shows_its_help() -> None:
     [(("topics", "list"), "kpybroker.cli.commands"), (("topics", "list"), "typer"), (("dev",), "kpybroker.cli.early")],
 )
 def test_an_interrupt_while_modules_are_imported(arguments: tuple[str, ...], module: str) -> None:
-    """Ctrl-C in the first moment, before there is anything to stop."""
+    """Ctrl-C arrives at the very beginning, before there is anything to stop."""
     code = (
         "import os, signal, sys\n"
         "class Interrupting:\n"

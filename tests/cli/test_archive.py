@@ -1,4 +1,5 @@
-"""`kpybroker archive`: everything that can be refused without Spark; the rest is in `compat_tests/test_archive.py`."""
+"""Tests of the errors of `kpybroker archive` that occur without Spark; `compat_tests/test_archive.py` has the other
+tests."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def test_a_missing_topic_is_refused(shell: Shell, topic: str, tmp_path: Path) ->
 
 
 def test_an_empty_topic_is_archived_at_once(shell: Shell, topic: str, tmp_path: Path) -> None:
-    """Its partitions are recorded, so that records which arrive and are deleted before the next run are reported."""
+    """The partitions are recorded, so that records which arrive and are deleted before the next run are reported."""
     shell("topics", "create", topic)
     told = shell("archive", topic, "--to", str(tmp_path / "new"), "--json")
     assert (told.code, told.err) == (0, "")

@@ -1,4 +1,4 @@
-"""A program with an authorizer logs a line for each refusal; with any other class it does not start."""
+"""Tests that a broker with StandardAuthorizer logs a line for each refusal, and does not start with any other class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLASS = "authorizer.class.name"
 
 
 def refused(tmp_path: Path, *settings: str) -> list[str]:
-    """The lines on stderr of a program that refuses one request."""
+    """The lines that a broker writes to stderr when it refuses one request."""
     process = kpybroker_process(
         *("dev", "--port", "0", "--data-dir", str(tmp_path / "data")),
         *("--set", f"{CLASS}={STANDARD_AUTHORIZER}", "--set", "super.users=User:root", *settings),

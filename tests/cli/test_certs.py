@@ -1,4 +1,4 @@
-"""`kpybroker certs dev`: a broker and a client accept what it prints."""
+"""Tests that a broker and a client accept the settings that `kpybroker certs dev` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`--command-config`: commands over TLS with a login, and the errors when a setting does not match the listener."""
+"""Tests of `--command-config`: commands over TLS with a login, and the errors if a setting does not match the
+listener."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ PLAIN, NAMED = steady_port(), steady_port()
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The directory of a broker with one listener that has TLS and logins, and one that has neither."""
+    """The directory of a broker with a listener that has TLS and logins, and a listener that has neither."""
     at = tmp_path_factory.mktemp("broker")
     (at / "ca.pem").write_text(AUTHORITY.chain_pem)
     settings = {

@@ -1,4 +1,4 @@
-"""Completion: every command and option, and scripts that the shells read."""
+"""Tests of completion: every command and option is completed, and the shells accept the scripts."""
 
 from __future__ import annotations
 

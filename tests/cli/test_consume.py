@@ -1,4 +1,4 @@
-"""`consume`: where it begins, which records it prints and how, and when it ends."""
+"""Tests of `consume`: its first record, the records that it prints, their format, and the end of the command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_last_records(shell: Shell, topic: str) -> None:
 
 
 def test_the_last_records_before_markers_of_transactions(kpybroker: Broker, shell: Shell, topic: str) -> None:
-    """Markers take offsets too, so the last offsets are not those of the last records."""
+    """Markers have offsets, too, so the last offsets are not the offsets of the last records."""
     shell("produce", topic, stdin=b"a\nb\nc\n")
     producer = Producer({"bootstrap.servers": kpybroker.bootstrap, "transactional.id": topic})
     producer.init_transactions()
@@ -56,7 +56,7 @@ def test_a_group_continues_where_it_stopped(shell: Shell, topic: str, group: str
 def test_at_the_end_of_the_topic_it_reports_that_it_waits(
     options: tuple[str, ...], kpybroker: Broker, shell: Shell, topic: str
 ) -> None:
-    """Once, and only on a terminal."""
+    """The line is printed once, and only on a terminal."""
     shell("produce", topic, stdin=b"one\n")
     ours, theirs = os.openpty()
     command = ("consume", topic, *options, "--bootstrap", kpybroker.bootstrap)
@@ -73,9 +73,8 @@ def test_at_the_end_of_the_topic_it_reports_that_it_waits(
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=WAIT_S)
         assert (out, process.returncode) == ("", 0)
-        with pytest.raises(
-            OSError, match="Input/output error"
-        ):  # how a terminal reports that nobody has it open any more
+        # the error of a terminal that no other process has open any more
+        with pytest.raises(OSError, match="Input/output error"):
             terminal.read(1)
 
 
@@ -111,7 +110,7 @@ def test_relative_times(shell: Shell, topic: str) -> None:
 def test_following_ends_when_the_reader_is_gone(
     kpybroker: Broker, shell: Shell, topic: str, command: tuple[str, ...]
 ) -> None:
-    """As in `| head -1`: no further record arrives, so no write would fail."""
+    """The command ends as in `| head -1`, although no further record arrives whose write would fail."""
     shell("produce", topic, stdin=b"a\n")
     arguments = [topic if word == "TOPIC" else word for word in command]
     process = kpybroker_process(*arguments, "--bootstrap", kpybroker.bootstrap)

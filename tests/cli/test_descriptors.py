@@ -1,4 +1,4 @@
-"""A process's file descriptors are divided: no two parts are promised the same descriptors."""
+"""Tests that the file descriptors of a process are divided up, so that no descriptor is counted twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ CODE = (
 
 
 def told(soft: int, hard: int, *settings: str) -> tuple[list[int], str]:
-    """Returns max.connections, kpybroker.max.open.files, the limits of the process, and the warnings."""
+    """Run the function in a child. Returns max.connections, kpybroker.max.open.files, the limits of the process, and
+    the warnings."""
     command = [sys.executable, "-c", CODE, str(soft), str(hard), *settings]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     return [int(each) for each in ended.stdout.split()], ended.stderr

@@ -1,4 +1,4 @@
-"""`dev --detach`, `wait`, `stop`: a broker for the steps of a CI job."""
+"""Tests of `dev --detach`, `wait` and `stop`, with which the steps of a CI job can use a broker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_broker_runs_on_until_it_is_stopped(tmp_path: Path, monkeypatch: pytes
             range(1, int(brokers) + 1)
         )
         shell("produce", "orders", stdin=b"one\n")
-        os.kill(int(facts["pid"]), signal.SIGHUP)  # SIGHUP does not stop it: the terminal that started it may be closed
+        os.kill(int(facts["pid"]), signal.SIGHUP)  # SIGHUP does not stop the broker, because its terminal may be closed
         again = program("dev", "--detach", "--port", "0", "--brokers", brokers, *where)
         assert (again.returncode, "in use" in again.stderr) == (2, True)
         assert f"`kpybroker stop --data-dir {tmp_path / 'data'}` stops it" in again.stderr

@@ -1,4 +1,4 @@
-"""`serve --from-env` reads variables as the image apache/kafka 4.3.1 does, and runs common compose files."""
+"""Tests that `serve --from-env` reads variables as the image apache/kafka 4.3.1 does, and runs common compose files."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ ADDRESSED = re.compile(r"(?<![\d.])(\d{4,5})(?!\d)")
     ],
 )
 def test_names_are_converted_as_in_apache_kafka(variable: str, name: str) -> None:
-    """The expected names come from kafka.docker.KafkaDockerWrapper."""
+    """The expected names are from kafka.docker.KafkaDockerWrapper."""
     assert setting_name(variable) == name
 
 
 def test_values_are_parsed_as_in_a_properties_file() -> None:
-    """As in Apache Kafka: leading blanks are removed, and backslashes escape."""
+    """As in Apache Kafka, leading blanks are removed, and backslashes are escape characters."""
     told = read_environment(
         {"KAFKA_A": "  a b", "KAFKA_B": "x\\ty", "KAFKA_C": "", "OTHER": "1", "KAFKA_LOG_DIR": "/x"}
     )
@@ -152,7 +152,7 @@ def health(variables: dict[str, str], path: str) -> tuple[int, str]:
 
 
 async def used(address: str, replicas: int) -> None:
-    """A client outside the containers creates a topic with this many replicas, all of which get in sync."""
+    """A client outside the containers creates a topic with this many replicas, and all of them come into sync."""
     host, _, port = address.rpartition(":")
     peer = await Peer.dial(real_world().network, host, int(port))
     try:

@@ -1,5 +1,5 @@
-"""A full disk: producers get an error, other partitions are served, and acknowledged records are still there
-afterwards."""
+"""Tests of a full disk: producers receive an error, other partitions are served, and acknowledged records can still be
+read afterwards."""
 
 from __future__ import annotations
 

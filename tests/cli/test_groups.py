@@ -1,4 +1,5 @@
-"""`kpybroker groups`: lag, resets that show their plan first, and groups with members, which are never reset."""
+"""Tests of `kpybroker groups`: lag, resets that first show their plan, and groups with members, which are never
+reset."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from tests.cli.shell import Shell
 
 @pytest.fixture
 def read(shell: Shell, topic: str, group: str) -> tuple[str, str]:
-    """A topic of two partitions with 5 and 1 records, and a group that has read 2 of the first."""
+    """A topic with 5 and 1 records in its two partitions, and a group that has read 2 records of the first
+    partition."""
     shell("topics", "create", topic, "--partitions", "2")
     shell("produce", topic, "--partition", "0", stdin=b"a\nb\nc\nd\ne\n")
     shell("produce", topic, "--partition", "1", stdin=b"z\n")

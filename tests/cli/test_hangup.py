@@ -1,4 +1,4 @@
-"""A closed terminal: `dev` stops cleanly, once, unless SIGHUP is ignored."""
+"""Tests that `dev` stops cleanly when its terminal is closed, unless SIGHUP is ignored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ WITH_TERMINAL = (
 
 @pytest.fixture(autouse=True)
 def _not_ignored() -> Iterator[None]:
-    """Child processes inherit ignored signals: these tests may themselves run under nohup."""
+    """Reset the handling of SIGHUP: child processes inherit ignored signals, and these tests may themselves run under
+    nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -32,7 +33,7 @@ def _not_ignored() -> Iterator[None]:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Temporary directories are made in `tmp_path`."""
+    """The environment of the program; its temporary directories are created in `tmp_path`."""
     return {**os.environ, "TMPDIR": str(tmp_path)}
 
 
@@ -53,7 +54,7 @@ def test_it_stops_and_leaves_nothing_behind(brokers: str, tmp_path: Path, enviro
 
 
 def test_it_stops_when_a_real_terminal_is_gone(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Nothing can be written to the terminal either."""
+    """The program can no longer write to the terminal either."""
     ready_file = tmp_path / "ready"
     ours, theirs = os.openpty()
     process = subprocess.Popen(
@@ -97,7 +98,7 @@ def test_under_nohup_it_keeps_running(under_nohup: subprocess.Popen[str], monkey
 
 
 def test_a_hangup_during_the_start_leaves_nothing_behind(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Two signals, after the directory was created and before the loop handles signals."""
+    """Two signals arrive after the directory was created and before the event loop handles signals."""
     code = (
         "from kpybroker.cli import early\n"
         "early.prepare(until_hangup=True)\n"

@@ -1,5 +1,5 @@
-"""Other users of the machine may read no file of a node; property files with secrets that they may read get a
-warning."""
+"""Tests that other users of the machine may read no file of a node, and that a node warns about property files with
+secrets that other users may read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JAAS = 'sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule
 
 @pytest.fixture
 def generous() -> Iterator[None]:
-    """A process whose new files everybody may read and change, unless the code sets other permissions."""
+    """A process whose new files may be read and changed by every user, unless the code sets other permissions."""
     before = os.umask(0)
     yield
     os.umask(before)

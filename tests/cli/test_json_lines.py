@@ -1,4 +1,4 @@
-"""Records as JSON lines: the output of consume can be produced again unchanged."""
+"""Tests of records as JSON lines: the output of `consume` can be produced again unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_written_lines_are_parsed_back(record: Record, partition: int) -> None:
 
 
 def test_the_output_of_consume_is_produced_unchanged(shell: Shell, topic: str, tmp_path: Path) -> None:
-    """From one topic to another: bytes, nulls, headers, partitions and times."""
+    """Records are copied from one topic to another with their bytes, nulls, headers, partitions and times."""
     lines = [
         {"key": "a", "value": "text", "partition": 2, "timestamp": 1_700_000_000_000},
         {"key_base64": "/w==", "value": None, "partition": 0, "timestamp": 1_700_000_000_001},

@@ -1,4 +1,4 @@
-"""`dev --brokers`: the plan of several nodes, and their processes."""
+"""Tests of `dev --brokers`: the plan of several nodes, and their processes."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def wait_until_gone(pid: int) -> None:
 
 
 def wait_until_in_sync(shell: Shell, topic: str, node_id: int) -> None:
-    """Wait until the node is in sync: only then does it have leaderships to hand over. The shell must use this node
-    alone: other nodes may still show its earlier state.
+    """Wait until the node is in sync, because only then does it have leaderships. The shell must use only this node,
+    because other nodes may still return the earlier state.
     """
     deadline = time.monotonic() + WAIT_S
     while node_id not in shell("topics", "describe", topic, "--json").json[0]["partitions"][0]["isr"]:
@@ -91,7 +91,7 @@ def quiet_port() -> int:
 
 
 def test_the_number_of_voters() -> None:
-    """An odd number, at most the number of nodes, and never more than five."""
+    """It is odd, at most the number of nodes, and never more than five."""
     voters = [voters_among(count) for count in range(1, 12)]
     assert voters == [1, 1, 3, 3, 5, 5, 5, 5, 5, 5, 5]
 
@@ -106,7 +106,7 @@ def test_the_replication_settings(brokers: int, replicas: str, in_sync: str) -> 
 
 @pytest.mark.parametrize("brokers", [2, 3, 4, 7])
 def test_a_plan_is_one_cluster(brokers: int, tmp_path: Path, ports: Ports) -> None:
-    """Every node listens on ports of its own and names the same voters, and the voters listen at those addresses."""
+    """Every node listens on separate ports and names the same voters, and the voters listen at the named addresses."""
     configs = [node.config for node in planned(tmp_path, brokers, ports, http=0)]
     endpoints = [endpoint for config in configs for endpoint in (*config.listeners, *config.controller_listeners)]
     taken = [endpoint.port for endpoint in endpoints] + [config.http_port for config in configs]
@@ -123,7 +123,7 @@ def test_a_plan_is_one_cluster(brokers: int, tmp_path: Path, ports: Ports) -> No
 
 
 def test_the_next_plan_is_the_same_cluster(tmp_path: Path) -> None:
-    """Cluster id and voters stay the same, even if brokers are added; with --port, so do all ports."""
+    """Cluster id and voters stay the same, even if brokers are added; with --port, all ports also stay the same."""
     for count in (3, 6):
         with contextlib.closing(Ports()) as ports:
             port = quiet_port()
@@ -148,14 +148,15 @@ def test_a_properties_file_has_the_planned_settings(tmp_path: Path, ports: Ports
 
 
 def test_no_port_is_planned_twice(tmp_path: Path, ports: Ports) -> None:
-    """The controllers of three brokers listen at --port + 100 and above, where HTTP servers are common."""
+    """The controllers of three brokers listen at --port + 100 and above, a range in which HTTP servers often listen."""
     port = steady_port(103)  # outgoing connections take no port in this range in the meantime
     with pytest.raises(ConfigError, match="choose another --port or --http-port"):
         plan(tmp_path, LocalClusterOptions(3, port, port + 102, {}), {}, ports)
 
 
 def test_held_ports_are_reserved_for_the_nodes(ports: Ports) -> None:
-    """No other socket gets such a port, but one that names it can listen; a port in use cannot be held."""
+    """The system assigns a held port to no other socket, but a node can listen on it explicitly. A port in use cannot
+    be held."""
     held = [ports.hold(0) for _ in range(50)]
     for _ in range(200):
         with socket.socket() as other:

@@ -1,4 +1,4 @@
-"""Keys go where Kafka's default partitioner sends them."""
+"""Tests that a key is assigned to the same partition as by Kafka's default partitioner."""
 
 from __future__ import annotations
 

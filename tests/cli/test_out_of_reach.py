@@ -1,4 +1,4 @@
-"""A cluster with an unreachable node: commands name it, and show what the other nodes answer."""
+"""Tests of a cluster with an unreachable node: commands name this node, and show the responses of the other nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of reassignments: even, complete, and without unnecessary moves."""
+"""Tests that plans of reassignments are even, complete, and without unnecessary moves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kpybroker.cli.placement import place
 
 @st.composite
 def wishes(draw: st.DrawFn) -> tuple[dict[int, list[int]], list[int], int | None]:
-    """Partitions on some of eight brokers, the brokers that may have them afterwards, and perhaps a new replica
-    count."""
+    """Partitions on some of eight brokers, the brokers that may have them afterwards, and optionally a new number of
+    replicas."""
     allowed = sorted(draw(st.sets(st.integers(1, 8), min_size=1)))
     count = draw(st.none() | st.integers(1, len(allowed)))
     held_max = 3 if count is not None else min(3, len(allowed))

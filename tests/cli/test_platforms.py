@@ -1,4 +1,5 @@
-"""The program starts on a Mac, which lacks some features of Linux; on Windows it explains what to do instead."""
+"""Tests that the program starts on a Mac, which lacks some features of Linux, and that it recommends WSL2 on
+Windows."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def on_a_mac(*arguments: str) -> subprocess.Popen[str]:
 
 
 async def use(address: str) -> None:
-    """A client can write and read."""
+    """Check that a client can write and read."""
     host, _, port = address.rpartition(":")
     peer = await Peer.dial(real_world().network, host, int(port))
     try:
@@ -78,7 +79,7 @@ async def use(address: str) -> None:
 
 
 def served(process: subprocess.Popen[str], brokers: int = 1) -> str:
-    """Uses the broker and stops it; returns what it wrote to stderr."""
+    """Use the broker and stop it. Returns its output on stderr."""
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -1,4 +1,4 @@
-"""`reassign`: a plan changes nothing, a move ends as planned, and a cancelled move leaves no trace."""
+"""Tests of `reassign`: a plan changes nothing, a move ends as planned, and a cancelled move has no effect."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_topic_moves_as_planned(cluster: Shell, topic: str) -> None:
 
 
 def test_a_move_is_cancelled(cluster: Shell, topic: str) -> None:
-    """At a byte per second it is still in progress."""
+    """The throttle is a byte per second, so the move is still in progress."""
     cluster("topics", "create", topic, "--replication", "1")
     for _ in range(4):
         cluster("produce", topic, stdin=b"a" * 50_000)

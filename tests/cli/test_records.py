@@ -1,4 +1,4 @@
-"""`produce` and `consume`: records are read as they were written, from any starting point."""
+"""Tests of `produce` and `consume`: records are read as they were written, from any starting point."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_an_invalid_topic_name_is_refused(shell: Shell) -> None:
 def test_consume_waits_for_a_topic_that_does_not_exist_yet(
     shell: Shell, topic: str, kpybroker: Broker, options: tuple[str, ...]
 ) -> None:
-    """It reports this at once, creates nothing, and misses no record."""
+    """The command reports at once that it waits, creates nothing, and misses no record."""
     command = [*("consume", topic, *options), "--max", "1", "--bootstrap", kpybroker.bootstrap]
     with kpybroker_process(*command) as reader:
         assert reader.stderr is not None

@@ -1,4 +1,4 @@
-"""`kpybroker dev --secure`: the printed user may do everything, and no other client may do anything."""
+"""Tests of `kpybroker dev --secure`: the printed user may do everything, and no other client may do anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.shell import Shell, kpybroker_process, ready
 
 @contextmanager
 def secure(*arguments: str) -> Iterator[dict[str, str]]:
-    """The facts of the ready line, the lines after it under `said`, and at the end the log under `log`."""
+    """The parsed ready line, with the lines after it under `said`, and at the end with the log under `log`."""
     process = kpybroker_process("dev", "--secure", "--port", "0", *arguments)
     facts = ready(process)
     assert process.stdout is not None

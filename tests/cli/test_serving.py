@@ -1,4 +1,4 @@
-"""`dev` and `serve`: they serve once they are ready, stop on request, and report errors in one line."""
+"""Tests of `dev` and `serve`: they serve when they are ready, stop on request, and report errors in one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ WAIT_S = 60
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """A broker that fails to start in this process leaves signal handlers and a loop policy behind: restore them."""
+    """Restore the signal handlers and the loop policy, which a broker that fails to start in this process does not
+    restore."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     asyncio.set_event_loop_policy(None)
@@ -38,7 +39,7 @@ def _as_before() -> Iterator[None]:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A dev broker with a directory and a ready file of its own."""
+    """A dev broker with its own directory and ready file."""
     process = kpybroker_process(
         "dev", "--port", "0", "--data-dir", str(tmp_path / "data"), "--ready-file", str(tmp_path / "ready")
     )
@@ -49,7 +50,8 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_one_run(running: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ready line and file agree, the broker serves, a second one is refused, SIGTERM ends it with 0."""
+    """The ready line and the ready file agree, the broker serves, a second broker is refused, and SIGTERM ends the
+    broker with exit code 0."""
     facts = ready(running)
     told = json.loads((tmp_path / "ready").read_text())
     assert {name: str(value) for name, value in told.items()} == facts
@@ -81,7 +83,7 @@ def test_one_run(running: subprocess.Popen[str], tmp_path: Path, monkeypatch: py
 def test_the_next_start_removes_the_ready_file_of_a_killed_process(
     running: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    """A script that waits for the file must not find the old one; the file of a running process is left alone."""
+    """A script that waits for the file must not find the old one. The file of a running process is not removed."""
     ready(running)
     again = ["dev", "--port", "0", "--data-dir", str(tmp_path / "data"), "--ready-file", str(tmp_path / "ready")]
     with pytest.raises(ConfigError, match=r"in use|another"):
@@ -96,7 +98,7 @@ def test_the_next_start_removes_the_ready_file_of_a_killed_process(
 
 
 def run_with(change: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the program in a child, with `change` applied after its imports and before it starts."""
+    """Run the program in a child, with the code `change` executed after the imports and before the start."""
     code = (
         "from kpybroker.cli import early\n"
         "early.prepare()\n"
@@ -110,7 +112,7 @@ def run_with(change: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_signal_during_the_start_is_not_an_error(tmp_path: Path) -> None:
-    """Ctrl-C after all imports, when the node begins to open its directory."""
+    """Ctrl-C arrives after all imports, when the node begins to open its directory."""
     ended = run_with(
         "begin = Node.start.__func__\n"
         "async def start(cls, *rest):\n"
@@ -148,7 +150,7 @@ def test_one_request_to_stop_may_come_as_several_signals(tmp_path: Path, first: 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
 def test_a_signal_before_or_after_all_work_is_not_an_error(tmp_path: Path, number: str) -> None:
-    """Before the node is imported, and again while the interpreter ends."""
+    """A signal arrives before the node is imported, and again while the interpreter ends."""
     again = f"import atexit\natexit.register(os.kill, os.getpid(), signal.{number})\n"
     ended = run_with(f"{again}os.kill(os.getpid(), signal.{number})\n", tmp_path / "data")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
@@ -251,7 +253,7 @@ def test_invalid_arguments(arguments: list[str], cause: str, capsys: pytest.Capt
 
 
 def test_a_server_that_is_not_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that answers, but not like Kafka, is named as such."""
+    """If a server responds, but not with Kafka's protocol, the error says so."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = Shell(f"127.0.0.1:{server.getsockname()[1]}", monkeypatch)("topics", "list", "--timeout", "0.1")
     assert silent.code == 1
@@ -267,7 +269,8 @@ def test_the_first_address_that_answers_is_used(kpybroker: Broker, monkeypatch: 
     [({}, 200), ({"group.consumer.heartbeat.interval.ms": 9000}, 9000)],
 )
 def test_consumer_protocol_members_get_a_short_heartbeat_interval(settings: dict[str, int], heartbeat_ms: int) -> None:
-    """A member learns of a rebalance with its next heartbeat, so `dev` asks for frequent heartbeats by default."""
+    """A member is informed of a rebalance in the response to its next heartbeat, so `dev` sets a short interval by
+    default."""
 
     async def beat(bootstrap: str) -> int:
         host, port = bootstrap.split(":")
@@ -293,7 +296,7 @@ def test_consumer_protocol_members_get_a_short_heartbeat_interval(settings: dict
 
 
 def test_a_young_collection_scans_few_objects() -> None:
-    """The objects of a long request live until it is answered: scanning them is wasted time."""
+    """The objects of a long request are alive until its response is sent, so scanning them is a waste of time."""
     young, middle, _ = GC_THRESHOLDS
     assert young * (middle + 1) <= 60_000
 

@@ -1,4 +1,5 @@
-"""A process with few descriptors, whose clients use all of their share, serves all of its many partitions."""
+"""Tests that a process with few descriptors serves all of its many partitions while clients use their whole share of
+descriptors."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ ROUNDS = 4
 
 
 async def rounds(port: int) -> set[int]:
-    """The error codes of all Produces, each larger than a segment, while no other client can connect."""
+    """The error codes of Produce requests to all partitions, each larger than a segment, while no other client can
+    connect."""
     world = RealWorld(1)
     peer = await Peer.dial(world.network, "127.0.0.1", port)
     await peer.negotiate()

@@ -1,4 +1,4 @@
-"""`status`, `cluster`, `brokers`: correct output, even if a part of the cluster does not answer."""
+"""Tests of `status`, `cluster` and `brokers`: the output is correct, even if a part of the cluster does not respond."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_broker_with_replicas_cannot_be_unregistered(shell: Shell, topic: str)
 
 @pytest.mark.slow
 def test_lost_nodes_are_named_and_the_rest_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of three brokers is killed, then the quorum is lost: the screen shows both, with exit code 0."""
+    """One of three brokers is killed, then the quorum is lost: the output shows both, with exit code 0."""
     process = kpybroker_process(*("dev", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path)))
     try:
         shell = Shell(ready(process)["bootstrap"], monkeypatch)

@@ -1,4 +1,5 @@
-"""`kpybroker storage format`, `info` and `random-uuid`: directories are the same as those of kafka-storage."""
+"""Tests of `kpybroker storage format`, `info` and `random-uuid`: the directories are the same as those of
+kafka-storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kpybroker storage check` and `repair`, as a user runs them."""
+"""Tests of the commands `kpybroker storage check` and `repair`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def history(tmp_path: Path) -> History:
 
 
 def spoiled(history: History) -> Path:
-    """Its second segment has a damaged batch."""
+    """The directory with a damaged batch in the second segment."""
     log = sorted(Path(history.log.directory).glob("*.log"))[1]
     content = bytearray(log.read_bytes())
     content[65] ^= 1

@@ -1,4 +1,5 @@
-"""`kpybroker topics`: each command does what it says, and each error is one line that names the cause."""
+"""Tests of `kpybroker topics`: each command makes the reported change, and each error is one line that names the
+cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of the authorizer: only Kafka's StandardAuthorizer is accepted."""
+"""Tests of the settings of the authorizer: only Kafka's StandardAuthorizer is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The typed view of settings: layers, defaults of topics, listeners; and descriptions that match Apache Kafka's."""
+"""Tests of the typed view of settings: layers, defaults of topics, listeners, and descriptions that match Apache
+Kafka's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Contradicting settings: what Apache Kafka 4.3.1 accepts and refuses at its start, at each limit.
+"""Tests of contradicting settings: kpybroker accepts and refuses them at its start as Apache Kafka 4.3.1 does.
 
-`answers-4.3.1.tsv` holds its answers (`compat_tests/test_settings.py` checks them again): one line per properties file,
-applied over FILE.
+`answers-4.3.1.tsv` contains Apache Kafka's results (`compat_tests/test_settings.py` checks them again): one line per
+properties file, whose settings override FILE.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def given(line: str) -> dict[str, str]:
 
 
 def is_refused(line: str) -> bool:
-    """Whether a setting in the line asks for a protection that kpybroker does not provide."""
+    """Whether a setting in the line requests a protection that kpybroker does not provide."""
     return any(
         BROKER_KEYS[name].effect is Effect.REFUSED and BROKER_KEYS[name].asks(text)
         for name, text in given(line).items()

@@ -1,4 +1,5 @@
-"""The settings of SASL: who may log in, how a node logs in, and which values are refused. No password is shown."""
+"""Tests of the settings of SASL: the users who may log in, the login of a node, and refused values. No password is
+shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The checks of a listener with OAUTHBEARER: set by listener and mechanism, and never weaker than configured."""
+"""Tests of the settings of a listener with OAUTHBEARER: they are set by listener and mechanism, and tokens are never
+checked less strictly than configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties files are parsed as in Java, and mistakes are named."""
+"""Tests that properties files are parsed as in Java, and that errors name the mistakes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def _refusal(read: Callable[[], object]) -> str:
-    """The text of the refusal; if nothing was refused, the beginning of a valid text."""
+    """The text of the error; if there is no error, a prefix of a valid text."""
     try:
         read()
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""A broker never starts with a setting that asks for a protection which it cannot provide."""
+"""Tests that a broker never starts with a setting that requests a protection which it cannot provide."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DATA = (
 
 
 def asking(key: ConfigKey) -> str:
-    """A valid value that asks for the protection."""
+    """A valid value that requests the protection."""
     if key.kind is BOOLEAN:
         return "false" if key.default_value else "true"
     if key.kind in (INT, LONG):

@@ -1,4 +1,5 @@
-"""The tables of settings agree with the ConfigDefs of Apache Kafka 4.3.1, printed by reflection."""
+"""Tests that the tables of settings agree with the ConfigDefs of Apache Kafka 4.3.1, which were printed by
+reflection."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def test_the_typed_view_of_a_log_has_the_tables_defaults() -> None:
 
 
 def _attributes_read() -> set[str]:
-    """Names of attributes that the product reads outside config, including the names that components have for
+    """The names of attributes that the product reads outside config, including the names that components use for
     settings."""
     found: set[str] = set()
     by_field: dict[str, set[str]] = defaultdict(set)

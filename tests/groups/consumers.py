@@ -1,4 +1,5 @@
-"""Clients of KIP-848: they heartbeat, revoke and take over partitions, lose responses, crash, and return.
+"""Simulated clients of KIP-848: they send heartbeats, revoke and take over partitions, lose responses, crash, and
+return.
 
 `Colony` is a group of such clients, and checks the invariants.
 """
@@ -54,7 +55,7 @@ class Consumer:
             # partitions that it is about to take over count, or the coordinator would assume them revoked
             request.topic_partitions = topic_partitions(self.owned | (self.told or set()))
         elif self.told is not None and self.owned == self.told:
-            request.topic_partitions = topic_partitions(self.owned)  # the client has done what the last response said
+            request.topic_partitions = topic_partitions(self.owned)  # the client has applied the last response
             self.told = None
         return request
 
@@ -160,7 +161,8 @@ class Colony:
     # -- invariants -----------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """At any time: no partition has two owners; the records contain the whole state."""
+        """Check the invariants that hold at any time: no partition has two owners, and the records contain the whole
+        state."""
         group = self.group
         if group is None:
             return
@@ -168,7 +170,7 @@ class Colony:
         for one in self.consumers:
             member = group.members.get(one.member_id)
             if member is None:
-                continue  # the client will learn of it with its next heartbeat
+                continue  # the client is informed of it in the response to its next heartbeat
             may_have = member.current.assigned.keys() | member.current.revoking.keys()
             assert one.owned <= may_have, f"{one.member_id} owns a partition that it was not assigned"
         for member in group.members.values():
@@ -195,7 +197,7 @@ class Colony:
             self.watch()
 
     def assert_at_rest(self) -> None:
-        """Every subscribed partition has one owner, and nothing is left to do."""
+        """Check that every subscribed partition has one owner, and that the group is stable."""
         group = self.group
         if not self.consumers:
             assert group is None or not group.members

@@ -1,5 +1,5 @@
-"""Clients of the classic protocol: they join, sync, heartbeat, commit, leave, crash and return; and their
-invariants."""
+"""Simulated clients of the classic protocol, which join, sync, send heartbeats, commit, leave, crash and return; and
+their invariants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_AGAIN = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
 
 
 class Citizen:
-    """One client. `waits_for` is the request that has not been answered."""
+    """One client. `waits_for` is the request without a response."""
 
     def __init__(self, name: str, instance: str | None, version: int) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class Citizen:
 
 
 class Town:
-    """A group, its clients, and what was observed of it. Generations are counted anew by every coordinator."""
+    """A group, its clients, and the observations so far. Every coordinator counts generations from the beginning."""
 
     def __init__(self, chance: Random, settings: GroupSettings) -> None:
         self.chance = chance
@@ -67,7 +67,7 @@ class Town:
                 self._act(citizen)
 
     def settle(self) -> None:
-        """From now on, only what clients do by themselves happens."""
+        """Let the clients run without further random events."""
         for _ in range(60):
             for citizen in self.citizens:
                 self._act(citizen)
@@ -97,7 +97,7 @@ class Town:
         for citizen in self.citizens:
             citizen.waits_for = None
 
-    # -- what clients do ------------------------------------------------------------------------------------------
+    # -- actions of clients ---------------------------------------------------------------------------------------
 
     def _act(self, citizen: Citizen) -> None:
         if citizen.waits_for is not None:
@@ -198,7 +198,8 @@ class Town:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def assert_at_rest(self) -> None:
-        """All live clients are in one generation, with no other member, and each has the assignment from the leader."""
+        """Check that all live clients are in one generation, with no other member, and that each has the assignment
+        from the leader."""
         group = self.stage.machine.kinds["classic"].groups.get("g")
         if not self.citizens:
             assert group is None or group.state is GroupState.EMPTY

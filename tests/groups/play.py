@@ -1,8 +1,8 @@
 """Runs a script against the group machine and shows the results, line by line.
 
-A line is `@MS VERB ARGUMENT... NAME=VALUE...`; times are since the start, and passing time wakes the machine. Below it,
-indented, are the answers to any client and the records that it led to. Member ids consist of the client's name and a
-counter.
+A line is `@MS VERB ARGUMENT... NAME=VALUE...`; times are since the start, and the machine runs at its deadlines. The
+indented lines below it are the responses to all clients and the records of this step. Member ids consist of the
+client's name and a counter.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ MODERN: dict[int, tuple[str, Any, Any]] = {
 
 
 def play(script: str) -> str:
-    """The script with the current answers in place."""
+    """The script with the current responses."""
     lines = [line for line in script.splitlines() if not line.startswith("  ")]
     settings = {"first_join_pause_ms": 0}
     shown = []
@@ -81,7 +81,7 @@ def play(script: str) -> str:
 
 
 class Player:
-    """One run; knows which client each ticket belongs to."""
+    """One run. It keeps track of the client of each ticket."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self.stage = Stage(settings)
@@ -225,7 +225,7 @@ class Player:
 
 
 def shown(answer: Any) -> str:
-    """An answer in one line."""
+    """A response in one line."""
     match answer:
         case KafkaError():
             return answer.code.name
@@ -254,7 +254,7 @@ def shown(answer: Any) -> str:
 
 
 def _subscription(given: dict[str, str]) -> bytes:
-    """The subscription of a classic consumer; with `owns`, in the version that has the owned partitions."""
+    """The subscription of a classic consumer; with `owns`, in the version that contains the owned partitions."""
     said = ConsumerProtocolSubscription(topics=given["subscribes"].split(","))
     version = 0
     if "owns" in given:
@@ -266,7 +266,7 @@ def _subscription(given: dict[str, str]) -> bytes:
 
 
 def _given(assignment: bytes) -> str:
-    """A readable assignment: the topics of a consumer's assignment, or the text that scripts invent."""
+    """A readable assignment: the topics of a consumer's assignment, or the plain text that a script uses."""
     if not assignment.startswith(b"\0"):
         return assignment.decode()
     topics = read_assignment(assignment).partitions.items()

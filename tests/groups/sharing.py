@@ -31,7 +31,7 @@ class ShareStage(Stage):
         self.waiting: int | None = None
 
     def ask(self, command: Any) -> Any:
-        """Run one step, and another one whenever the runner of errands gets an answer."""
+        """Run one step, and another step for each result of an errand."""
         asked = super().ask(command)
         for ticket, answer in asked[1]:
             if ticket == self.waiting:
@@ -50,7 +50,7 @@ class ShareStage(Stage):
                 self.errands += found
 
     def run_errands(self, code: ErrorCode = ErrorCode.NONE) -> list[tuple[int, Any]]:
-        """Run all errands; returns the answers that this led to, without those of the errands themselves."""
+        """Run all errands. Returns the responses to clients that this led to."""
         told = []
         while self.errands:
             ticket, answers, _ = self.ask(ErrandDone(self.errands.pop(0), code))
@@ -58,12 +58,12 @@ class ShareStage(Stage):
         return told
 
     def restart(self) -> None:
-        """The coordinator is gone, and its errands with it."""
+        """Drop the coordinator and its errands."""
         self.errands, self.waiting = [], None
         super().restart()
 
     def joined(self, member_id: str, *names: str, group: str = "s") -> Any:
-        """Join as a member; returns the heartbeat response with its assignment, once everything is initialized."""
+        """Join as a member. Returns the heartbeat response with its assignment, when all partitions are initialized."""
         told = self.answer(beat(member_id, 0, *names, group=group))
         self.run_errands()
         return self.answer(beat(member_id, told.member_epoch, *names, group=group))

@@ -1,4 +1,4 @@
-"""A group machine for tests: a log in memory, a clock that the test moves, and all answers in one place."""
+"""A group machine for tests, with a log in memory, a clock that the test moves, and a list of all responses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Stage:
         self.new_id = in_turn()
         self.now_ms = START_MS
         self.ahead_ms = 0
-        """How far the wall clock is ahead of the steady one."""
+        """The difference between the wall clock and the steady clock."""
         self.log: list[Stored] = []
         self.image = Image()
         """The image of existing topics."""
@@ -51,7 +51,7 @@ class Stage:
         return Moment(self.now_ms, self.now_ms + self.ahead_ms)
 
     def ask(self, command: Any) -> tuple[int, list[tuple[int, Any]], list[Stored]]:
-        """Run one step; returns the caller's ticket, all answers that it led to, and the records."""
+        """Run one step. Returns the caller's ticket, all responses that it led to, and the records."""
         self.tickets += 1
         ticket: Any = self.tickets
         if not isinstance(command, Tick):
@@ -65,7 +65,7 @@ class Stage:
         return ticket, answers, outcome.records
 
     def answer(self, command: Any) -> Any:
-        """The answer of a command that does not wait; raises a refusal."""
+        """Run a command that does not wait. Returns its response; raises KafkaError if it is refused."""
         ticket, answers, _ = self.ask(command)
         found = dict(answers)[ticket]
         if isinstance(found, KafkaError):
@@ -73,7 +73,7 @@ class Stage:
         return found
 
     def wait(self, for_ms: int) -> list[tuple[int, Any]]:
-        """Let time pass, waking the machine at each of its deadlines."""
+        """Let time pass, and run the machine at each of its deadlines."""
         end_ms = self.now_ms + for_ms
         answers: list[tuple[int, Any]] = []
         while (deadline_ms := self.machine.deadline_ms()) is not None and deadline_ms <= end_ms:
@@ -100,7 +100,7 @@ class Stage:
         self.image = self.image.apply([stored.RemoveTopicRecord(topic_id=known.id)], self.image.offset + 1, 0)
 
     def replayed(self, log: list[Stored] | None = None) -> GroupMachine:
-        """Another machine with the same log, or with the given one, built from its bytes alone."""
+        """Another machine, built only from the bytes of the same log, or of the given log."""
         machine = GroupMachine(self.settings, self.new_id, lambda: self.image)
         for record in self.log if log is None else log:
             machine.apply(Stored(record.key, record.value, record.timestamp_ms, record.offset))

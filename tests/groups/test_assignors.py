@@ -1,4 +1,5 @@
-"""Invariants of the server-side assignors: all partitions are assigned once and evenly, and moves are minimal."""
+"""Tests the invariants of the server-side assignors: all partitions are assigned once and evenly, and few partitions
+move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions and rebalances use the steady clock; stored times use the wall clock."""
+"""Tests that sessions and rebalances use the steady clock, and stored times use the wall clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The record of a member is, byte for byte, the one that Apache Kafka 4.3.1 wrote for the same member."""
+"""Tests that the record of a member has the same bytes as the record that Apache Kafka 4.3.1 wrote for the same
+member."""
 
 from __future__ import annotations
 

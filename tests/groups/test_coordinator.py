@@ -1,4 +1,5 @@
-"""The coordinator finds machines, loads them and drops them; answers are sent when their records have committed."""
+"""Tests that the coordinator finds, loads and drops machines, and that responses are sent when their records have
+committed."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ GROUP_OF = {0: "c", 1: "a", 2: "b"}
 
 
 class MemoryLog:
-    """A StateLog in memory that commits when the test says so, or at once."""
+    """A StateLog in memory that commits on request of the test, or at once."""
 
     def __init__(
         self,
@@ -202,7 +203,7 @@ UNREADABLE = [
 def test_an_unreadable_record_loses_only_itself(
     key: bytes, value: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The partition still gets a coordinator, and the earlier state of the group remains."""
+    """The partition still has a coordinator, and the earlier state of the group remains."""
 
     async def play(groups: GroupCoordinator) -> None:
         log = MemoryLog()
@@ -235,8 +236,8 @@ def test_only_a_few_of_many_unreadable_records_are_named(caplog: pytest.LogCaptu
 
 
 def test_a_log_that_cannot_be_read_now_is_replayed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example, a shortage of descriptors must not leave the partition without a coordinator until the leader
-    changes."""
+    """For example, after a temporary shortage of descriptors, the partition must not be without a coordinator until the
+    leader changes."""
 
     async def play(groups: GroupCoordinator) -> None:
         monkeypatch.setattr(coordinators, "AGAIN_S", 0.001)
@@ -253,7 +254,8 @@ def test_a_log_that_cannot_be_read_now_is_replayed_again(monkeypatch: pytest.Mon
 
 
 def test_a_bug_takes_its_partition_out_until_it_is_replayed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug that every replay hits is hit at growing intervals; the other partitions are served."""
+    """If the bug occurs in every replay, the replays are repeated at growing intervals; the other partitions are
+    served."""
 
     async def play(groups: GroupCoordinator) -> None:
         monkeypatch.setattr(coordinators, "AGAIN_S", 0.001)
@@ -325,7 +327,7 @@ def test_waiting_requests_are_told_that_another_broker_leads() -> None:
         runner = groups.runner("a")
         first = await runner.ask(join(group="a", version=3), TIMEOUT_MS)
         assert isinstance(first, join_group.Response)
-        assert (first.error_code, first.generation_id) == (0, 1)  # after the pause in which others may join
+        assert (first.error_code, first.generation_id) == (0, 1)  # after the pause in which other members may join
         parked = asyncio.create_task(runner.ask(join(group="a", version=3), TIMEOUT_MS))
         await asyncio.sleep(0)
         groups.resign(1)

@@ -1,5 +1,5 @@
-"""Invariants of consumer groups (KIP-848): no partition has two owners, at rest each has one, and replay equals
-live."""
+"""Tests the invariants of consumer groups (KIP-848): no partition has two owners, each has one owner in a stable group,
+and a replay produces the live state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Requests of misbehaving clients are refused or accepted, and the group continues: none of them stops a
-coordinator."""
+"""Tests that the requests of misbehaving clients are refused or accepted, and that none of them stops a coordinator."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ def beat(member_id: str, epoch: int, **facts: Any) -> ConsumerHeartbeat:
 
 
 def same_after_replay(played: Stage) -> bool:
-    """The same state after a replay, also of a compacted log."""
+    """Check that a replay produces the same state, also from a compacted log."""
     logs = [played.log, *(compacted(played.log, Random(number)) for number in range(3))]
     live = [kind.stored for kind in played.machine.kinds]
     return all([kind.stored for kind in played.replayed(log).kinds] == live for log in logs)
@@ -82,7 +81,7 @@ def test_a_protocol_that_is_offered_twice_counts_once_after_a_downgrade() -> Non
 
 
 def test_a_protocol_that_was_stored_twice_counts_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a log may come from an earlier version."""
+    """An earlier version may have written such a log."""
     played = stage()
     played.answer(beat("modern", 0))
     with monkeypatch.context() as before:
@@ -160,7 +159,7 @@ def test_a_member_that_claims_another_instance_id_loses_the_first() -> None:
 
 @pytest.mark.parametrize("count", [20, 49, 50, 51, 60, 1000])
 def test_a_member_that_does_not_fit_into_a_batch_is_refused_without_a_change(count: int) -> None:
-    """At every limit: what is written fits, and a refusal leaves no group, no member and no epoch behind."""
+    """At every limit, the written records fit into a batch, and a refusal creates no group, no member and no epoch."""
     room = 50 * 100
     names = [f"{number:099}" for number in range(count)]
     played = Stage(GroupSettings(max_batch_bytes=room))
@@ -195,7 +194,7 @@ def shown(played: Stage) -> Any:
 
 
 def hostile(chance: Random, played: Stage) -> Any:
-    """Any request to the one group, with ids that usually exist."""
+    """Any request to the only group, with ids that usually exist."""
     members = (
         [*played.machine.kinds["classic"].groups["g"].members] if "g" in played.machine.kinds["classic"].groups else []
     )

@@ -1,4 +1,4 @@
-"""A new kind of group is a class and its registration: the machine needs no branch for it."""
+"""Tests that a new kind of group needs only a class and its registration, and no change of the machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Enter:
 
 
 class QueueGroup:
-    """Members without names, which read topic t."""
+    """A group whose members have no names and read topic t."""
 
     def __init__(self, group_id: str, members: int) -> None:
         self.group_id = group_id
@@ -135,7 +135,7 @@ class QueueGroups(GroupKind):
 
 
 class QueueStage(Stage):
-    """A stage whose machine has one more kind."""
+    """A stage whose machine has one additional kind of group."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Invariants of the group machine: replay equals live, and well-behaved members always come to rest in one
-generation."""
+"""Tests the invariants of the group machine: a replay produces the live state, and well-behaved members always reach a
+common stable generation."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_replay_equals_live(seed: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_ticket_is_answered_once(seed: int) -> None:
-    """No request is forgotten: every parked request is answered by the time all timers have fired."""
+    """No request is lost: every waiting request has received its response when all timers have fired."""
     chance = Random(seed)
     stage = Stage()
     answered: list[int] = []
@@ -129,7 +129,7 @@ def test_every_ticket_is_answered_once(seed: int) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
 def test_well_behaved_members_come_to_rest_in_one_generation(seed: int) -> None:
-    """Members join, leave, crash and return, and coordinators change; the invariants that `Town` checks hold all the
+    """Members join, leave, crash and return, and coordinators change. The invariants that `Town` checks hold all the
     time."""
     chance = Random(seed)
     delay_ms, pause_ms = chance.choice([(0, 0), (0, 5), (50, 5), (3_000, 5)])
@@ -141,7 +141,7 @@ def test_well_behaved_members_come_to_rest_in_one_generation(seed: int) -> None:
 
 
 def test_two_hundred_members_get_one_answer_each() -> None:
-    """A join costs the same with any number of members: only the leader's response lists them all."""
+    """A join costs the same with any number of members, because only the leader's response lists all members."""
     stage = Stage()
     ids = [stage.answer(join(client=f"c{number}")).member_id for number in range(200)]
     answers: list[Any] = []
@@ -160,7 +160,7 @@ def refused(stage: Stage, command: Any) -> None:
     """The machine writes records, and the log refuses them."""
     ticket: Any = -1
     assert stage.machine.decide(ticket, command, stage.now).records
-    assert stage.machine.deadline_ms() == 0  # the machine looks again at once
+    assert stage.machine.deadline_ms() == 0  # the machine checks again at once
 
 
 def test_after_a_refusal_of_the_log_the_machine_returns_to_the_stored_state() -> None:

@@ -1,5 +1,5 @@
-"""Offsets in transactions: of all committed offsets, the one that was written last counts; compared with a simple
-model."""
+"""Compares offset commits in transactions with a simple model: of all committed offsets, the offset that was written
+last counts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def command(what: str, place: int, producer: int, number: int) -> CommitOffsets 
 
 
 def plainly(steps: list[tuple[str, int, int]]) -> dict[int, int | ErrorCode]:
-    """For each partition, the step whose commit counts, or the fact that an open transaction may still change it."""
+    """For each partition, the step whose commit counts, and whether an open transaction may still change it."""
     standing: dict[int, int | ErrorCode] = {}
     fates = {}
     for number, (what, _, producer) in reversed(list(enumerate(steps))):

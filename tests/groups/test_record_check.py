@@ -1,4 +1,5 @@
-"""Accepted records of clients can be replayed: a record that passes the check stops no coordinator."""
+"""Tests that accepted records of clients can be replayed: a record that passes the check does not stop a
+coordinator."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ KEYS = [kind.to_bytes(2, "big", signed=True) for kind in (-1, 0, 1, 2, 3, 4, 5, 
 
 
 def bare(record: Stored) -> Stored:
-    """The record as a client sends it: only bytes."""
+    """The record in the form in which a client sends it, as bytes."""
     return Stored(record.key, record.value)
 
 

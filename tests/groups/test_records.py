@@ -1,5 +1,5 @@
-"""Records are, byte for byte, those that Apache Kafka 4.3 wrote for the same groups, and parsing them gives the same
-groups."""
+"""Tests that records have the same bytes as the records that Apache Kafka 4.3 wrote for the same groups, and that
+parsing them produces the same groups."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_changed_commit_is_parsed_according_to_its_schema() -> None:
 
 
 def by_its_schema(value: bytes) -> None:
-    """Compare the parsed value, or the refusal, with that of the schema."""
+    """Compare the parsed value, or the error, with the result of the schema."""
     version = int.from_bytes(value[:2], "big", signed=True) if len(value) >= 2 else -1
     try:
         if not 0 <= version <= 4:

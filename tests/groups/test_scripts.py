@@ -1,6 +1,6 @@
-"""Every script in `scripts/` and `consumer_scripts/` is run, and must give the recorded results.
+"""Runs every script in `scripts/` and `consumer_scripts/`, and compares the results with the recorded ones.
 
-`python -m tests.groups.test_scripts` updates the results after a change of a script; read the difference.
+`python -m tests.groups.test_scripts` records the results again after a change of a script; then review the difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Share groups (KIP-932): who has which partitions, when they are initialized, and what a replay finds."""
+"""Tests of share groups (KIP-932): the assignment of partitions, their initialization, and the state after a replay."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def code_of(stage: ShareStage, command: Any) -> int:
 
 
 def shared(stage: ShareStage) -> Any:
-    """What the coordinator knows about its groups, without times and without what a waiting caller starts again."""
+    """The coordinator's state of its groups, without times and without the state that a waiting caller creates
+    again."""
     return {
         group_id: (
             group.epoch,
@@ -66,7 +67,7 @@ def shared(stage: ShareStage) -> Any:
     }
 
 
-# -- what a member is told ---------------------------------------------------------------------------------------------
+# -- responses to members ----------------------------------------------------------------------------------------------
 
 
 def test_a_member_hears_its_partitions_once_they_are_initialized() -> None:

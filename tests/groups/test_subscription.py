@@ -1,4 +1,4 @@
-"""Topics are parsed from a consumer's subscription; anything else gives no topics."""
+"""Tests that topics are parsed from a consumer's subscription, and that invalid bytes result in no topics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_truncated_and_inconsistent_subscriptions_give_no_topics() -> None:
 
 
 def test_a_topic_may_occur_more_than_once() -> None:
-    """A classic assignor's list of partitions in any order: all of them count when the group migrates."""
+    """The list of owned partitions may be in any order; all of its partitions count when the group migrates."""
     row = pack(">h", 1) + b"t" + pack(">ii", 1, 0) + pack(">h", 1) + b"u" + pack(">ii", 1, 5)
     again = pack(">h", 1) + b"t" + pack(">iii", 2, 3, 1)
     assert read_assignment(pack(">hi", 0, 3) + row + again + pack(">i", -1)).partitions == {"t": [0, 3, 1], "u": [5]}

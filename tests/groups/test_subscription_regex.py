@@ -1,4 +1,4 @@
-"""Regular expressions match whole names, are tried in steps, and have limits."""
+"""Tests that regular expressions match whole names, are evaluated in steps, and have limits."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_many_names_are_tried_in_steps() -> None:
 
 @pytest.mark.parametrize("allowed", [0, 1, NAMES_A_STEP // 3, 2 * NAMES_A_STEP])
 def test_only_names_are_found_that_may_be_described(allowed: int) -> None:
-    """Only names that match are asked about, and asking counts as work."""
+    """Rights are checked only for names that match, and a check counts as work."""
     names = [f"t{number}" for number in range(2 * NAMES_A_STEP)]
     asked = set()
 
@@ -103,14 +103,16 @@ def test_many_expressions_are_compiled_in_steps() -> None:
 
 
 def test_without_re2_expressions_are_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's own `re` must not replace it: the broker would hang where RE2 needs linear time."""
+    """Python's own `re` must not be used instead: the broker could hang on an expression that RE2 evaluates in linear
+    time."""
     monkeypatch.setitem(sys.modules, "re2", None)
     with pytest.raises(KafkaError, match=r"INVALID_REGULAR_EXPRESSION.*pip install 'kpybroker\[regex\]'"):
         compiled("without-re2.*")
 
 
 def test_an_expression_that_others_accepted_does_not_hold_up_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a log of Apache Kafka, or of a broker that had RE2, such an expression keeps its previous result."""
+    """A log of Apache Kafka, or of a broker with RE2, may contain such an expression. Its previous result stays
+    valid."""
     names = [f"t{number}" for number in range(2 * NAMES_A_STEP)]
     assert resolved([r"a\C", "t1"], names)[0] == {"t1": {"t1"}}
     monkeypatch.setitem(sys.modules, "re2", None)
@@ -118,7 +120,7 @@ def test_an_expression_that_others_accepted_does_not_hold_up_the_rest(monkeypatc
 
 
 def test_an_expression_that_others_accepted_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The group's timer goes off once: time passes."""
+    """The group's timer fires only once, so time advances."""
     stage = Stage()
     stage.topic("t", 1)
     request = consumer_group_heartbeat.Request(

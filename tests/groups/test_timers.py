@@ -1,4 +1,4 @@
-"""Timers fire like a plain list of deadlines, however often they are moved."""
+"""Tests that timers fire as in a simple list of deadlines, however often they are moved."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_step_fires_a_limited_number() -> None:
     assert len(fired) == 2
     assert timers.deadline_ms() == 10
     timers.fire_due(Step(Moment(10, 10)), 100, 0)
-    assert len(fired) == 2  # no room for the records that they might write
+    assert len(fired) == 2  # no space for the records that they might write
     timers.fire_due(Step(Moment(10, 10)), 100, 1 << 20)
     assert len(fired) == 5
     assert timers.deadline_ms() is None
@@ -69,7 +69,7 @@ def test_cancelled_timers_do_not_pile_up() -> None:
         if number % 2:
             timer.cancel()
         else:
-            timers.set(timer, 10)  # an earlier deadline: the first entry has become useless
+            timers.set(timer, 10)  # an earlier deadline: the first entry is now obsolete
             timer.cancel()
     assert len(timers) < 2_048
     timers.fire_due(Step(Moment(2_000_000, 2_000_000)), 100, 1 << 20)

@@ -1,4 +1,4 @@
-"""Which quota applies, which clients share it, and which meters are dropped."""
+"""Tests which quota applies to a client, which clients share a quota, and which meters are dropped."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_clients_of_one_user_share_its_quota_and_clients_with_one_id_theirs() ->
 
 
 def test_users_have_their_own_quotas() -> None:
-    """The name of the login counts; a quota of user and client id takes precedence over that of the user."""
+    """The user of the login counts. A quota of a user and a client id takes precedence over the user's quota."""
     quotas = quotas_of(
         {
             (("user", "ann"),): {BYTES: 1000.0},

@@ -1,4 +1,4 @@
-"""Rates and permits match Kafka's, and clients that obey the throttle time stay within the quota."""
+"""Tests that rates and permits match Kafka's, and that clients that obey the throttle time stay within the quota."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_permits_equal_kafkas(number: int) -> None:
 
 
 def plainly(history: Sequence[tuple[int, int]], windows: Windows, now_ms: int) -> float:
-    """Kafka's formula, applied to everything ever recorded, as (when, how much)."""
+    """Kafka's formula, applied to all records as (time, value)."""
     samples: list[list[tuple[int, int]]] = []
     for when_ms, value in history:
         if not samples or when_ms - samples[-1][0][0] >= windows.size_ms:
@@ -75,7 +75,7 @@ def test_a_client_that_waits_as_told_stays_within_the_quota(
 ) -> None:
     """The bound for every span of time is twice the quota, plus the quota of all windows, plus one request that
     exceeded it. It is twice the quota because Kafka drops a sample when all windows are over, and a client that has
-    waited that long starts afresh.
+    waited for this time begins without samples.
     """
     rate, now_ms = Rate(windows), 0
     done: list[tuple[int, int]] = []

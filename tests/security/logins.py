@@ -76,7 +76,7 @@ def token(data: bytes, version: int = 1) -> memoryview:
 
 
 def response(name: str, version: int, answer: list[bytes | memoryview]) -> Any:
-    """The response in an answer with its size."""
+    """The response in a frame with its size."""
     api = by_name[name]
     whole = memoryview(b"".join(answer))
     _, body_at = parse_response_header(whole[4:], api, version)
@@ -84,13 +84,13 @@ def response(name: str, version: int, answer: list[bytes | memoryview]) -> Any:
 
 
 def answered(session_: LoginSession, data: bytes, version: int = 1) -> sasl_authenticate.Response:
-    """Send one token; returns the response."""
+    """Send one token. Returns the response."""
     told: sasl_authenticate.Response = response("SaslAuthenticate", version, session_.take(token(data, version)).answer)
     return told
 
 
 def log_in(session_: LoginSession, mechanism: str, user: str, password: str) -> sasl_authenticate.Response:
-    """Play a whole login, from the handshake on; returns the last response."""
+    """Play a whole login, beginning with the handshake. Returns the last response."""
     session_.take(handshake(mechanism))
     if mechanism == "PLAIN":
         return answered(session_, f"\0{user}\0{password}".encode())

@@ -1,4 +1,5 @@
-"""The index of ACLs decides according to Kafka's rules: a slow implementation that follows them literally agrees."""
+"""Tests that the index of ACLs decides according to Kafka's rules, by comparing it with a slow implementation that
+follows them literally."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def denials_imply(
 def prefix_star_is_wildcard(
     held: Sequence[Acl], asker: tuple[str, str], operation: Operation, resource_type: int, name: str
 ) -> tuple[bool | None, bool]:
-    """The rules with a mistake: PREFIXED `*` is every name."""
+    """The rules with a mistake: PREFIXED `*` matches every name."""
     changed = [acl._replace(pattern_type=LITERAL) if acl[1:3] == ("*", PREFIXED) else acl for acl in held]
     return reference(changed, asker, operation, resource_type, name)
 
@@ -222,7 +223,7 @@ def test_both_agree_about_any_topic(held: list[Acl], asker: tuple[str, str], ope
 
 
 def selects(wanted: AclFilter, each: Acl) -> bool:
-    """A filter, implemented literally."""
+    """Whether a filter matches an ACL, implemented literally."""
     for asked, has in zip((wanted[0], wanted[5], wanted[6]), (each[0], each[5], each[6]), strict=True):
         if asked not in (ANY, has):
             return False
@@ -259,7 +260,7 @@ def test_filters_select_the_matching_acls(each: Acl, wanted: AclFilter) -> None:
 
 
 def test_a_decision_examines_at_most_one_pattern_per_length() -> None:
-    """10,000 ACLs cost no more than a few: the patterns that a decision examines are counted."""
+    """A decision among 10,000 ACLs costs no more than among a few. The test counts the examined patterns."""
     rules = AclRules()
     for number in range(5000):
         rules.add(acl(f"topic-{number:05d}", principal=f"User:{number}"))

@@ -1,4 +1,4 @@
-"""Keys are refreshed from their source: a file, or a URL that a real HTTP server serves."""
+"""Tests that keys are refreshed from their source: a file, or a URL that a real HTTP server serves."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_silent_server_is_given_up_and_blocks_nothing(monkeypatch: pytest.Monk
 
 
 class Address:
-    """A URL whose responses a test chooses, and its keys."""
+    """A URL and its keys; the test chooses the responses."""
 
     def __init__(self, world: RealWorld, clock: Clock, **settings: int) -> None:
         url = parse_url("http://nowhere/")

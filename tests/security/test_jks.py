@@ -1,4 +1,4 @@
-"""Key stores written by keytool: `stores/key.jks` and `stores/trust.jks`."""
+"""Tests with key stores that keytool has written: `stores/key.jks` and `stores/trust.jks`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_wrong_password_of_the_key_is_noticed() -> None:
 
 @given(st.data())
 def test_damage_is_detected(data: st.DataObject) -> None:
-    """With the password, damage of any byte; without it, damage of the structure."""
+    """With the password, damage of any byte is detected; without it, only damage of the structure."""
     at = data.draw(st.integers(0, len(KEYS) - 1))
     flipped = KEYS[:at] + bytes([KEYS[at] ^ data.draw(st.integers(1, 255))]) + KEYS[at + 1 :]
     for broken in (flipped, KEYS[:at], KEYS + b"x"):

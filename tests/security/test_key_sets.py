@@ -1,4 +1,4 @@
-"""Sets of public keys: which keys are used, and which key a token refers to."""
+"""Tests of sets of public keys: which keys are used, and which key a token refers to."""
 
 from __future__ import annotations
 

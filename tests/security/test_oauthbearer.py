@@ -1,4 +1,5 @@
-"""Invariants of logins with tokens: only a valid token logs in, under the name in it, whatever else a client sends."""
+"""Tests the invariants of logins with tokens: only a valid token logs in, under the name in the token, whatever else a
+client sends."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ NOW_MS = NOW_S * 1000
 SKEW_S = 30
 PROVIDER = IdentityProvider("RS256", "ES256", "EdDSA", "HS256")
 NOBODY = IdentityProvider("RS256", "ES256", "EdDSA", "HS256")
-"""Has keys with the same names, but the listener does not know them."""
+"""A provider that has keys with the same names, which the listener does not have."""
 KEYS = parse_keys(PROVIDER.key_set().encode())
 RULES = SignedTokens(KeysFile("nowhere"), ("kafka",), "me", SKEW_S, "scope", "sub")
 INVALID = '{"status":"invalid_token"}'
@@ -46,7 +47,7 @@ LOGIN_TIMES = {"iat": NOW_S - 10, "exp": NOW_S + 60}
 
 
 class Known:
-    """Keys that never change. `asked` are those that tokens requested and that do not exist."""
+    """Keys that never change. `asked` contains the names of missing keys that tokens referred to."""
 
     def __init__(self, current: KeySet) -> None:
         self.current = current
@@ -82,7 +83,7 @@ def session(check: TokenCheck, clock: Clock | None = None, reauth_ms: int = 0) -
 
 
 def answer_of(ask: Callable[[], object]) -> object:
-    """The answer, or the reason of the refusal."""
+    """The response, or the reason for the refusal."""
     try:
         return ask()
     except (LoginRefused, TokenRefused) as why:
@@ -99,7 +100,7 @@ KINDS = pytest.mark.parametrize("kind", ["unsecured", "signed"])
 @settings(max_examples=200, deadline=None)
 @given(messages=st.lists(st.binary(max_size=60) | st.just(SEEN) | st.just(b"right") | st.just(b"wrong"), max_size=6))
 def test_only_a_valid_token_logs_in(kind: str, messages: list[bytes]) -> None:
-    """A valid token gets an empty answer; a refusal is sent twice, with the client's acknowledgement in between."""
+    """The response to a valid token is empty. A refusal is sent twice, with the client's acknowledgement in between."""
     check, make = tokens(kind)
     right, wrong = first_message(make(claims()), "ann"), first_message(make(claims(exp=NOW_S - 60)))
     exchange, before = OAuthBearerExchange(check), b""
@@ -150,7 +151,7 @@ def test_distorted_first_messages_are_answered_or_refused(message: str) -> None:
 
 
 def test_an_authorization_id_has_a_limit() -> None:
-    """The id is repeated in the answer, so it must be short."""
+    """The id is repeated in the response, so it must be short."""
     for length, said in ((NAME_MAX, "Client requested an authorization id"), (NAME_MAX + 1, None)):
         with pytest.raises(LoginRefused) as error:
             OAuthBearerExchange(unsecured_check()).step(first_message(unsecured(claims()), "x" * length))
@@ -180,8 +181,8 @@ def test_a_first_message_has_a_limit() -> None:
     ("reauth_ms", "lives_s", "lasts_ms"), [(0, 7, 7000), (500, 7, 500), (9000, 7, 7000), (0, -7, 0), (500, -7, 0)]
 )
 def test_a_session_ends_with_its_token(kind: str, reauth_ms: int, lives_s: int, lasts_ms: int) -> None:
-    """It ends earlier with connections.max.reauth.ms. A token that is valid only because of the clock skew ends at
-    once."""
+    """The session ends earlier with connections.max.reauth.ms. With a token that is valid only because of the clock
+    skew, it ends at once."""
     check = unsecured_check(clock_skew_ms=SKEW_S * 1000) if kind == "unsecured" else signed_check()
     make, clock = tokens(kind)[1], Clock()
     login = session(check, clock, reauth_ms)
@@ -243,7 +244,7 @@ NAMES = st.sampled_from(["sub", "aud", "iss", "exp", "iat", "nbf", "jti", "scope
 @settings(max_examples=400, deadline=None)
 @given(changed=st.dictionaries(NAMES, JSON, max_size=3), about=st.dictionaries(NAMES, JSON, max_size=3))
 def test_any_claims_and_any_header_are_checked(kind: str, changed: dict[str, object], about: dict[str, object]) -> None:
-    """A client that logs in has a name of acceptable length, and a time that can be represented."""
+    """A client that logs in has a name of acceptable length, and an expiry time that can be represented."""
     check = tokens(kind)[0]
     header = {"alg": "none" if kind == "unsecured" else "RS256", **about}
     body = claims(**changed)
@@ -274,7 +275,7 @@ def test_other_bytes_are_refused(kind: str, token: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_changing_any_character_of_a_signed_token_makes_it_invalid(kid: str, data: st.DataObject) -> None:
-    """Except for the last one of its signature, some bits of which are unused."""
+    """The exception is the last character of the signature, because some of its bits are unused."""
     token = PROVIDER.token(claims(), kid)
     assert signed_check().check(token) == BearerLogin("ann", 60_000)
     at = data.draw(st.integers(0, len(token) - 2))

@@ -1,4 +1,4 @@
-"""A credential is derived from a password as in RFC 5802: the exchange in RFC 7677 succeeds with it."""
+"""Tests that a credential is derived from a password as in RFC 5802: the exchange in RFC 7677 succeeds with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""SCRAM: both sides send the messages of RFC 7677, agree on any password, and trust no peer that does not know it."""
+"""Tests of SCRAM: both sides send the messages of RFC 7677, log in with any password, and refuse a peer that does not
+know it."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ def test_any_bytes_are_answered_or_refused(tokens: list[bytes]) -> None:
     ],
 )
 def test_a_client_refuses_invalid_server_messages(answer: bytes) -> None:
-    """Too few iterations would let a malicious server guess the password, and too many would take for ever."""
+    """With too few iterations, a malicious server could guess the password; too many would take too long."""
     with pytest.raises(LoginRefused):
         ScramClient(SHA_256, "user", "pencil", "client").final(answer)
 
@@ -110,14 +111,14 @@ def test_a_client_does_not_trust_a_server_that_does_not_know_the_password() -> N
 
 
 def test_a_credential_with_too_few_iterations_does_not_log_in() -> None:
-    """Apache Kafka refuses such a login too; old records may have such a credential."""
+    """Apache Kafka also refuses such a login; old records may contain such a credential."""
     server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil", 1000)}.get, "server", b"secret")
     with pytest.raises(LoginRefused, match="1000 iterations"):
         server.step(FIRST)
 
 
 def test_an_extension_may_not_occur_twice() -> None:
-    """Apache Kafka refuses it too, as it would be unclear which one counts."""
+    """Apache Kafka also refuses it, because it would be unclear which one counts."""
     for extensions in (b",x=1,x=2", b",tokenauth=true,tokenauth=true"):
         server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
         with pytest.raises(LoginRefused, match="occurs twice"):
@@ -125,8 +126,8 @@ def test_an_extension_may_not_occur_twice() -> None:
 
 
 def test_messages_are_short() -> None:
-    """The first is kept for as long as the client takes, before the client has proved anything; and parsing either
-    takes time and memory."""
+    """The first message is kept in memory until the client sends the second, although the client is not authenticated;
+    and parsing either message takes time and memory."""
     server = ScramExchange(SHA_256, {"user": made(SHA_256, "pencil")}.get, "server", b"secret")
     with pytest.raises(LoginRefused, match="more than 4096 bytes"):
         server.step(FIRST + b"x" * 4096)

@@ -1,4 +1,5 @@
-"""Invariants of a login: whatever a client sends, in any order, it is not logged in without the right proof."""
+"""Tests the invariants of a login: whatever a client sends, in any order, it is not logged in without the right
+proof."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests.security.logins import PASSWORDS, Clock, answered, frame, handshake, 
 
 ALL = ("PLAIN", *MECHANISMS)
 Forge = Callable[[bytes], bytes]
-"""Turns the right bytes into those that an attacker sends."""
+"""Converts the right bytes to the bytes that an attacker sends."""
 FORGERIES: dict[str, Forge] = {
     "none": lambda _: b"",
     "first byte": lambda right: right[:1],
@@ -40,8 +41,8 @@ VERSIONS = frame("ApiVersions", api_versions.Request(client_software_name="x", c
 
 
 class Attacker:
-    """Sends frames to a session. The attacker knows everything, but may only send what `forge` makes of the right
-    secret."""
+    """Sends frames to a session. The attacker knows everything, but instead of the right secret it may send only the
+    result of `forge`."""
 
     def __init__(self) -> None:
         self.session = session()
@@ -103,7 +104,7 @@ STEPS = st.lists(
 
 
 def gets_in(steps: list[tuple[str, str, str, bytes]]) -> bool:
-    """Whether the attacker is logged in after these frames; a connection ends with the first one that is refused."""
+    """Whether the attacker is logged in after these frames. The connection ends at the first frame that is refused."""
     attacker = Attacker()
     for step in steps:
         try:

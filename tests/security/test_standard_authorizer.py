@@ -1,4 +1,5 @@
-"""StandardAuthorizer: decisions before the ACLs, hosts in Java's format, cached decisions, and the audit log."""
+"""Tests of StandardAuthorizer: decisions before the ACLs are loaded, hosts in Java's format, cached decisions, and the
+audit log."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ LOGGER = "kpybroker.authorizer"
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock in seconds, which the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -211,7 +212,8 @@ def test_grants_are_logged_on_request(lines: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_line_is_a_json_object_on_request(lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same facts, for refusals, grants, and decisions that were not logged; any name is on one line, and short."""
+    """The object has the same fields for refusals, for allowed operations, and for the number of omitted lines. Any
+    name is on one line, and short."""
     monkeypatch.setattr(audit, "LINES_PER_ASKER", 3)
     lines.set_level(logging.DEBUG, LOGGER)
     clock = Clock()

@@ -1,4 +1,4 @@
-"""Subjects as Java writes them, mapping rules, and Java's names of cipher suites."""
+"""Tests of subjects in Java's format, of mapping rules, and of Java's names for cipher suites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores: any file is used, or refused with a reason, in a time that depends only on its size."""
+"""Tests that any store file is used, or refused with a reason, in a time that depends only on its size."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_damaged_store_is_used_or_refused_with_a_reason(kind: str) -> None:
 
 
 def reasons(found: TlsSettings, data: bytes) -> list[str]:
-    """Why these settings are refused with such a store, as the key store and as the trust store."""
+    """The reasons for which a node refuses these settings with this store, as the key store and as the trust store."""
     refused = []
     try:
         read_identity(found, lambda _: data)
@@ -157,7 +157,8 @@ def test_settings_that_apache_kafka_refuses_together_are_refused(
 
 @pytest.mark.parametrize("label", ["PRIVATE KEY", "CERTIFICATE"])
 def test_a_megabyte_of_beginnings_is_read_once(label: str) -> None:
-    """A search for the end of each beginning took minutes, in which the broker served nobody."""
+    """In an earlier version, the search for the end of each block took minutes, during which the broker served no
+    client."""
     data = (f"-----BEGIN {label}-----" * 40_000).encode()
     with pytest.raises(ConfigError, match="no complete"):
         read_identity(settings("PEM"), lambda _: data)

@@ -1,4 +1,5 @@
-"""Logins with delegation tokens: with the right HMAC of a token that has not expired, and as the token's owner."""
+"""Tests of logins with delegation tokens: they need the right HMAC of a token that has not expired, and the user is the
+token's owner."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ START_MS = 1_000_000
 
 
 class Tokens:
-    """The tokens of a node, whose clock a test sets."""
+    """The tokens of a node, with a clock that the test sets."""
 
     def __init__(self, *there: DelegationToken) -> None:
         self.by_id = {each.token_id: each for each in there}
@@ -157,8 +158,8 @@ def test_the_response_does_not_reveal_whether_a_token_exists() -> None:
 )
 @pytest.mark.parametrize("is_bare", [False, True])
 def test_a_session_ends_with_its_token(*, reauth_ms: int, lives_ms: int, lasts_ms: int, is_bare: bool) -> None:
-    """It ends earlier with connections.max.reauth.ms. Zero would mean for ever, so the last millisecond counts as
-    one."""
+    """The session ends earlier with connections.max.reauth.ms. A lifetime of 0 would mean no limit, so in the last
+    millisecond the lifetime is 1."""
 
     async def play() -> None:
         tokens, clock = Tokens(made(lives_ms=lives_ms)), Clock()

@@ -31,7 +31,7 @@ NO_DIFFERENCE = {
     ("DescribeCluster v2", ""): "anybody may describe the cluster",
     ("DeleteTopics v6 by id", "DESCRIBE on TOPIC"): "a topic is deleted by its id without DESCRIBE",
     ("FindCoordinator v6 of an unknown type", ""): "nobody may ask for it",
-    ("CreateTopics v4", "DESCRIBE_CONFIGS"): "v5 is the first that tells of settings",
+    ("CreateTopics v4", "DESCRIBE_CONFIGS"): "v5 is the first that returns settings",
     ("CreateTopics v7 of the metadata log", "CREATE"): "nobody may create it",
 }
 SHOWS_OPERATIONS = (
@@ -69,7 +69,7 @@ def test_each_operation_that_a_case_names_matters_and_no_other(case: Case) -> No
         if denied in (NOTHING, ALL_OTHERS) or denied.endswith(" alone"):
             continue
         is_same = any(
-            case.title.removesuffix(" at a controller") in (title, f"{title} that tells of settings")
+            case.title.removesuffix(" at a controller") in (title, f"{title} that returns settings")
             and denied.startswith(operation)
             for title, operation in NO_DIFFERENCE
         )

@@ -1,4 +1,4 @@
-"""Each actor takes part in some seeds, with its own probability, and then does its work."""
+"""Tests that each actor takes part in some seeds, with its own probability, and then runs its workload."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def test_actors_do_their_work_and_keep_the_contract(shows: dict[str, str]) -> No
 
 
 def test_where_a_reassignment_may_end() -> None:
-    """At the last accepted target, or after a cancellation at the original replicas; also at an unanswered one."""
+    """It may end at the last accepted target, after a cancellation at the original replicas, and also at the target of
+    a request without a response."""
     first, second, third = frozenset({1}), frozenset({2}), frozenset({3})
     where = Whereabouts({first})
     where.moves(second)

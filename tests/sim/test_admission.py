@@ -1,5 +1,5 @@
-"""The invariants of logins and rights: each violation is reported as one sentence; the answers of a stale broker are no
-violation."""
+"""Tests of the invariants of logins and rights: each violation is reported as one sentence, and responses of a stale
+broker are not violations."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_no_broker_may_do(history: History) -> None:
 
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_nobody_gets_what_they_may_not_have(brokers: int) -> None:
-    """Attempts to break each law happened during the run."""
+    """The run contains attempts to violate each invariant."""
     outcome = Simulation(with_actors(setup_of(3, brokers=brokers), ("principals",), only=True)).run()
     assert outcome.breaches == []
     for what in ("logins", "refusals", "rights", "ended sessions", "changes of principal", "metadata", "new logins"):

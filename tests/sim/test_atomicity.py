@@ -1,4 +1,4 @@
-"""The invariants of transactions: each violation is reported as one sentence, and a clean history has none."""
+"""Tests of the invariants of transactions: each violation is reported as one sentence, and a valid history has none."""
 
 from __future__ import annotations
 

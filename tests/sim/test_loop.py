@@ -1,4 +1,5 @@
-"""The virtual loop: time jumps, callbacks belong to their owners, and callbacks of dead processes do not run."""
+"""Tests of the virtual event loop: time jumps, callbacks belong to their owners, and callbacks of dead processes do not
+run."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def test_halted_callbacks_wait_and_keep_their_order() -> None:
 
 
 def test_a_task_belongs_to_its_owner_whichever_process_wakes_it() -> None:
-    """A client that is answered by a process which then dies continues to run."""
+    """If a process sends a response to a client and then dies, the client continues to run."""
     loop, _ = loop_with_problems()
     process = Owner("process")
 

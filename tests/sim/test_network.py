@@ -1,5 +1,5 @@
-"""The simulated network: streams stay intact; broken links hold data back; dead hosts close connections or are
-silent."""
+"""Tests of the simulated network: streams stay intact, broken links hold data back, and dead hosts close connections or
+are silent."""
 
 from __future__ import annotations
 

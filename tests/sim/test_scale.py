@@ -1,4 +1,4 @@
-"""The metadata plane: the cost of a failed broker depends on its partitions, not on the size of the cluster."""
+"""Tests that the metadata cost of a failed broker depends on its partitions, not on the size of the cluster."""
 
 from __future__ import annotations
 

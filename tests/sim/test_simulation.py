@@ -1,4 +1,4 @@
-"""Seeds pass, replay exactly, and broken brokers are detected."""
+"""Tests that seeds pass, that a replay is exactly the same, and that broken brokers are detected."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_one_broker_keeps_the_contract(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_three_nodes_keep_their_metadata(seed: int) -> None:
-    """A quorum of three, with topics of one replica each."""
+    """The seeds have a quorum of three, with topics of one replica each."""
     assert run_seed(seed, THREE).breaches == []
 
 
 @pytest.mark.parametrize("seed", range(REPLICATED))
 def test_three_brokers_lose_nothing(seed: int) -> None:
-    """The default of `make sim`: a quorum of three, with topics of up to three replicas."""
+    """The seeds are as in `make sim` by default: a quorum of three, with topics of up to three replicas."""
     assert Shape() == Shape(brokers=3, replicas=3)
     outcome = run_seed(seed, Shape())
     assert outcome.breaches == []
@@ -65,7 +65,7 @@ def test_three_brokers_lose_nothing(seed: int) -> None:
 @pytest.mark.parametrize("brokers", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_compacted_topic_has_the_newest_record_of_each_key(seed: int, brokers: int) -> None:
-    """Cleaning and retention run while all other faults occur; the coordinators' logs are cleaned too."""
+    """Cleaning and retention run while all other faults occur; the coordinators' logs are also cleaned."""
     outcome = Simulation(setup_of(seed, brokers=brokers, compacts=True)).run()
     assert outcome.breaches == []
     assert outcome.counts["records compacted away"] > 0
@@ -77,7 +77,7 @@ def test_a_node_that_stops_while_it_writes_markers_retrieves_every_exception() -
 
 
 def without_hangs(seed: int) -> Setup:
-    """The seed without later faults, as when it detected something."""
+    """The seed without faults that were added later, as it was when it detected a fault."""
     setup = setup_of(seed, brokers=3)
     return replace(setup, faults=tuple(fault for fault in setup.faults if fault != DISK_HANG))
 
@@ -105,7 +105,8 @@ def test_an_unreachable_directory_returns(seed: int) -> None:
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_committed_transaction_counts_as_progress(commits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transformers that die after their first transaction end no pass; those that only abort make no progress."""
+    """Transformers that die after their first transaction complete no pass; transformers that only abort make no
+    progress."""
     begun: set[TransactionalSession] = set()
     write = TransactionalSession.write
 
@@ -169,7 +170,8 @@ def test_a_failing_seed_is_reported_with_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["callbacks without number", "one callback", "the loop"])
 def test_a_run_that_computes_for_ever_is_stopped(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal stops it, wherever it is; if code ignores the signal, the run is given up and reported."""
+    """A signal stops the run, whatever code it executes; if code ignores the signal, the run is abandoned and
+    reported."""
     given_up_at_s = process_time() + 3
     outlived: list[str] = []
 
@@ -185,7 +187,7 @@ def test_a_run_that_computes_for_ever_is_stopped(where: str, monkeypatch: pytest
             outlived.append(where)
 
     class Spinning(Owner):
-        """The loop itself spins when it asks whether a callback of this object should run."""
+        """An owner of callbacks that makes the loop itself spin when the loop checks whether a callback should run."""
 
         __slots__ = ()
 

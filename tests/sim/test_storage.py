@@ -1,5 +1,5 @@
-"""The simulated disk: synced data survives a power loss, plus a prefix of the rest; a process that dies loses
-nothing."""
+"""Tests of the simulated disk: synced data and a prefix of the other data survive a power loss; a process that dies
+loses nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_synced_bytes_survive_plus_a_prefix_of_the_rest(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_truncations_and_overwrites_are_undone_completely(seed: int) -> None:
-    """Whatever is lost, the file has the content from between two calls, or from the middle of the last write."""
+    """Whatever is lost, the content of the file is as it was between two calls, or in the middle of the last write."""
     random, storage = Random(seed), Storage()
     disk = disk_of(storage)
     handle = disk.open("/f", create=True)

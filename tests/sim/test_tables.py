@@ -1,4 +1,5 @@
-"""The invariant of a compacted topic: detects records that must not be lost, and allows those that may be."""
+"""Tests that the invariant of a compacted topic detects lost records, but allows the loss of records that compaction
+may remove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint belongs to its topics, and not to others with the same names."""
+"""Tests that a checkpoint belongs to its topics, and not to other topics with the same names."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_unreadable_mark(kpybroker: Broker, admin: AdminClient, tmp_path: Pat
 
 
 def test_with_a_running_event_loop(kpybroker: Broker, admin: AdminClient, tmp_path: Path) -> None:
-    """A notebook's thread runs such a loop."""
+    """The thread of a notebook has a running event loop."""
     make(admin, "noted")
 
     async def cell() -> str:

@@ -1,4 +1,4 @@
-"""A property file of Kafka's clients is what Spark, confluent-kafka and kpybroker's own client log in with."""
+"""Tests that Spark, confluent-kafka and kpybroker's own client can log in with a property file of Kafka's clients."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_any_of_several_authorities_is_trusted(secured: Cluster, tmp_path: Path)
 
 
 def test_stores_become_pem(secured: Cluster, tmp_path: Path) -> None:
-    """librdkafka reads neither PKCS12 with Kafka's settings nor JKS."""
+    """librdkafka can read neither JKS stores nor PKCS12 stores with Kafka's settings."""
     store = sign("me").pkcs12(tmp_path / "me.p12", "of the store")
     both = changed(secured, tmp_path, ssl_keystore_location=str(store), ssl_keystore_password="of the store")
     found = both.confluent_settings()

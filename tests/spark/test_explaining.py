@@ -1,4 +1,5 @@
-"""A stack trace of Spark is summarised in one line; compat_tests/test_spark_errors.py has real ones."""
+"""Tests that a stack trace of Spark is summarised in one line; compat_tests/test_spark_errors.py tests real stack
+traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Missing requirements of a Spark session are reported in one line, before a JVM is started."""
+"""Tests that missing requirements of a Spark session are reported in one line, before a JVM is started."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_older_java_is_reported(java: Path, version: str, is_fit: bool) -> No
 
 
 def test_a_folder_has_all_four_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The jars of an earlier Spark are accepted."""
+    """The jars of an earlier version of Spark are accepted."""
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
     for jar in JARS:
         (tmp_path / jar).touch()
@@ -99,7 +99,7 @@ def test_a_folder_has_all_four_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 @pytest.mark.parametrize("version", [(3, 5, 7), (4, 0, 0), (5, 0, 0)])
 def test_jars_of_another_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, int, int]) -> None:
-    """With the jars of a later Spark, the job would fail in the middle."""
+    """With the jars of a later version of Spark, the job would fail in the middle."""
     scala = "2.12" if version < (4, 0, 0) else "2.13"
     for jar in JARS:
         (tmp_path / jar.replace("_2.13-4.0.0", f"_{scala}-4.2.0")).touch()

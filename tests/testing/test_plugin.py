@@ -1,4 +1,5 @@
-"""The fixtures: a broker for the session that costs nothing if it is not used, and stops however the session ends."""
+"""Tests of the pytest fixtures: a broker for the session, which is not started if it is not used, and stops however the
+session ends."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def test_topic_names_are_unique(kpybroker: Broker) -> None:
 
 
 def test_a_topic_name_is_valid(kpybroker: Broker) -> None:
-    """The name of a parametrized test is a natural prefix."""
+    """Tests often use the name of a parametrized test as the prefix."""
     assert re.fullmatch(r"test_orders-new-2x-[a-z0-9-]+", kpybroker.topic("test_orders[new 2x]"))
     for prefix in ("", ".", "..", "a/b", "zażółć", "a\nb", "\0"):
         assert re.fullmatch(r"[a-zA-Z0-9._-]{3,249}", kpybroker.topic(prefix))
@@ -41,7 +42,7 @@ def test_a_session_without_brokers_imports_nothing_else() -> None:
 
 
 def session(tmp_path: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """pytest in a process of its own, on one file."""
+    """Run pytest in a separate process, on one file."""
     (tmp_path / "test_inner.py").write_text(code)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(tmp_path)],
@@ -104,7 +105,7 @@ def test_a_failed_test_shows_that_the_broker_has_ended(tmp_path: Path) -> None:
 
 
 def test_the_broker_stops_with_a_killed_session(tmp_path: Path) -> None:
-    """kill -9 on pytest itself, in the middle of a test."""
+    """pytest itself is killed with kill -9 in the middle of a test."""
     ended = session(
         tmp_path,
         "import os, signal\n"

@@ -22,7 +22,7 @@ class Stage:
         self.level = level
         self.now_ms = START_MS
         self.ahead_ms = 0
-        """How far the wall clock is ahead of the steady one."""
+        """The difference between the wall clock and the steady clock."""
         self.log: list[Stored] = []
         self.machine = self.empty()
         self.tickets = 0
@@ -38,7 +38,7 @@ class Stage:
         return Moment(self.now_ms, self.now_ms + self.ahead_ms)
 
     def ask(self, command: Any) -> dict[int, Any]:
-        """Run one step; returns all answers that it led to. The caller's ticket is in `tickets`."""
+        """Run one step. Returns all responses that it led to. The caller's ticket is in `tickets`."""
         self.tickets += 1
         ticket: Any = self.tickets
         try:
@@ -54,7 +54,8 @@ class Stage:
         return dict(outcome.answers)
 
     def answer(self, command: Any) -> Any:
-        """The answer, or the code of the refusal; a producer id is provided if one is needed."""
+        """Run a command. Returns the response, or the error code of the refusal. A producer id is provided if one is
+        needed."""
         answers = self.ask(command)
         found = answers.get(self.tickets)
         if isinstance(found, ProducerIdWanted):
@@ -75,7 +76,7 @@ class Stage:
         return list(endings)
 
     def wait(self, for_ms: int) -> None:
-        """Let time pass, waking the machine at each of its deadlines."""
+        """Let time pass, and run the machine at each of its deadlines."""
         end_ms = self.now_ms + for_ms
         while (deadline_ms := self.machine.deadline_ms()) is not None and deadline_ms <= end_ms:
             self.now_ms = max(self.now_ms, deadline_ms)
@@ -83,14 +84,14 @@ class Stage:
         self.now_ms = end_ms
 
     def replayed(self, log: list[Stored] | None = None) -> TransactionMachine:
-        """Another machine with the same log, or with the given one, built from its bytes alone."""
+        """Another machine, built only from the bytes of the same log, or of the given log."""
         machine = self.empty()
         for record in self.log if log is None else log:
             machine.apply(Stored(record.key, record.value, record.timestamp_ms, record.offset))
         return machine
 
     def restart(self) -> None:
-        """Drop the coordinator; another one replays the log."""
+        """Drop the coordinator; another coordinator replays the log."""
         self.machine = self.replayed()
         self.ask(Tick())
 

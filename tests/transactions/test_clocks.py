@@ -1,4 +1,4 @@
-"""A transaction times out by the steady clock, however the wall clock is changed."""
+"""Tests that a transaction times out by the steady clock, however the wall clock is changed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_adding_partitions_does_not_extend_the_timeout() -> None:
 
 @jumps
 def test_a_new_coordinator_waits_no_longer_than_the_timeout(jump_ms: int) -> None:
-    """A new coordinator has only wall time, by which a transaction may seem to begin in the future, or long ago."""
+    """A new coordinator has only wall-clock times, according to which a transaction may have begun in the future, or
+    long ago."""
     stage = Stage(SETTINGS)
     abandoned(stage)
     stage.wait(2_000)

@@ -1,4 +1,5 @@
-"""Invariants of the transaction machine: replay equals live, an outcome never changes, and a stale epoch is refused."""
+"""Tests the invariants of the transaction machine: a replay produces the live state, an outcome never changes, and a
+stale epoch is refused."""
 
 from __future__ import annotations
 
@@ -134,7 +135,8 @@ def test_extreme_values_are_refused_or_accepted_without_a_bug(steps: list[tuple[
 @pytest.mark.parametrize("level", [1, 2])
 @generations
 def test_the_epoch_of_the_fencing_marker_is_never_assigned(level: int, client: int) -> None:
-    """A producer that was fenced at the last epoch may know the one above; the next epoch has another id."""
+    """A producer that was fenced at the last epoch may know the epoch above it; the next epoch has another producer
+    id."""
     stage = Stage(level=level)
     producer_id, epoch = exhausted(stage)
     assert stage.answer(AddPartitions("t", producer_id, epoch, PLACES, client)) is None
@@ -154,7 +156,7 @@ def test_the_epoch_of_the_fencing_marker_is_never_assigned(level: int, client: i
 @given(st.integers(0, 1 << 32))
 @settings(max_examples=60, deadline=None)
 def test_after_any_history_a_producer_can_continue(seed: int) -> None:
-    """With a coordinator that changes in between: a producer begins, writes and commits."""
+    """A producer begins a transaction, writes and commits, while the coordinator changes in between."""
     chance = Random(seed)
     stage = Stage()
     for _ in range(40):

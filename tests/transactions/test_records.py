@@ -1,4 +1,5 @@
-"""Records of `__transaction_state`: written records are read back, and unreadable ones are damage."""
+"""Tests of the records of `__transaction_state`: written records are parsed to the same values, and invalid records are
+damage."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ TRANSACTIONS = st.builds(
 
 
 def stored(record: Stored) -> Stored:
-    """A record as it comes from the log: only bytes."""
+    """A record in the form in which it is read from the log, as bytes."""
     return Stored(record.key, record.value, record.timestamp_ms, 0)
 
 

@@ -1,4 +1,5 @@
-"""Read buffers: a buffer has the requested size, no two users share one, and the kept memory is limited."""
+"""Tests of read buffers: a buffer has the requested size, no two users share a buffer, and the kept memory is
+limited."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The real World fulfils its interface."""
+"""Tests that the real World fulfils its interface."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_port_in_use_is_an_error() -> None:
 
 
 def test_without_a_full_sync_a_plain_one_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """macOS's F_FULLFSYNC has a number that this kernel does not know either."""
+    """This is tested with the number of macOS's F_FULLFSYNC, which this kernel does not know."""
     monkeypatch.setattr(real, "FULL_SYNC", 51)
     synced: list[int] = []
     with (tmp_path / "f").open("wb") as file:
@@ -120,7 +120,7 @@ def test_without_a_full_sync_a_plain_one_is_used(tmp_path: Path, monkeypatch: py
 
 
 def test_a_failed_full_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel reports a lost write only once: the next fsync would find nothing wrong."""
+    """The kernel reports a lost write only once: the next fsync would succeed."""
 
     def lost(handle: int, command: int) -> int:
         raise OSError(errno.EIO, "lost")

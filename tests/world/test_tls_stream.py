@@ -1,5 +1,5 @@
-"""TLS over real sockets: bytes arrive as they were sent, and a peer can make the server do and hold only a limited
-amount."""
+"""Tests of TLS over real sockets: bytes arrive as they were sent, and a peer can cause only a limited amount of work
+and memory in the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGE = bytes(range(256)) * (1 << 15)
 
 
 class Echo(asyncio.BufferedProtocol):
-    """Sends back what it gets, or a large reply to each byte."""
+    """Sends the received bytes back, or a large reply to each byte."""
 
     def __init__(self, reply: bytes | None, room: int) -> None:
         self._reply = reply
@@ -60,7 +60,7 @@ class Echo(asyncio.BufferedProtocol):
 
 
 class Listening:
-    """A listener, its protocols, and the reasons that it gives for ending connections."""
+    """A listener, its protocols, and the reasons for which it closed connections."""
 
     def __init__(self, reply: bytes | None, room: int, closes_s: float | None) -> None:
         self.protocols: list[Echo] = []
@@ -134,7 +134,7 @@ def test_what_is_sent_in_pieces_of_any_size_comes_back(version: ssl.TLSVersion, 
 
         async def write() -> None:
             for at in range(0, len(sent), size):
-                writer.write(sent[at : at + size])  # a record of its own
+                writer.write(sent[at : at + size])  # a separate record
                 await writer.drain()
 
         _, found = await asyncio.gather(write(), reader.readexactly(len(sent)))
@@ -145,7 +145,7 @@ def test_what_is_sent_in_pieces_of_any_size_comes_back(version: ssl.TLSVersion, 
 
 
 def handshake_of(here: Listening, conn: socket.socket) -> tuple[ssl.SSLObject, ssl.MemoryBIO]:
-    """Shake hands, one byte at a time, over a blocking socket."""
+    """Do a handshake, one byte at a time, over a blocking socket."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trusting().wrap_bio(incoming, outgoing, server_hostname="localhost")
     conn.connect(("127.0.0.1", here.port))
@@ -215,7 +215,8 @@ def test_what_was_written_before_a_close_arrives() -> None:
 
 
 def test_a_close_does_not_wait_for_the_peer() -> None:
-    """asyncio waits 30 s for its close_notify, and a connection counts for so long."""
+    """asyncio would wait 30 s for the peer's close_notify, and the connection would count towards the limits during
+    this time."""
 
     async def play(here: Listening) -> None:
         with socket.socket() as conn:
@@ -231,7 +232,7 @@ def test_a_close_does_not_wait_for_the_peer() -> None:
 
 
 def test_records_without_data_end_the_connection() -> None:
-    """Each KeyUpdate costs more than a record with data: a flood of them held up others for seconds."""
+    """Each KeyUpdate costs more than a record with data: a flood of them delayed other clients for seconds."""
 
     async def play(here: Listening) -> None:
         with socket.socket() as conn:
@@ -269,7 +270,7 @@ def client_hello() -> bytes:
 
 
 def test_handshakes_take_turns_with_everything_else_and_among_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ClientHello costs the server a millisecond: 256 at once held up others for 140 ms, with an RSA key."""
+    """A ClientHello costs the server a millisecond: with an RSA key, 256 at once delayed other clients for 140 ms."""
     monkeypatch.setattr(handshakes, "TURN_S", 0.0)
     hello, many = client_hello(), 20
     crowd, other = "127.0.0.2", "127.0.0.3"
