@@ -167,9 +167,7 @@ class Walk:
                         at += 1
                         if delta > 0x3FFF:
                             delta, at = varint(plain, at - 2, LONG_BITS)
-                    if (
-                        delta != before
-                    ):  # zigzag numbers are compared, as many records have the same delta as the one before
+                    if delta != before:  # as zigzag numbers: many records have the delta of the one before
                         before = delta
                         delta = (delta >> 1) ^ -(delta & 1)
                         if not earliest <= delta <= latest:
