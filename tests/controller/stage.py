@@ -1,4 +1,4 @@
-"""Drives the controller's Machine as a Runner would, keeps its records, and rebuilds everything from them."""
+"""Drives the controller's Machine as a Runner does, keeps its records, and rebuilds its state from them."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Stage:
         return answer
 
     def one(self, command: Command) -> Any:
-        """The only result of a command with a list of results."""
+        """Run a command, and return the only element of its list of results."""
         (result,) = self.ask(command)
         return result
 
     def code(self, command: Command) -> tuple[ErrorCode, str | None]:
-        """Return the code and message of the only result, or of the refusal of the whole command."""
+        """Run a command, and return the code and message of its only result, or of the refusal of the whole command."""
         try:
             result = self.one(command)
         except KafkaError as refusal:
@@ -67,7 +67,7 @@ class Stage:
     def join(
         self, node_id: int, rack: str | None = None, incarnation: int = 1, previous_epoch: int = -1, directory: int = 0
     ) -> None:
-        """Register and be unfenced. If there was an earlier incarnation, the controller has seen its connection end."""
+        """Register a broker and unfence it. The connection of an earlier incarnation is closed first."""
         if node_id in self.epochs:
             self.ask(BrokerLost(node_id, self.epochs[node_id]))
         self.epochs[node_id] = self.ask(
@@ -87,7 +87,7 @@ class Stage:
         return [stored.unframe_record(record.value) for record in self.log if record.value is not None]
 
     def replayed(self) -> ControllerState:
-        """The state that a new controller gets from the log."""
+        """The state that a new controller builds from the log."""
         fresh = ControllerMachine(
             self.machine.config, Random(8), lambda: len(self.log), folds_case=self.state.folds_case
         )

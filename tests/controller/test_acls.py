@@ -1,4 +1,5 @@
-"""CreateAcls and DeleteAcls in the controller: records, limits, all or nothing. tests/golden has Kafka's responses."""
+"""CreateAcls and DeleteAcls in the controller: records, limits and atomic deletion. tests/golden has Kafka's
+responses."""
 
 from __future__ import annotations
 
@@ -143,7 +144,8 @@ def test_thousands_are_deleted_in_one_transaction() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.booleans())))
 def test_equal_acls_in_a_foreign_log_stay_findable(changes: list[tuple[int, str, bool]]) -> None:
-    """Apache Kafka writes no equal ACLs; if there are some, the id is that of the last one, also after a snapshot."""
+    """Apache Kafka does not write equal ACLs. If a log contains some, the id is that of the last one, also after a
+    snapshot."""
     stage = Stage()
     for number, name, is_added in changes:
         uuid = bytes([number]) * 16

@@ -1,4 +1,4 @@
-"""The controller's state and the Image are one model: every history of records gives the same parts in both."""
+"""The controller's state and the Image agree: every history of records results in the same parts in both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def state_after(records: Sequence[Any]) -> ControllerState:
 
 
 def replayed(state: ControllerState, records: Sequence[Any]) -> str | None:
-    """The damage in these records; None if the state accepted them all."""
+    """Apply these records to the state, and return the Damage; None if it accepted all of them."""
     try:
         for record in records:
             state.replay(record)
@@ -38,7 +38,7 @@ def replayed(state: ControllerState, records: Sequence[Any]) -> str | None:
 
 
 def image_after(image: Image, records: Sequence[Any]) -> tuple[Image | None, str | None]:
-    """The next Image, or the damage."""
+    """The next Image, or the Damage in the records."""
     try:
         return image.apply(records, image.offset + len(records), 1), None
     except Damage as damage:
@@ -61,7 +61,8 @@ def assert_agree(state: ControllerState, image: Image) -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Any]:
-    """Histories with transactions that end, are aborted, or stay open; a transaction may begin inside another one."""
+    """Histories with metadata transactions that end, are aborted, or stay open. A transaction may begin inside another
+    one."""
     records = history_of(draw(st.data())).records
     for place in sorted(draw(st.lists(st.integers(0, len(records)), max_size=4)), reverse=True):
         records.insert(place, draw(st.sampled_from(OF_TRANSACTIONS))())
@@ -71,7 +72,7 @@ def histories(draw: st.DrawFn) -> list[Any]:
 @settings(deadline=None, max_examples=150)
 @given(histories(), st.data())
 def test_the_state_and_the_image_agree_on_every_history(records: list[Any], data: st.DataObject) -> None:
-    """This includes records that do not fit the state, as the records in an aborted transaction never existed."""
+    """This includes records that do not fit the state, because they refer to records of an aborted transaction."""
     state, image, at = ControllerState(), Image(), 0
     while at < len(records):
         upto = data.draw(st.integers(at + 1, len(records)))
@@ -89,7 +90,8 @@ def test_the_state_and_the_image_agree_on_every_history(records: list[Any], data
 @settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_a_new_controller_gets_its_state_from_the_records_of_the_image(data: st.DataObject) -> None:
-    """As `Quorum.replay` returns them. Mappings have the order of a snapshot: metadata.version is the first feature."""
+    """`Quorum.replay` returns these records. Mappings are in the order of a snapshot: metadata.version is the first
+    feature."""
     records = history_of(data).records
     image = Image().apply(records, len(records), 1)
     snapshot = list(image.records())

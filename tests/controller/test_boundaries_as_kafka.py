@@ -1,6 +1,7 @@
-"""Changes of settings and quotas at their limits: accepted or refused with the code of Apache Kafka 4.3.1, or why not.
+"""Changes of settings and quotas at their limits are accepted or refused as by Apache Kafka 4.3.1, with listed
+exceptions.
 
-`tests/config/boundaries-4.3.1.tsv` has Kafka's answers to the requests of `oracle/boundaries.py`.
+`tests/config/boundaries-4.3.1.tsv` contains Kafka's responses to the requests of `oracle/boundaries.py`.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ ANSWERS = (Path(__file__).parent.parent / "config" / "boundaries-4.3.1.tsv").rea
 ARABIC_ONE = "\u0661"
 CLASSES, POOLS = {"metric.reporters"}, {"log.cleaner.threads", "remote.log.reader.threads"}
 REFUSED_ON_PURPOSE = {
-    "config.providers": "values would be taken literally",
-    "log.flush.interval.ms": "Kafka stores negative ones, applies none, and keeps what was before",
-    "log.cleaner.io.buffer.load.factor": "Kafka's cleaner takes no key into its map",
-    "log.cleaner.io.max.bytes.per.second": "Kafka's cleaner sleeps for ever at 0, and has no limit at others",
+    "config.providers": "kpybroker would use the values literally",
+    "log.flush.interval.ms": "Kafka stores negative values, but does not apply them and keeps the previous value",
+    "log.cleaner.io.buffer.load.factor": "Kafka's cleaner could not put any key into its map",
+    "log.cleaner.io.max.bytes.per.second": "at 0, Kafka's cleaner sleeps for ever; the other values set no limit",
     "max.connections": "one connection is not enough for Kafka's tools",
     "max.connections.per.ip": "one connection is not enough for Kafka's tools",
     "max.connections.per.ip.overrides": "a client must not lock itself out",
-    "connection_creation_rate": "a rate that is 0 as a whole number shuts everybody out",
-    "follower.replication.throttled.replicas": "a list of nothing but commas",
-    "leader.replication.throttled.replicas": "a list of nothing but commas",
+    "connection_creation_rate": "no client can connect with a rate that is rounded to 0",
+    "follower.replication.throttled.replicas": "a list with only commas",
+    "leader.replication.throttled.replicas": "a list with only commas",
 }
 
 
 def is_on_purpose(name: str, value: object, kafkas: int, ours: int) -> bool:
     if value == ARABIC_ONE and name not in CLASSES:
-        return ours != 0  # numbers have the digits 0 to 9 here
+        return ours != 0  # kpybroker accepts only the digits 0 to 9 in numbers
     if isinstance(value, float) and value != value:
         return ours != 0  # Kafka stores NaN as a quota that no rate exceeds
     if ours:
         return kafkas == 0 and name in REFUSED_ON_PURPOSE
-    # Names of classes are not looked up; there are no pools of threads whose size would have to change in steps.
+    # kpybroker does not load classes, and has no thread pools that are resized in steps.
     return (
         name in CLASSES | POOLS or name.endswith("thread.pool.size") or (value == "," and name in ("match", "metrics"))
     )

@@ -1,4 +1,4 @@
-"""Brokers register, fail and return: epochs, fencing, and the leaders in the meantime."""
+"""Registration, failure and return of brokers: epochs, fencing, and the leaders in the meantime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""AlterConfigs and IncrementalAlterConfigs: what is refused, with the same codes as Apache Kafka."""
+"""AlterConfigs and IncrementalAlterConfigs: invalid changes are refused with the same error codes as in Apache
+Kafka."""
 
 from __future__ import annotations
 
@@ -193,8 +194,7 @@ def test_bad_broker_settings(stage: Stage, name: str, setting: str, value: str, 
 
 @pytest.mark.parametrize("name", ["", "1"])
 def test_defaults_that_prevent_compacted_topics_are_refused(stage: Stage, name: str) -> None:
-    """Apache Kafka accepts them, in one change or in two, but then cannot create the topic for the offsets of
-    groups."""
+    """Apache Kafka accepts such defaults, in one change or in two, but then cannot create `__consumer_offsets`."""
     longest, shortest = (f"log.cleaner.{which}.compaction.lag.ms" for which in ("max", "min"))
     for changes in ([(longest, SET, "50"), (shortest, SET, "100")], [(longest, SET, "50")], [(shortest, SET, "100")]):
         code, message = stage.code(change(BROKER, name, *changes))
@@ -294,7 +294,7 @@ def test_unchanged_values_are_not_written(stage: Stage) -> None:
 
 
 def test_broker_settings_are_checked_together_with_related_ones(stage: Stage) -> None:
-    """Even if the related setting was changed before; and accepted values never make a later change fail."""
+    """This holds even if the related setting was changed before. Accepted values never make a later change fail."""
     local = ("log.local.retention.ms", SET, "1000")
     assert stage.code(change(BROKER, "", local))[0] is E.NONE
     assert stage.code(change(BROKER, "", ("log.retention.ms", SET, "999")))[0] is E.INVALID_REQUEST

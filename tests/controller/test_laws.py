@@ -1,5 +1,4 @@
-"""Invariants of any sequence of commands: who may lead, who counts as in sync, and which records an election may
-lose."""
+"""Invariants of any sequence of commands: eligible leaders, in-sync sets, and acknowledged records after elections."""
 
 from __future__ import annotations
 
@@ -156,7 +155,7 @@ class Play:
         self.stage.ask(IncrementalAlterConfigs((ChangeConfigs(ResourceType.TOPIC, topic, (change,)),)))
 
     def wait(self, ms: int) -> None:
-        """Let time pass for the controller, with its Ticks on time; no broker sends a heartbeat."""
+        """Let time pass for the controller, with Ticks on time. No broker sends a heartbeat."""
         end_ms = self.stage.now_ms + ms
         for _ in range(20):
             deadline_ms = self.stage.machine.deadline_ms()
@@ -181,7 +180,7 @@ def assert_sound(state: ControllerState, *, elr: bool) -> None:
         assert not set(now.adding_replicas) & set(now.removing_replicas), place
         if now.leader != -1:
             assert now.leader in now.isr, place
-            alone = now.replicas == (now.leader,) and now.leader in state.brokers  # decisions/0006
+            alone = now.replicas == (now.leader,) and now.leader in state.brokers  # see docs/decisions/0006
             assert alone or state.active(now.leader), place
             assert alone or all(state.active(node_id) for node_id in now.isr), place
         if not elr:
@@ -190,8 +189,8 @@ def assert_sound(state: ControllerState, *, elr: bool) -> None:
 
 
 def assert_follows(before: PartitionImage, after: PartitionImage, place: tuple[str, int]) -> None:
-    """One step of a partition: epochs grow with every change, and a clean election chooses a replica that has
-    everything."""
+    """Check one change of a partition: epochs grow with every change, and a clean election chooses a replica that has
+    all records."""
     assert after.partition_epoch >= before.partition_epoch, place
     assert after.leader_epoch >= before.leader_epoch, place
     if after != before:
@@ -214,7 +213,8 @@ def test_the_invariants_of_leadership(elr: bool, steps: list[tuple[Any, ...]]) -
         assert_sound(play.stage.state, elr=elr)
         after = everybody(play.stage.state)
         for place in before:
-            if kind not in ("wait", "restart", "expand", "isr", "shrink"):  # several steps, or not an election
+            # the others take several steps, or are not elections
+            if kind not in ("wait", "restart", "expand", "isr", "shrink"):
                 assert_follows(before[place], after[place], place)
             assert after[place].leader_epoch >= before[place].leader_epoch
         if kind in ("fence", "dead", "stop", "unfence"):
@@ -225,7 +225,7 @@ def test_the_invariants_of_leadership(elr: bool, steps: list[tuple[Any, ...]]) -
 @settings(max_examples=30, deadline=None)
 @given(st.lists(STEPS, max_size=20))
 def test_when_all_brokers_are_back_every_partition_has_a_leader(steps: list[tuple[Any, ...]]) -> None:
-    """Without eligible leader replicas, an in-sync replica is always known, so its return is enough."""
+    """Without eligible leader replicas, there is always a last in-sync replica, so its return is sufficient."""
     play = Play(elr=False)
     for kind, *facts in steps:
         play.step(kind, *facts)

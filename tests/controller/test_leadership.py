@@ -1,4 +1,4 @@
-"""Leader elections: scenes with one correct result, with and without eligible leader replicas (KIP-966)."""
+"""Leader elections: scenarios with one correct result, with and without eligible leader replicas (KIP-966)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_eligible_replica_that_had_everything_may_lead() -> None:
     now = stage.partition()
     assert (now.leader, now.isr, now.eligible_leader_replicas, now.last_known_elr) == (-1, (), (2, 3), (3,))
     unfence(stage, 1)
-    assert stage.partition().leader == -1, "it left while enough others were in sync: records came without it"
+    assert stage.partition().leader == -1, "it left while enough others were in sync, so it lacks later records"
     unfence(stage, 2)
     now = stage.partition()
     assert (now.leader, now.isr, now.eligible_leader_replicas) == (2, (2,), (3,))
@@ -109,8 +109,8 @@ def test_the_last_known_leader_leads_if_no_replica_is_eligible() -> None:
 
 
 def test_the_sole_in_sync_leader_leads_again_although_a_move_began() -> None:
-    """The move takes the leadership away; the old leader was the only in-sync replica, and after a crash none is
-    eligible."""
+    """The reassignment removes the leadership. The old leader was the only in-sync replica, and after a crash no
+    replica is eligible."""
     stage = with_replicas(1, elr=True)
     fence(stage, 1)
     stage.ask(AlterReassignments((Reassignment("t", 0, (2, 3, 1)),)))
@@ -130,7 +130,7 @@ def test_a_leader_that_recovers_is_alone() -> None:
     unfence(stage, 3)
     assert propose(stage, 2, 3, recovery=1).error_code == ErrorCode.INVALID_REQUEST
     assert propose(stage, 2, recovery=0).error_code == 0
-    assert propose(stage, 2, recovery=1).error_code == ErrorCode.INVALID_REQUEST, "recovery does not begin again"
+    assert propose(stage, 2, recovery=1).error_code == ErrorCode.INVALID_REQUEST, "the recovery does not start again"
     assert propose(stage, 2, 3).error_code == 0
 
 
@@ -197,7 +197,7 @@ def test_a_move_with_a_new_target_keeps_the_original_replicas() -> None:
 
 @pytest.mark.parametrize("target", [(2, 1), None], ids=["elsewhere", "called off"])
 def test_the_only_replica_with_all_records_is_not_removed(target: tuple[int, ...] | None) -> None:
-    """The partition is being moved to 3 and 4, and only 3 is in sync now."""
+    """The partition is being reassigned to 3 and 4, and now only 3 is in sync."""
     stage = with_replicas(1, brokers=4)
     stage.ask(AlterReassignments((Reassignment("t", 0, (4, 3)),)))
     propose(stage, 1, 3)
@@ -226,7 +226,7 @@ def test_a_replica_without_its_directory_is_not_in_sync_even_if_it_is_the_only_o
     assert (stage.partition().leader, stage.partition().isr) == (-1, ())
     assert stage.partition().directories == (bytes([17]) * 16, bytes([2]) * 16)
     stage.join(2, incarnation=2)
-    assert stage.partition().leader == -1, "it left before records came that it lacks"
+    assert stage.partition().leader == -1, "it left the in-sync set before later records were written"
     stage.ask(Tick())
     assert stage.partition().leader == -1
     stage.ask(ElectLeaders(ElectionType.UNCLEAN, (("t", (0,)),)))
@@ -251,7 +251,7 @@ def test_with_eligible_leaders_a_replica_that_lost_its_directory_is_not_the_last
 def test_the_only_replica_does_not_lead_without_its_directory() -> None:
     stage = with_replicas(1)
     stage.join(1, incarnation=2)
-    assert stage.partition().leader == 1, "it crashed and has what it had"
+    assert stage.partition().leader == 1, "it crashed, but still has its records"
     stage.join(1, incarnation=3, directory=1)
     assert (stage.partition().leader, stage.partition().isr) == (-1, ())
     stage.join(1, incarnation=4, directory=1)
@@ -269,7 +269,7 @@ def test_others_continue_to_lead_if_one_lost_its_directory() -> None:
 
 
 def test_min_insync_replicas_is_the_same_for_the_whole_cluster() -> None:
-    """KIP-966, as Kafka 4.3.1 answers."""
+    """KIP-966, with the responses of Kafka 4.3.1."""
     stage = with_replicas(1, 2, 3, elr=True)
     fence(stage, 3, 2)
     assert stage.partition().eligible_leader_replicas == (2,)
@@ -286,7 +286,7 @@ def test_min_insync_replicas_is_the_same_for_the_whole_cluster() -> None:
     assert stage.partition().eligible_leader_replicas == (2,)
     assert alter(ResourceType.TOPIC, "other", AlterOp.SET, "3")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert alter(ResourceType.TOPIC, "t", AlterOp.SET, "3")[0] == 0
-    assert stage.partition().eligible_leader_replicas == (), "it was eligible by another number"
+    assert stage.partition().eligible_leader_replicas == (), "it was eligible under another min.insync.replicas"
     assert alter(ResourceType.BROKER, "", AlterOp.SET, "2")[0] == 0
     assert stage.replayed() == stage.state
     assert stage.image().topics["t"].partitions[0].eligible_leader_replicas == ()

@@ -1,4 +1,5 @@
-"""Invariants of the controller: replay equals live, the Image agrees with the state, ids are never assigned twice."""
+"""Invariants of the controller: a replay gives the live state, the Image agrees with it, and no id is assigned
+twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits match each other: a broker with the most partitions can be registered, fenced, lost and unregistered."""
+"""The limits are consistent: a broker with the most partitions can be registered, fenced, lost and unregistered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEADER_BYTES, ROW_BYTES = 61, 20
 
 
 def topics(stage: Stage, count: int, replicas: int) -> None:
-    """Adds this many partitions, each with a replica on every broker, directly to the state."""
+    """Add this many partitions directly to the state, each with a replica on every broker."""
     nodes = list(range(1, replicas + 1))
     for number in range(count // A_TOPIC):
         topic_id = number.to_bytes(16)
@@ -53,7 +53,7 @@ def topics(stage: Stage, count: int, replicas: int) -> None:
 
 
 def decided(stage: Stage, command: Command | Tick) -> Outcome:
-    """Decides and applies, in batches that fit into the quorum's log."""
+    """Decide on a command and apply its records, which fit into batches of the quorum's log."""
     outcome = stage.machine.decide(Ticket(1000), command, Moment(stage.now_ms, stage.now_ms))
     for record in outcome.records:
         record.value = stored.frame_record(record.message)
@@ -67,7 +67,7 @@ def decided(stage: Stage, command: Command | Tick) -> Outcome:
 
 
 def again(stage: Stage, node_id: int) -> RegisterBroker:
-    """Registers again with an empty directory, as after a disk was replaced."""
+    """A registration with an empty directory, as after the replacement of a disk."""
     known = stage.state.brokers[node_id]
     return RegisterBroker(node_id, b"again".ljust(16), (), known.features, log_dirs=(b"new".ljust(16),))
 
@@ -94,7 +94,7 @@ def test_a_broker_with_the_most_partitions_can_be_written(replicas: int) -> None
 
 
 def steps(stage: Stage) -> Iterator[int]:
-    """The records of each Tick, until nothing more is due at once."""
+    """The number of records of each Tick, until no further Tick is due at once."""
     while stage.machine.deadline_ms() == 0:
         yield len(decided(stage, Tick()).records)
 
@@ -109,8 +109,8 @@ def test_a_fencing_takes_several_steps_and_other_requests_run_between_them(by_si
         stage.now_ms += 1
     first = len(decided(stage, Tick() if by_silence else BrokerLost(1, stage.epochs[1], dead=True)).records)
     assert 0 < first <= LEFT_AT_ONCE
-    assert not stage.state.brokers[1].fenced, "its partitions come first"
-    stage.now_ms += 700  # as if it took that long
+    assert not stage.state.brokers[1].fenced, "its partitions change before it is fenced"
+    stage.now_ms += 700  # as if the step had taken this time
     beat(stage, 1, 2, 3)
     stage.ask(CreateTopics((NewTopic("meanwhile", assignments=((0, (1, 2, 3)),)),)))
     counts = [first, *steps(stage)]
@@ -143,7 +143,8 @@ def test_a_fencing_ends_with_the_incarnation() -> None:
 
 
 def test_a_broker_that_is_being_fenced_does_not_count_as_live() -> None:
-    """The last broker stays although its disk hangs: the other one is dead, but not completely fenced yet."""
+    """The last broker stays unfenced although its disk hangs: the other broker has ended, but is not completely fenced
+    yet."""
     stage = Stage(brokers=2)
     topics(stage, 3 * LEFT_AT_ONCE, 2)
     decided(stage, BrokerLost(1, stage.epochs[1], dead=True))

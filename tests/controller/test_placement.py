@@ -1,4 +1,4 @@
-"""Replicas are spread: over brokers, over racks, and leaders evenly."""
+"""Replicas are spread over brokers and racks, and leaders are spread evenly."""
 
 from __future__ import annotations
 

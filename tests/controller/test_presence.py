@@ -1,5 +1,5 @@
-"""A broker whose process has ended is detected by its closed connection and its refusing listener; no other is
-fenced."""
+"""A broker that has ended is detected by its closed connection and a listener that refuses connections. No other broker
+is fenced."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.replication import virtual
 from tests.replication.virtual import VirtualCluster
 
 LONG_MS = 600_000
-"""A session that does not end while a test runs."""
+"""A session timeout that is longer than a test."""
 LATER_S = 30.0
-"""A time longer than the check of a broker takes."""
+"""A time that is longer than the check of a broker."""
 
 
 def play(scene: Callable[[VirtualCluster], Awaitable[None]]) -> None:
-    """One node in virtual time; the test's brokers are on the client's machine."""
+    """Run one node in virtual time. The brokers of the test are on the client's machine."""
     virtual.play(scene, 1, broker_session_timeout_ms=str(LONG_MS))
 
 
@@ -44,7 +44,7 @@ async def dialled(cluster: VirtualCluster) -> Peer:
 
 
 async def unfenced(cluster: VirtualCluster, node_id: int, port: int) -> tuple[Peer, Stranger]:
-    """A live broker with a connection of its own, whose registered listener is at this port."""
+    """A live broker with its own connection, and with its registered listener at this port."""
     peer = await dialled(cluster)
     stranger = Stranger(peer, cluster.broker(1).storage.cluster_id, node_id)
     at = broker_registration.Listener(name="PLAINTEXT", host=cluster.client.network.address, port=port)
@@ -129,6 +129,6 @@ def test_a_broker_that_returns_on_another_connection_is_live() -> None:
         assert not is_fenced(cluster, 2)
         assert not (await stranger.beat()).is_fenced
         rival = Stranger(other, cluster.broker(1).storage.cluster_id, 2, incarnation=2)
-        assert await rival.register() != 0, "its session goes on"
+        assert await rival.register() != 0, "its session continues"
 
     play(scene)

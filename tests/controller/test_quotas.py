@@ -1,4 +1,4 @@
-"""AlterClientQuotas: which quotas are set for which entities, and which are refused. tests/golden has more of Kafka's
+"""AlterClientQuotas: valid quotas are set for their entities, and others are refused. tests/golden has more of Kafka's
 responses."""
 
 from __future__ import annotations

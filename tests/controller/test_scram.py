@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials: which credentials are set and removed, and which are refused. tests/golden has Kafka's
+"""AlterUserScramCredentials: valid credentials are set and removed, and others are refused. tests/golden has Kafka's
 responses."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sessions: when a silent broker is fenced, what a slow controller must not conclude, and controlled shutdown."""
+"""Broker sessions: the fencing of a silent broker, a controller that was suspended, and controlled shutdown."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def beat(stage: Stage, *node_ids: int) -> None:
 
 
 def fall_behind(stage: Stage, *node_ids: int) -> None:
-    """Heartbeats of the stage report "caught up with everything"; from now on these brokers report less."""
+    """Let these brokers report a lower metadata offset from now on. The stage's heartbeats report that all is
+    applied."""
     for node_id in node_ids:
         stage.machine.sessions.end(node_id)
         stage.ask(BrokerHeartbeat(node_id, stage.epochs[node_id], metadata_offset=0))
 
 
 def tick(stage: Stage) -> None:
-    """On time: at the machine's own deadline."""
+    """Run a Tick on time, at the machine's own deadline."""
     deadline_ms = stage.machine.deadline_ms()
     assert deadline_ms is not None
     stage.now_ms = deadline_ms
@@ -71,7 +72,7 @@ def test_a_controller_that_was_suspended_fences_no_broker() -> None:
     stage.ask(Tick())
     assert not any(broker.fenced for broker in stage.state.brokers.values())
     tick(stage)
-    assert sum(broker.fenced for broker in stage.state.brokers.values()) == 1, "one with each Tick"
+    assert sum(broker.fenced for broker in stage.state.brokers.values()) == 1, "each Tick fences one broker"
     tick(stage)
     tick(stage)
     assert all(broker.fenced for broker in stage.state.brokers.values())
@@ -85,7 +86,7 @@ def test_another_incarnation_waits_for_the_end_of_the_session() -> None:
         stage.ask(again)
     assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
     stage.ask(BrokerLost(3, stage.epochs[3]))
-    assert not stage.state.brokers[3].fenced, "its session may still go on, should it come back"
+    assert not stage.state.brokers[3].fenced, "its session continues, in case it returns"
     assert stage.ask(again) > stage.epochs[3]
     assert stage.state.brokers[3].fenced
 
@@ -130,6 +131,6 @@ def test_a_new_controller_continues_a_shutdown_in_progress() -> None:
     for offset, record in enumerate(stage.records()):
         fresh.apply(Stored(None, None, NOW_MS, offset, record))
     stage.machine = fresh
-    assert not stage.ask(leaving).should_shut_down, "it does not know yet how far the others are"
+    assert not stage.ask(leaving).should_shut_down, "the controller does not know yet how far the others are"
     beat(stage, 2, 3)
     assert stage.ask(leaving).should_shut_down

@@ -1,7 +1,7 @@
-"""Settings that the controller accepts can be applied, by every node and after every restart: all settings, in all ways
-to set them.
+"""Every setting that the controller accepts can be applied by every node, also after a restart. Tests all settings, and
+all ways to set them.
 
-Keys and ranges come from the tables, so that new settings are tried, too.
+Keys and ranges are taken from the tables, so that new settings are tested as well.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Follower:
         assert self.dynamic.unusable_count == 0
 
     def restart(self) -> None:
-        """Read the whole log again: the same settings are in force."""
+        """Read the whole log again. The same settings must be in effect."""
         fresh = Follower(self.stage)
         fresh.follow()
         assert fresh.image == self.image
@@ -90,7 +90,7 @@ class Follower:
 
 
 def ways(kind: ResourceType, name: str, key: str, value: str) -> Iterable[Command]:
-    """All requests that set a setting; the last one removes it."""
+    """All requests that change a setting. The last one removes it."""
     yield IncrementalAlterConfigs((ChangeConfigs(kind, name, ((key, AlterOp.SET, value),)),))
     yield IncrementalAlterConfigs((ChangeConfigs(kind, name, ((key, AlterOp.APPEND, value),)),))
     yield AlterConfigs((ReplaceConfigs(kind, name, ((key, value),)),))
@@ -101,7 +101,7 @@ def ways(kind: ResourceType, name: str, key: str, value: str) -> Iterable[Comman
 
 
 def taken_of(kind: ResourceType, name: str, keys: Iterable[str]) -> int:
-    """Try all values of these keys; returns how many were accepted and applied."""
+    """Try all values of these keys, and return how many were accepted and applied."""
     stage = Stage()
     stage.ask(CreateTopics((NewTopic("t", 1, 1),)))
     follower = Follower(stage)
@@ -114,7 +114,7 @@ def taken_of(kind: ResourceType, name: str, keys: Iterable[str]) -> int:
                 taken += code is ErrorCode.NONE
                 follower.follow()
         follower.restart()
-        assert not stage.state.config(kind, name), "it can be taken back"
+        assert not stage.state.config(kind, name), "the change can be reverted"
     return taken
 
 
@@ -124,7 +124,8 @@ def test_accepted_values_can_be_applied(kind: ResourceType, name: str) -> None:
 
 
 def test_accepted_broker_values_can_be_applied() -> None:
-    """Settings that were once accepted by mistake, and one in twenty of all settings; the next test has all."""
+    """Tests settings that were once accepted by mistake, and one in twenty of all settings. The next test covers all
+    settings."""
     found = ["log.flush.interval.ms", "log.cleaner.io.buffer.load.factor", "max.connections.per.ip.overrides"]
     assert taken_of(ResourceType.BROKER, "", [*found, *sorted(KEYS[ResourceType.BROKER])[::20]]) > 0
 

@@ -41,7 +41,7 @@ STEPS = st.one_of(
 
 def stage_of(**settings_: str) -> Stage:
     stage = Stage(0, **{**SETTINGS, **settings_})
-    stage.ask(Tick())  # a Runner's first command
+    stage.ask(Tick())  # the first command of a Runner
     return stage
 
 
@@ -50,7 +50,7 @@ def hmac_of(token: DelegationToken) -> bytes:
 
 
 def ask(stage: Stage, command: Command) -> Any:
-    """The answer, or the code of the refusal."""
+    """The answer to a command, or the error code of its refusal."""
     try:
         return stage.ask(command)
     except KafkaError as refusal:
@@ -60,8 +60,8 @@ def ask(stage: Stage, command: Command) -> Any:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, max_size=15))
 def test_any_sequence_of_requests(steps: list[tuple[Any, ...]]) -> None:
-    """A replay and a snapshot have the same tokens; only owners and renewers change a token, and never beyond its end;
-    a refusal changes nothing."""
+    """A replay and a snapshot have the same tokens. Only owners and renewers change a token, and never beyond its
+    maximum lifetime. A refused request changes nothing."""
     stage = stage_of()
     made: list[DelegationToken] = []
     for step in steps:
@@ -126,7 +126,7 @@ def test_expired_tokens_are_removed_at_each_interval() -> None:
     stage.ask(Tick())
     stage.now_ms = long.expires_ms
     stage.ask(Tick())
-    assert set(stage.state.delegation_tokens) == {long.token_id}, "valid until then, inclusive"
+    assert set(stage.state.delegation_tokens) == {long.token_id}, "valid up to and including this time"
     stage.now_ms = began_ms + 2 * INTERVAL_MS
     stage.ask(Tick())
     assert stage.state.delegation_tokens == {}
@@ -165,7 +165,8 @@ def test_without_a_key_stored_tokens_stay() -> None:
 
 
 def test_a_token_is_found_by_its_hmac_in_every_term() -> None:
-    """A new controller knows no HMACs yet. A token that was removed is no longer found, even if its HMAC was known."""
+    """A new controller has not computed any HMACs yet. A token that was removed is not found, even if its HMAC was
+    computed before."""
     stage = stage_of()
     made = [stage.ask(CreateDelegationToken(ANN, ANN)) for _ in range(3)]
     assert stage.ask(RenewDelegationToken(ANN, hmac_of(made[0]))) == stage.now_ms + EXPIRY_MS
@@ -193,7 +194,7 @@ def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("owner", "renewer"), [("Group:ann", BOB), (ANN, "user:bob"), (":ann", BOB), (ANN, ":")])
 def test_owners_and_renewers_are_users(owner: str, renewer: str) -> None:
-    """A login has no principal type: with a token of `Group:ann`, the client would be `User:ann`."""
+    """A login has no principal type. With a token of `Group:ann`, the client would be logged in as `User:ann`."""
     assert ask(stage_of(), CreateDelegationToken(BOB, owner, (renewer,))) == ErrorCode.INVALID_PRINCIPAL_TYPE
 
 

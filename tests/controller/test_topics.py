@@ -1,4 +1,5 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: what is refused, with the same codes as Apache Kafka."""
+"""CreateTopics, DeleteTopics and CreatePartitions: invalid requests are refused with the same error codes as in Apache
+Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories of metadata records, as a controller could write them."""
+"""Random histories of metadata records that a controller could write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def uuid_of(number: int) -> bytes:
 
 
 class History:
-    """Draws records as a controller could write them, one after another."""
+    """Draws records, one after another, that a controller could write."""
 
     def __init__(self, draw: st.DataObject) -> None:
         self._data = draw

@@ -1,4 +1,4 @@
-"""Events of a cluster are logged once, in few lines."""
+"""Each change of a cluster is logged once, in few lines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Told:
         self._image = Image().apply([stored.TopicRecord(name="t", topic_id=TOPIC), *partitions], 10, 1)
 
     def of(self, *records: Any) -> list[str]:
-        """Apply these changes; returns the lines about them."""
+        """Apply these changes, and return the lines about them."""
         old, self._image = self._image, self._image.apply(records, self._image.offset + len(records), 1)
         self._caplog.clear()
         chronicle.tell(old, self._image, 1)
@@ -97,7 +97,7 @@ def test_settings_without_effect_are_logged_when_they_are_set(caplog: pytest.Log
     assert told.of(setting(2, "t", "preallocate", None)) == []
     assert told.of(setting(2, "t", "preallocate", "false")) == [], "the default"
     assert told.of(setting(4, "", "num.io.threads", "3")) == [f"{said}, 1: num.io.threads of broker default"]
-    assert told.of(setting(4, "2", "num.io.threads", "3")) == [], "another broker says it"
+    assert told.of(setting(4, "2", "num.io.threads", "3")) == [], "the other broker logs this"
     passed_over = "WARNING ignored settings of other software"
     assert told.of(setting(4, "1", "of.a.plug.in", "3")) == [f"{passed_over}, 1: of.a.plug.in of broker 1"]
     mapped = "WARNING settings kept by kpybroker.fsync=always: records are on disk before they are acknowledged"
@@ -110,7 +110,7 @@ def test_settings_without_effect_are_logged_when_they_are_set(caplog: pytest.Log
     assert told.of(setting(16, "m", "interval.ms", "1000")) == [f"{said}, 1: interval.ms of client metrics m"]
     assert told.of(
         setting(32, "g", "streams.num.standby.replicas", "2"), setting(32, "g", "share.isolation.level", "x")
-    ) == [f"{said}, 1: streams.num.standby.replicas of group g"], "what has no valid value is told of otherwise"
+    ) == [f"{said}, 1: streams.num.standby.replicas of group g"], "DynamicConfigs logs invalid values"
     (line,) = told.of(*(setting(2, f"t{n}", "preallocate", "true") for n in range(9)))
     assert line.startswith(f"{said}, 9: preallocate of topic t0; ")
     assert line.endswith("t4, ...")

@@ -1,4 +1,5 @@
-"""After a broker is fenced, Metadata names it for a while, but not if it was gone before or has come back."""
+"""After a broker is fenced, Metadata contains it for a while, but not if it was fenced before or has registered
+again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Strings as Java sees them. The expected values come from Java 17, with Kafka's own Utils.abs and 50 partitions."""
+"""The length and hash of strings as in Java. The expected values are from Java 17, with Kafka's own Utils.abs and 50
+partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ FROM_JAVA = [
     ("ÿ\uffff", 73440, 40, 2),
     ("spark-kafka-source-2b5c1f0e-1234", -1102503828, 28, 32),
     ("The quick brown fox jumps over the lazy dog", -609428141, 41, 43),
-    ("\ud800", 55296, 46, 1),  # half an emoji, which Java can hold
+    ("\ud800", 55296, 46, 1),  # half of a surrogate pair, which a Java string may contain
 ]
 
 

@@ -1,5 +1,5 @@
-"""Invariants of the Image: the division into batches does not matter, a snapshot equals the Image, and a published
-Image never changes."""
+"""Invariants of the Image: the division of records into batches does not matter, a snapshot gives an equal Image, and a
+published Image never changes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ def test_a_record_of_an_unknown_kind_is_damage() -> None:
 
 
 def test_the_cost_of_a_change_does_not_depend_on_the_rest() -> None:
-    """The rest is shared, not copied: if one of many topics changes, the others stay the same objects."""
+    """Unchanged parts are shared instead of copied: if one of many topics changes, the other topics stay the same
+    objects."""
     many: list[Any] = []
     for number in range(1, 500):
         many.append(stored.TopicRecord(name=f"t{number}", topic_id=uuid_of(number)))

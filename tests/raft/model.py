@@ -1,8 +1,8 @@
-"""A model of a quorum for tests of `raft.core`: pure nodes on a bad network, whose voters may change.
+"""A model of a quorum for tests of `raft.core`: simulated nodes on an unreliable network. The voters may change.
 
-Each node is a state, a log with a synced part, and a vote on disk. Time is virtual. Messages are lost, delayed,
-duplicated and reordered; a crash keeps the synced part of the log, and any length of the rest. Every commit is compared
-with the earlier commits of all nodes.
+Each node has a state, a log with a synced part, and a vote on disk. Time is virtual. Messages are lost, delayed,
+duplicated and reordered. A crash keeps the synced part of the log, and any number of the records after it. Every commit
+is compared with the earlier commits of all nodes.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Node:
     log: list[Entry] = field(default_factory=list)
     synced: int = 0
     start: int = 0
-    """The part of the log below this offset is only in a snapshot."""
+    """The offset below which records are only in a snapshot."""
     up: bool = True
     life: int = 0
     is_new: bool = False
     has_lost: bool = False
     """Whether the node lost its directory and has not caught up since."""
     fetch: tuple[int, int] | None = None
-    """Number of the fetch in progress, and when to give it up."""
+    """The number of the fetch in progress, and the time at which it times out."""
 
     @property
     def tail(self) -> Tail:
@@ -77,7 +77,7 @@ class Node:
 
 
 class Quorum:
-    """Voters 1..n, and observers with higher ids. `run` lets time pass."""
+    """The nodes of a quorum: voters 1..n, and observers with higher ids. `run` lets time pass."""
 
     def __init__(
         self, seed: int, voters: int, observers: int = 0, *, persist: bool = True, new_voters_wait: bool = True
@@ -98,10 +98,10 @@ class Quorum:
         self.leaders: dict[int, int] = {}
         self.values = 0
         self.changes_with_care = True
-        """Leaders change the voters only when Raft allows it."""
+        """Whether leaders change the voters only when Raft allows it."""
         self.new_voters_wait = new_voters_wait
-        """As at kraft.version 0: a voter on an empty directory votes only for candidates with empty logs, until it has
-        caught up."""
+        """Whether a voter on an empty directory votes only for candidates with empty logs until it has caught up, as at
+        kraft.version 0."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self._fetches = 0
@@ -124,7 +124,7 @@ class Quorum:
         self.now = until_ms
 
     def _beat(self, node: Node) -> None:
-        """The actions of a node on its own: tick, sync, fetch."""
+        """Let a node tick, sync and fetch, and repeat this after a random delay."""
 
         def act() -> None:
             if node.up:
@@ -140,7 +140,7 @@ class Quorum:
     # ---- the network
 
     def send(self, source: int, to: int, act: Callable[[Node], None]) -> None:
-        """Run `act` on a node later, perhaps twice, perhaps never."""
+        """Run `act` on a node after a delay: once, twice, or not at all."""
         for _ in range(1 + (self.random.random() < self.doubling)):
             if self.random.random() >= self.loss:
                 self.later(1 + self.random.randrange(self.delay_ms), lambda: self._arrive(source, to, act))
@@ -153,7 +153,7 @@ class Quorum:
     # ---- the driver
 
     def change_of(self, node: Node) -> raft.VotersChanged:
-        """The event that tells the function about the voters in a node's log."""
+        """The event with the voters in a node's log."""
         voters, end = self.voters_of(node.log)
         since = [self.voters_of(node.log[: node.state.high_watermark])[0]]
         since += [entry.voters for entry in node.log[node.state.high_watermark : end] if entry.voters is not None]
@@ -161,7 +161,7 @@ class Quorum:
         return raft.VotersChanged(voters, end, is_leaving=is_leaving)
 
     def voters_of(self, log: Sequence[Entry]) -> tuple[tuple[int, ...], int]:
-        """The latest voters in a log, and the end of their record."""
+        """The latest voters in a log, and the end offset of their record."""
         for offset in range(len(log) - 1, -1, -1):
             named = log[offset].voters
             if named is not None:
@@ -169,13 +169,13 @@ class Quorum:
         return self.voters, 0
 
     def heed(self, node: Node) -> None:
-        """Pass the voters to the function, if the log has new ones."""
+        """If the log has new voters, pass them to the Raft function."""
         told, state = self.change_of(node), node.state
         if (told.voters, told.end) != (state.voters, state.voters_end):
             self.step(node, told)
 
     def step(self, node: Node, event: raft.Event) -> bool | None:
-        """Take a step, and execute the effects in their order; returns the answer to a vote, if there is one."""
+        """Take a step, and execute the effects in order. Returns the response to a Vote, if there is one."""
         before = node.state
         node.state, effects = step(before._replace(tail=node.tail), event, self.now, self.random)
         answer = None
@@ -199,7 +199,7 @@ class Quorum:
         if self.persist:
             on_disk, goes_by = node.voted, node.state.voted
             forgetful = on_disk._replace(leader_id=raft.NOBODY)
-            assert goes_by == on_disk or (goes_by == forgetful and not before.may_stand), "its state is on disk"
+            assert goes_by == on_disk or (goes_by == forgetful and not before.may_stand), "its vote is on disk"
         return answer
 
     def _lead(self, node: Node, epoch: int, granting: tuple[int, ...]) -> None:
@@ -214,14 +214,14 @@ class Quorum:
         known = min(end, len(self.committed))
         assert node.log[:known] == self.committed[:known], "committed logs agree"
         if end > known:
-            assert node.node_id == self.leaders.get(node.log[-1].epoch), "a follower knows a commit of no leader"
+            assert node.node_id == self.leaders.get(node.log[-1].epoch), "the leader is the first to commit a record"
             voters, _ = self.voters_of(node.log)
             have = sum(
                 self.nodes[voter].has_lost
                 or (self.nodes[voter].synced >= end and self.nodes[voter].log[:end] == node.log[:end])
                 for voter in voters
             )
-            assert have > len(voters) // 2, "committed means: on the disks of a majority"
+            assert have > len(voters) // 2, "a committed record is on the disks of a majority"
             self.committed = node.log[:end]
             for other in self.nodes.values():
                 changes = sum(entry.voters is not None for entry in other.log[end:])
@@ -236,7 +236,8 @@ class Quorum:
         me, life = node.node_id, node.life
 
         def back(sender: int, event: raft.Event) -> None:
-            """An answer reaches only the incarnation that asked: the connection of an earlier one is closed."""
+            """Deliver a response only to the incarnation that sent the request: the connection of an earlier one is
+            closed."""
 
             def act(asker: Node) -> None:
                 if asker.life == life:
@@ -272,7 +273,7 @@ class Quorum:
     # ---- replication
 
     def _fetch(self, node: Node) -> None:
-        """Fetch from the leader; an observer that knows none asks any node."""
+        """Fetch from the leader. An observer that does not know the leader fetches from any node."""
         if node.synced < len(node.log) or (node.fetch is not None and node.fetch[1] > self.now):
             return
         state = node.state
@@ -329,7 +330,7 @@ class Quorum:
         match reply.outcome:
             case Diverges():
                 end = truncation(epochs_of(node.log), len(node.log), reply.outcome)
-                assert end < len(node.log), "each answer brings the logs nearer"
+                assert end < len(node.log), "each response shortens the follower's log"
                 self._truncate(node, end)
             case NeedsSnapshot():
                 node.log = list(reply.entries)
@@ -339,7 +340,7 @@ class Quorum:
             case Agrees():
                 leader = self.nodes[leader_id]
                 if leader.up and leader.state.is_leader and leader.state.epoch == reply.epoch:
-                    assert node.log[: reply.start] == leader.log[: reply.start], "the agreeing parts are equal"
+                    assert node.log[: reply.start] == leader.log[: reply.start], "equal below the fetch offset"
                 node.log += reply.entries
                 self.heed(node)
                 agreed = reply.high_watermark
@@ -354,7 +355,7 @@ class Quorum:
     # ---- faults and changes
 
     def append(self) -> bool:
-        """Every node that leads, or believes that it leads, appends a record."""
+        """Append a record on every node that is in the role of a leader, even if a later leader exists."""
         leading = [node for node in self.nodes.values() if node.up and node.state.is_leader]
         for node in leading:
             self.values += 1
@@ -362,7 +363,7 @@ class Quorum:
         return bool(leading)
 
     def change_voters(self) -> bool:
-        """Every node that leads, or believes that it leads, adds a voter that has nearly caught up, or removes one."""
+        """On every node that is in the role of a leader, add a voter that has nearly caught up, or remove a voter."""
         chance, changed = self.random, False
         for node in self.nodes.values():
             state = node.state
@@ -406,7 +407,7 @@ class Quorum:
         self.step(node, raft.Start())
 
     def lose_directory(self, node: Node) -> None:
-        """Replace a disk with an empty one, as long as the other nodes have everything."""
+        """Replace a disk with an empty one, if enough other voters have all records."""
         lost = sum(self.nodes[voter].is_new or self.nodes[voter].has_lost for voter in self.voters)
         if self.committed and not node.is_new and lost < (len(self.voters) - 1) // 2:
             node.up, node.is_new, node.has_lost = False, self.new_voters_wait, True

@@ -1,4 +1,5 @@
-"""A wait until other nodes have applied the metadata ends when they have, when they are gone, or after its timeout."""
+"""The wait for other nodes to apply the metadata ends when they have applied it, when they have left, or after a
+timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts for Raft's function: events in, effects out."""
+"""Scripts for the Raft function: sequences of events, and the expected effects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW_MS = 1000
 
 
 def play(state: State, *script: raft.Event, now_ms: int = NOW_MS) -> tuple[State, list[str]]:
-    """Run events; returns the state, and the effects of each event as a line."""
+    """Run events, and return the state and the effects of each event as a line of text."""
     lines = []
     for event in script:
         state, effects = step(state, event, now_ms, Random(1))
@@ -243,7 +243,7 @@ def test_an_observer_follows_and_is_never_a_candidate() -> None:
     )
     assert lines == ["nothing", "nothing", "persist epoch=3 leader=2 voted=-1", "nothing"]
     state, lines = play(late(state), raft.TimerTick())
-    assert lines == ["nothing"], "a disk that hangs does not stop a node that only follows"
+    assert lines == ["nothing"], "a hung disk does not stop a follower"
     assert (state.role, state.deadline_ms) == (Role.UNATTACHED, None)
 
 
@@ -251,7 +251,7 @@ def test_an_observer_follows_and_is_never_a_candidate() -> None:
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_a_majority_has_all_committed_records_and_the_watermark_never_falls(voters: int, data: st.DataObject) -> None:
-    """Tests only the counting, with any number of voters and a fixed leader."""
+    """This tests only the high watermark, with any number of voters and a fixed leader."""
     ids = tuple(range(1, voters + 1))
     start = data.draw(st.integers(0, 5))
     synced = dict.fromkeys(ids, 0)
@@ -267,7 +267,7 @@ def test_a_majority_has_all_committed_records_and_the_watermark_never_falls(vote
             assert state.high_watermark > max(before, start)
         else:
             assert state.high_watermark == before
-        had[voter] = max(had[voter], end)  # a lost disk matters only for elections
+        had[voter] = max(had[voter], end)  # a lost disk is relevant only in elections
         have = sum(had[voter] >= state.high_watermark for voter in ids)
         assert have > voters // 2
         beyond = sum(synced > max(state.high_watermark, start) for synced in state.synced.values())
@@ -277,7 +277,8 @@ def test_a_majority_has_all_committed_records_and_the_watermark_never_falls(vote
 @pytest.mark.parametrize("voters", [(1,), (1, 2, 3)])
 @pytest.mark.parametrize("leader", [NOBODY, 1, 2])
 def test_after_the_last_epoch_there_is_no_election(voters: tuple[int, ...], leader: int) -> None:
-    """However long a node waits, and however many votes it could get, no epoch above int32 is written or sent."""
+    """No epoch above int32 is written or sent, regardless of the time that passes and the votes that a node could
+    get."""
     state = State(1, voters, Voted(EPOCH_MAX, leader), Tail(3, 9))
     state, lines = play(state, raft.Start())
     for round_ in range(1, 20):

@@ -1,5 +1,5 @@
-"""The timer of the quorum: it ticks when it is due, but after a stall of the node it first lets other nodes be
-heard."""
+"""The timer of the quorum ticks when it is due. After a stall of the node, the node first reads data from other
+nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.sim.world.loop import VirtualLoop
 
 
 def ticks_of(*deadlines_ms: int) -> list[int]:
-    """When a timer ticks that is set to these times, one after the other, all in ms from now."""
+    """The times of the ticks if a timer is set to these times, one after another. All times are in ms from now."""
     ticks: list[int] = []
 
     async def play() -> None:
@@ -32,7 +32,7 @@ def test_it_ticks_once_at_the_earliest_time_that_was_set() -> None:
 
 
 def test_a_node_that_stalled_reads_its_sockets_before_it_ticks() -> None:
-    """Otherwise it would start an election although its leader's request waits in a socket."""
+    """Otherwise, the node would start an election while its leader's request waits in a socket."""
     punctual, late = ticks_of(-LATE_MS + 50), ticks_of(-10 * LATE_MS)
     assert len(punctual) == len(late) == 1
     assert late[0] == punctual[0] + READING_MS

@@ -14,8 +14,7 @@ from tests.replication.virtual import VirtualCluster, play
 
 
 class WatchedNetwork:
-    """A node's network. Calls `on_answer` with the transport when the dialled address has answered for the first
-    time."""
+    """A node's network. Calls `on_answer` with the transport after the first response from the given address."""
 
     def __init__(self, network: SimNetwork, address: tuple[str, int], on_answer: Callable[[asyncio.Transport], None]):
         self._network = network
@@ -45,7 +44,7 @@ class WatchedNetwork:
 
 
 def test_a_follower_leaves_a_leader_that_changes_during_the_handshake() -> None:
-    """The connection becomes ready just when it is no longer needed."""
+    """The connection becomes ready at the moment at which it is no longer needed."""
 
     async def scene(cluster: VirtualCluster) -> None:
         leader = next(node_id for node_id, broker in cluster.brokers.items() if broker.quorum.is_leader)
@@ -58,7 +57,7 @@ def test_a_follower_leaves_a_leader_that_changes_during_the_handshake() -> None:
             quorum.driver.dialer = plain
             asked = VoteAsked(candidate, quorum.epoch + 1, Tail(quorum.epoch, quorum.log.end), is_pre_vote=False)
             assert quorum.driver.step(asked)
-            assert transport.is_closing(), "this was the connection that the follower fetches over"
+            assert transport.is_closing(), "this was the connection for fetches"
             dropped.append(transport)
 
         assert machine.process is not None
@@ -66,7 +65,7 @@ def test_a_follower_leaves_a_leader_that_changes_during_the_handshake() -> None:
         watched = WatchedNetwork(network, (cluster.machines[leader].setup.address, CONTROLLER_PORT), change_leader)
         quorum.driver.dialer = Dialer(watched)  # type: ignore[arg-type]
         cluster.fabric.reset_between(machine.setup.address, cluster.machines[leader].setup.address)
-        await cluster.until(lambda: bool(dropped), "the follower has dialled its leader again")
+        await cluster.until(lambda: bool(dropped), "the follower has connected to its leader again")
         await cluster.create((1,), topic="after")
         await cluster.until(
             lambda: "after" in broker.metadata.image.topics, "the follower fetches from the next leader"

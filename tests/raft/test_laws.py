@@ -1,4 +1,4 @@
-"""Invariants of a quorum on a bad network. The model asserts most of them at every step."""
+"""Invariants of a quorum on an unreliable network. The model asserts most of them at every step."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.raft.model import Quorum
 
 
 def seeds(count: int, quick: int = 3) -> list[Any]:
-    """Seeds from 0; all but the first few are marked slow."""
+    """Seeds from 0 on. All but the first few are marked slow."""
     return [pytest.param(seed, marks=() if seed < quick else pytest.mark.slow) for seed in range(count)]
 
 
 def trouble(quorum: Quorum, until_ms: int, changes: float = 0.0, losses: float = 0.0) -> None:
-    """Crashes, cuts, loss and delay, one by one and together.
+    """Cause crashes, network partitions, message loss and delay, one at a time and together.
 
-    `changes` and `losses`: the probability per round of a change of voters, and of the loss of a directory.
+    `changes` and `losses` are the probabilities, in each round, of a change of voters and of the loss of a directory.
     """
     chance = quorum.random
     ids = list(quorum.nodes)
@@ -64,7 +64,8 @@ def test_no_committed_record_is_lost_and_a_healed_quorum_continues(seed: int, vo
 @pytest.mark.parametrize("voters", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", seeds(6))
 def test_the_invariants_hold_while_voters_change(seed: int, voters: int) -> None:
-    """One leader per epoch and no committed record lost, with majorities that change all the time (KIP-853)."""
+    """There is one leader per epoch and no committed record is lost, although majorities change continually
+    (KIP-853)."""
     quorum = Quorum(seed, voters, observers=5 - voters, new_voters_wait=False)
     trouble(quorum, 20_000, changes=0.5)
     goes_on(quorum)
@@ -80,7 +81,7 @@ def test_the_invariants_hold_while_voters_change(seed: int, voters: int) -> None
 @pytest.mark.parametrize("voters", [3, 5])
 @pytest.mark.parametrize("seed", seeds(12))
 def test_a_minority_may_lose_its_directories(seed: int, voters: int) -> None:
-    """Votes and logs are lost with the directories, but no committed record."""
+    """Votes and logs are lost with the directories, but committed records are not."""
     quorum = Quorum(seed, voters, observers=seed % 2)
     trouble(quorum, 20_000, losses=0.3)
     goes_on(quorum)
@@ -88,7 +89,7 @@ def test_a_minority_may_lose_its_directories(seed: int, voters: int) -> None:
 
 
 def test_a_vote_after_a_lost_directory_is_noticed() -> None:
-    """Tests the model: voters that forget their votes and logs lose committed records."""
+    """Tests the model: it detects that voters without their votes and logs lose committed records."""
 
     def forgetful() -> None:
         for seed in range(400):
@@ -99,14 +100,14 @@ def test_a_vote_after_a_lost_directory_is_noticed() -> None:
 
 
 def goes_on(quorum: Quorum) -> None:
-    """After all faults have ended, every node has the whole log, and a new record commits."""
+    """Check that, after the end of all faults, every node has the whole log and a new record commits."""
     quorum.heal()
     quorum.run(quorum.now + 5_000)
-    assert quorum.leader is not None, "a healthy quorum elects"
+    assert quorum.leader is not None, "a healthy quorum elects a leader"
     before = len(quorum.committed)
     assert quorum.append()
     quorum.run(quorum.now + 3_000)
-    assert len(quorum.committed) > before, "a healthy quorum commits"
+    assert len(quorum.committed) > before, "a healthy quorum commits records"
     for node in quorum.nodes.values():
         assert node.log == quorum.committed, f"node {node.node_id} has not caught up"
         assert node.state.high_watermark == len(quorum.committed)
@@ -129,7 +130,7 @@ def test_a_quorum_without_faults_keeps_its_leader(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_a_node_that_was_cut_off_does_not_disturb_the_others(seed: int) -> None:
-    """Pre-vote: a node that returns has not raised the epoch (KIP-996)."""
+    """With pre-votes, the node has not raised the epoch when it returns (KIP-996)."""
     quorum = Quorum(seed, 3)
     quorum.run(2_000)
     leader = quorum.leader
@@ -160,7 +161,8 @@ def test_a_leader_without_majority_resigns_and_another_leads(seed: int) -> None:
 
 
 def test_a_lost_vote_is_noticed() -> None:
-    """Tests the model: nodes that forget their votes in a crash elect two leaders of one epoch sooner or later."""
+    """Tests the model: it detects that nodes that lose their votes in a crash elect two leaders in one epoch sooner or
+    later."""
 
     def forgetful() -> None:
         for seed in range(400):
@@ -171,7 +173,8 @@ def test_a_lost_vote_is_noticed() -> None:
 
 
 def test_careless_changes_of_voters_are_noticed() -> None:
-    """Tests the model: with several uncommitted changes at once, two majorities need not overlap."""
+    """Tests the model: it detects that two majorities may not overlap with several uncommitted changes of voters at
+    once."""
 
     def careless() -> None:
         for seed in range(400):

@@ -1,4 +1,4 @@
-"""The metadata log of one voter: committed records survive any crash, and a restart shows the same Image."""
+"""The metadata log of a sole voter: committed records survive any crash, and a restart gives the same Image."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "500", "me
 
 
 class FullDisk(RealDisk):
-    """A disk that can be read but not written."""
+    """A disk that can be read but not written to."""
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -183,7 +183,7 @@ def test_a_restart_shows_the_same_image_in_a_new_epoch(node: Node) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_committed_records_survive_a_crash_and_a_batch_is_complete_or_gone(tmp_path: Path, seed: int) -> None:
-    """The crash keeps all synced bytes, and any number of the bytes that were only written."""
+    """A crash keeps all synced bytes, and any number of the bytes that were written but not synced."""
     chance = Random(seed)
     node = Node(tmp_path / "data", SMALL_SNAPSHOTS if seed % 2 else None)
     after = Node(tmp_path / "after", SMALL_SNAPSHOTS if seed % 2 else None)
@@ -243,7 +243,7 @@ def test_a_snapshot_is_written_and_the_log_before_it_deleted(tmp_path: Path) -> 
     assert set(image.topics) == {f"t{number}" for number in range(30)} - {"t7"}
     assert set(snapshot.topics) > set(image.topics) - {"t28", "t29"}
     (node.path / names[-1]).write_bytes((node.path / names[-1]).read_bytes()[:-9])
-    assert node.image() == image, "an unreadable snapshot is skipped for the one before it"
+    assert node.image() == image, "instead of an unreadable snapshot, the one before it is used"
 
 
 def test_a_snapshot_without_its_log_is_enough(tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_a_newer_metadata_version_is_refused(node: Node) -> None:
 
 
 def test_a_log_truncated_to_its_snapshot_has_the_epoch_of_the_snapshot(tmp_path: Path) -> None:
-    """Otherwise its leader would offer it the same snapshot for ever."""
+    """Otherwise, the leader would send the same snapshot again and again."""
     voters = "1@127.0.0.1:9093,2@127.0.0.1:9094,3@127.0.0.1:9095"
     listeners = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:9093"
     node = Node(tmp_path, {"controller.quorum.voters": voters, "listeners": listeners})

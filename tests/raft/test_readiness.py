@@ -1,4 +1,4 @@
-"""The start of a node waits for the metadata, unless the node cannot continue."""
+"""A node that starts waits for the metadata, unless it cannot continue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.replication.virtual import VirtualCluster, play
 
 
 def test_a_node_that_cannot_continue_does_not_wait_for_the_metadata() -> None:
-    """A disk error during the start is reported at once, and not as a lack of leaders."""
+    """A disk error during the start is reported at once, and not as a missing leader."""
 
     async def scene(cluster: VirtualCluster) -> None:
         cluster_id, epoch = cluster.broker(1).storage.cluster_id, cluster.broker(1).quorum.epoch

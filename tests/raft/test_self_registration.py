@@ -1,4 +1,4 @@
-"""A node that takes over the id of a voter must know whether that voter is running."""
+"""A node that takes over the id of a voter must find out whether that voter is running."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ from kpybroker.raft.duties.self_registration import LOOK_S, SLACK_MS, fetches
     ],
 )
 def test_a_running_voter_fetches_often(idle_ms: int | None, does: bool | None) -> None:
-    """Clocks count whole ms, which must not make a stopped voter look alive; for a slow voter, the answer is
-    unknown."""
+    """Clocks count whole milliseconds, which must not make a stopped voter appear to be running. For a slow voter, the
+    result is None."""
     assert fetches(idle_ms) is does

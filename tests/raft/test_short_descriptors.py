@@ -27,11 +27,11 @@ VOTERS = {
     "controller.quorum.voters": "1@127.0.0.1:1,2@127.0.0.1:2,3@127.0.0.1:3",
 }
 ELECTION_MAX = 40
-"""More files than any election opens."""
+"""A number above the number of files that an election opens."""
 
 
 class ShortDisk(RealDisk):
-    """A disk on which the calls with these numbers find no free file descriptor."""
+    """A disk on which the calls with the given numbers fail because there is no free file descriptor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def stands_and_wins(quorum: Quorum) -> list[Callable[[], raft.Event]]:
 
 
 def elect(quorum: Quorum) -> None:
-    """Hold an election from the start. A shortage of descriptors may end it at any event."""
+    """Hold a whole election. A lack of file descriptors may end it at any event."""
     quorum.driver.begin(quorum.state._replace(role=Role.UNATTACHED, deadline_ms=0, synced=None))
     for event in [raft.TimerTick, *stands_and_wins(quorum)]:
         try:
@@ -148,7 +148,7 @@ def test_an_election_without_descriptors_is_lost_and_the_next_one_is_won(tmp_pat
             assert read_quorum_state(node.world, quorum.driver.path)[0] == quorum.state.voted
             if opened <= at:
                 return
-        pytest.fail("no election ended before the shortage")
+        pytest.fail("every election ran out of file descriptors")
 
     node(play)
     assert damage == []
@@ -171,7 +171,7 @@ def test_a_sole_voter_without_descriptors_reports_the_remedy(tmp_path: Path) -> 
 
 
 def test_a_log_that_cannot_be_read_back_now_is_read_back_later(tmp_path: Path) -> None:
-    """Records from before the start, when a leader says that they have committed."""
+    """Tests records from before the start, which a leader then reports as committed."""
     node = voter(tmp_path / "data")
     row = (None, frame_record(TopicRecord(name="a", topic_id=b"a" * 16)))
     damage: list[str] = []

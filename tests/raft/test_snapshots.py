@@ -1,4 +1,4 @@
-"""Receiving a snapshot from the leader: an error of the node's own files is not a lost connection."""
+"""A node that receives a snapshot does not treat an error of its own files as a lost connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The voters in a log take effect even if a truncation may undo them."""
+"""The voters in a log take effect at once, although a truncation may restore the previous voters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def told(*voters: Voter) -> list[tuple[int, object]]:
 
 
 def three_voters(committed: list[int]) -> Voters:
-    """Node 1's view of a log whose first 10 records name nodes 1 to 3."""
+    """The voters of node 1, with a log in which nodes 1 to 3 are the voters from offset 10 on."""
     servers = {"controller.quorum.bootstrap.servers": "h:1", "process.roles": "controller", "node.id": "1"}
     config = parse_config({**servers, "listeners": "CONTROLLER://:0", "log.dirs": "/d"})
     voters = Voters(config, MINE.directory_id, lambda: committed[-1])

@@ -1,4 +1,4 @@
-"""The quorum as a ControllerChannel sees it: where the active controller is, or that there is none."""
+"""The part of a quorum that a ControllerChannel uses: the address of the active controller, or none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kpybroker.server.node import Node
 
 
 class At(NamedTuple):
-    """Where an active controller listens."""
+    """The address of an active controller."""
 
     node_id: int
     host: str
@@ -18,7 +18,7 @@ class At(NamedTuple):
 
 
 class ControllerPointer:
-    """Names the active controller; `to` changes it."""
+    """Has the address of the active controller, which `to` changes."""
 
     def __init__(self) -> None:
         self.is_leader = False
@@ -37,5 +37,5 @@ class ControllerPointer:
 
 
 async def controller_of(node: Node) -> At:
-    """The address of a new controller listener of a node."""
+    """Start a new controller listener on a node, and return its address."""
     return At(node.broker.node_id, "127.0.0.1", await node.server.start("127.0.0.1", 0, "CONTROLLER", CONTROLLER))

@@ -1,4 +1,4 @@
-"""A simulated disk on which chosen calls fail: one, several in a row, or all from a certain call on."""
+"""A simulated disk on which chosen calls fail: one call, several in a row, or all from a certain call on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHANGES = frozenset({"open", "pwritev", "truncate", "mkdir", "rename", "unlink",
 
 
 class FailingDisk:
-    """Forwards to a SimDisk. Calls in `calls` are counted, and may fail."""
+    """Forwards calls to a SimDisk. The calls that `fail` names are counted, and may fail."""
 
     def __init__(self, disk: Any) -> None:
         self._disk = disk
@@ -21,7 +21,7 @@ class FailingDisk:
         self.count = 0
 
     def fail(self, calls: frozenset[str], code: int, numbers: range) -> None:
-        """From now on, count `calls`, and fail those with these numbers with the error `code`."""
+        """From now on, count `calls`, and let those with the given numbers fail with the error `code`."""
         self._calls, self._code, self._numbers, self.count = calls, code, numbers, 0
 
     def mend(self) -> None:
@@ -36,13 +36,13 @@ class FailingDisk:
             self.count += 1
             if self.count - 1 not in self._numbers:
                 return found(*given, **named)
-            raise OSError(self._code, "as the test has it")
+            raise OSError(self._code, "the test lets this call fail")
 
         return called
 
 
 class FailingWorld(VirtualWorld):
-    """A process with such a disk."""
+    """A World with a FailingDisk."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)

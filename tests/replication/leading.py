@@ -1,4 +1,4 @@
-"""A partition that this node leads, with a log in a directory of the test."""
+"""Creates a partition that this node leads, with a log in a directory of the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ NOW_MS = 1_700_000_000_000
 
 
 class Host(Hosting):
-    """The partitions of a node, with its flush queue. proposed: partitions that proposed an in-sync set."""
+    """The partitions of a node, with its flush queue. `proposed` has the partitions that have proposed an in-sync
+    set."""
 
     def __init__(self, rules: ReplicaRules, propose: Callable[[Partition], None] | None = None) -> None:
         self.queue = FlushQueue()
@@ -38,7 +39,7 @@ def leading(
     epoch: int = 0,
     host: Host | None = None,
 ) -> Partition:
-    """t-0 in `directory`, recovered if it exists, led by `host`, by default a new one."""
+    """Open t-0 in `directory`, with a recovery if it exists, and lead it on `host`, which is a new Host by default."""
     storage = Log.open(world, str(directory / "t-0"), "t", 0, settings or LogSettings(), clean=False)
     partition = (host or Host(ReplicaRules(NODE))).host("t", bytes(16), 0, storage)
     partition.leader_id, partition.leader_epoch = NODE, epoch
@@ -52,7 +53,7 @@ def batch(*values: bytes) -> list[Batch]:
 
 
 class Waiting:
-    """A waiter that counts how often it is settled."""
+    """A waiter that counts how many times it is settled."""
 
     def __init__(self) -> None:
         self.settled = 0

@@ -1,7 +1,7 @@
-"""Three real replicas with a model of the controller and the network: any message may be late or lost.
+"""Three real replicas with a model of the controller and the network, in which any message may be delayed or lost.
 
-Real are Partition, Followers, Log, the handler of followers' fetches, and the way in which followers apply responses.
-Modelled are time, messages, and a controller that decides like the real one.
+Partition, Followers, Log, the handler of followers' fetches and the code with which followers apply responses are real.
+Time, messages, and a controller that decides like the real one are modelled.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 
 class Told(NamedTuple):
-    """The response in transit."""
+    """A response to a Fetch, in transit."""
 
     asked: Asked
     row: Any
@@ -53,7 +53,7 @@ class Told(NamedTuple):
 
 @dataclass
 class Sent:
-    """A Produce with acks=all; `settle` is called like that of the real reply."""
+    """A Produce with acks=all. `settle` is called like that of a real reply."""
 
     partition: Partition
     end: int
@@ -75,14 +75,14 @@ class Sent:
 
 @dataclass
 class Node:
-    """A broker, as far as the Fetch needs it, with one partition."""
+    """A broker with one partition, and only the parts that a Fetch needs."""
 
     node_id: int
     hosting: Host
     partition: Partition
     life: int
     known: int = 0
-    """How many of the controller's decisions the node knows."""
+    """The number of the controller's decisions that the node has applied."""
     config: BrokerConfig = CONFIG
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(CONFIG, lambda: 0))
     sessions: Any = None
@@ -102,7 +102,7 @@ class Node:
 
 @dataclass
 class Model:
-    """One run: `step` takes a random step, `finish` brings everything to rest."""
+    """One run. `step` takes a random step, and `finish` completes the replication."""
 
     world: RealWorld
     root: Path
@@ -116,7 +116,7 @@ class Model:
     proposals: list[Proposal] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
     latest: dict[int, list[int]] = field(default_factory=dict)
-    """By leader epoch, the answers to ListOffsets for the latest offset, in order."""
+    """Leader epoch -> the responses to ListOffsets for the latest offset, in order."""
     lives: int = 0
     checkpoints: dict[int, int] = field(default_factory=dict)
 
@@ -135,7 +135,7 @@ class Model:
         hosting = Host(rules, lambda partition: self.send_proposal(node_id, partition))
         self.lives += 1
         self.nodes[node_id] = Node(node_id, hosting, hosting.host("t", TOPIC_ID, 0, storage), self.lives)
-        # the node knows every decision from before its registration
+        # the node has applied every decision from before its registration
         self.nodes[node_id].known = len(self.controller.images) - 1
         self.hear(self.nodes[node_id])
 
@@ -146,7 +146,7 @@ class Model:
             node.hosting.flush()
 
     def crash(self, node_id: int) -> None:
-        """End the process; written data stays."""
+        """End the process. Written data is kept."""
         node = self.nodes.pop(node_id)
         if self.random.random() < 0.5:
             self.checkpoints[node_id] = node.partition.log.high_watermark
@@ -169,7 +169,7 @@ class Model:
     def take_proposal(self, proposal: Proposal) -> None:
         code = self.controller.propose(proposal)
         node = self.nodes.get(proposal.node_id)
-        if node is None or node.partition.followers is None or self.random.random() < 0.3:  # the answer is lost
+        if node is None or node.partition.followers is None or self.random.random() < 0.3:  # the response is lost
             return
         same = node.partition.partition_epoch == proposal.partition_epoch
         if code == ErrorCode.INELIGIBLE_REPLICA and same:
@@ -215,7 +215,7 @@ class Model:
             take(node.partition, told.asked.place, told.row)
         except KafkaError as refusal:
             if refusal.code == ErrorCode.CORRUPT_MESSAGE:
-                raise  # no bytes are damaged here
+                raise  # no bytes are damaged in this model
             if refusal.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self.find_the_way(node, told.asked.place)
 
@@ -230,7 +230,7 @@ class Model:
         elif leader.partition.log.start > place.offset:
             begin_at(node.partition, leader.partition.log.start)
 
-    # ---- what clients do
+    # ---- clients
 
     def produce(self, node: Node) -> None:
         partition = node.partition
@@ -249,7 +249,7 @@ class Model:
         node.hosting.flush()
 
     def look(self, node: Node) -> None:
-        """ListOffsets, latest (KIP-207)."""
+        """Note the response to a ListOffsets for the latest offset (KIP-207)."""
         partition = node.partition
         if partition.leads and partition.log.high_watermark >= partition.epoch_start:
             self.latest.setdefault(partition.leader_epoch, []).append(partition.log.high_watermark)
@@ -322,7 +322,7 @@ class Model:
                 node.partition.drop_lagging()
                 followers = node.partition.followers
                 if node.partition.leads and followers is not None and followers.proposed is not None:
-                    # repeated until the metadata shows the result
+                    # repeated until the metadata contains the result
                     self.send_proposal(node.node_id, node.partition)
                 self.ask(node)
             messages: deque[Any] = deque((*self.proposals, *self.told, *self.asked))
@@ -340,7 +340,7 @@ class Model:
             if len(ends) == 1 and set(self.controller.now.isr) == set(NODES) and not self.behind(leader):
                 return leader
         states = [(node.partition, node.partition.followers and node.partition.isr) for node in self.nodes.values()]
-        raise AssertionError(f"no rest: {self.controller.now} {states}")
+        raise AssertionError(f"the replicas are not in sync: {self.controller.now} {states}")
 
     def behind(self, leader: Node) -> bool:
         return leader.partition.log.high_watermark < leader.partition.log.end

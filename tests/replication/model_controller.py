@@ -1,4 +1,4 @@
-"""A model of the controller, which decides about one partition as the real one does."""
+"""A model of the controller, which decides on one partition as the real controller does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NODES = (1, 2, 3)
 
 
 class Controller:
-    """Its decisions in order; every node learns of them one after the other."""
+    """The decisions of the controller in order. Every node applies them one after another."""
 
     def __init__(self) -> None:
         self.images = [PartitionImage(1, 0, 0, NODES, NODES)]

@@ -1,4 +1,5 @@
-"""No follower claims more than its files have, whichever call fails; without descriptors it fetches again later."""
+"""No follower claims records that its files do not have, regardless of which call fails. Without a free file
+descriptor, it fetches again later."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ EPOCH = 3
 ROWS, A_ROW = 12, 3
 EVER = 1 << 60
 SETTINGS = LogSettings(segment_bytes=1500, segment_index_bytes=240, index_interval_bytes=1)
-"""Every batch gets an index entry; the index is saved a tenth at a time."""
+"""Every batch gets an index entry, and a tenth of the index is saved at a time."""
 
 
 def follower(world: VirtualWorld, settings: LogSettings) -> Partition:
@@ -45,7 +46,7 @@ def follower(world: VirtualWorld, settings: LogSettings) -> Partition:
 
 
 def row_at(offset: int, count: int) -> PartitionData:
-    """The leader's response to a Fetch from `offset`: batches of one record, or with an end of a transaction."""
+    """The leader's response to a Fetch from `offset`: batches of one record each, and markers that end transactions."""
     found = bytearray()
     for number in range(offset, offset + count):
         made = encode_batch(
@@ -60,7 +61,7 @@ def row_at(offset: int, count: int) -> PartitionData:
 
 
 def claim_of(partition: Partition) -> FetchPosition | None:
-    """The position of the next Fetch, as `FetchPlan` has it; None if there is none."""
+    """The position of the next Fetch, as in `FetchPlan`; None if the partition cannot be fetched."""
     if partition.offline is not None:
         return None
     try:
@@ -73,14 +74,16 @@ def claim_of(partition: Partition) -> FetchPosition | None:
 
 
 def followed(partition: Partition, end: int, storage: Storage, tries: int = 60) -> None:
-    """Fetch up to `end`, as `Fetcher` does; at every step, the files must have what the position claims."""
+    """Fetch up to `end`, as `Fetcher` does. At every step, the files must contain all records below the position."""
     files = Files()
     for _ in range(tries):
         place = claim_of(partition)
         if place is None:
             continue
         written = files.end(storage, DIRECTORY, synced=False)
-        assert place.offset <= max(written, 0), f"claims everything below {place.offset}, but has only {written}"
+        assert place.offset <= max(written, 0), (
+            f"claims all records below {place.offset}, but has only those below {written}"
+        )
         if place.offset >= end:
             return
         try:
@@ -104,15 +107,15 @@ def test_no_failure_makes_a_follower_claim_unwritten_records(code: int, lasts: b
         world.failing.fail(CHANGES, code, range(at, EVER if lasts else at + 1))
         followed(partition, ROWS * A_ROW, storage)
         ended = world.failing.count <= at
-        assert ended or partition.log.offline is not None or not lasts, "a lasting failure is noticed"
+        assert ended or partition.log.offline is not None or not lasts, "a permanent failure is detected"
         at += 1
-    assert at > 60, "the number of calls"
+    assert at > 60, "enough calls were made to fail"
     assert partition.log.written_end == ROWS * A_ROW
 
 
 @pytest.mark.parametrize("spare", range(10))
 def test_a_follower_without_descriptors_claims_what_it_has_and_fetches_again(spare: int) -> None:
-    """At any point, nothing goes offline, and in the end everything is there."""
+    """This holds at any point. The partition never goes offline, and in the end it has all records."""
     for turn in range(ROWS):
         storage = Storage()
         world = VirtualWorld(storage)

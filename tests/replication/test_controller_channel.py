@@ -1,4 +1,4 @@
-"""The channel to the active controller, which may be remote, may move, may not answer, or may not exist."""
+"""The channel to the active controller, which may be on another node, may change, may not respond, or may not exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_MS = 20_000
 
 
 def play(root: Path, scene: Play) -> None:
-    """Two clusters of one node each, and a channel that may point to either."""
+    """Run a test with two clusters of one node each, and a channel that may point to either."""
 
     async def whole() -> None:
         async with serving(root / "a") as first, serving(root / "b") as second:
@@ -37,7 +37,7 @@ def play(root: Path, scene: Play) -> None:
 
 
 async def cluster_asked(channel: ControllerChannel, **facts: Any) -> str:
-    """The id of the cluster whose controller answers."""
+    """The id of the cluster of the controller that responds."""
     told = await channel.ask(
         "DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS), PATIENCE_MS, **facts
     )
@@ -67,7 +67,7 @@ def test_without_a_majority_of_voters_a_request_fails_before_its_timeout(
         asked = asyncio.ensure_future(cluster_asked(channel))
         await asyncio.sleep(0)
         pointer.to(await controller_of(first))
-        assert await asked == first.broker.storage.cluster_id, "a controller that is elected in time answers"
+        assert await asked == first.broker.storage.cluster_id, "a controller that is elected in time responds"
 
     play(tmp_path, scene)
 

@@ -1,4 +1,4 @@
-"""Lost data: lost directories, unclean elections, and recovery from the other replicas."""
+"""The loss of data: lost directories, unclean elections, and recovery from the other replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APART = (4, 5, 6)
 
 
 async def lose(cluster: VirtualCluster, node_id: int) -> None:
-    """Stop a node and wipe its disk; returns once the other nodes know that it is gone."""
+    """Stop a node and wipe its disk. Returns when the other nodes know that it has stopped."""
     cluster.machines[node_id].lose_directory()
     await fenced(cluster, node_id)
 
@@ -88,7 +88,9 @@ def test_a_broker_that_lost_the_last_complete_log_does_not_lead_with_an_empty_on
         await asyncio.sleep(5)
         now = cluster.image()
         assert (now.leader, tuple(now.isr)) == (-1, ()), "neither the empty nor the incomplete replica leads"
-        assert await elect(cluster, UNCLEAN) == ErrorCode.NONE, "unless an operator requests it"
+        assert await elect(cluster, UNCLEAN) == ErrorCode.NONE, (
+            "an unclean election that an operator requests is possible"
+        )
         await cluster.until(lambda: len(cluster.image().isr) == 2, "both are in sync")
 
     play(scene, 6, voters=APART)
@@ -111,8 +113,8 @@ def test_a_lost_single_replica_stays_offline_until_an_unclean_election() -> None
 
 
 def test_an_unclean_leader_makes_the_others_truncate(caplog: pytest.LogCaptureFixture) -> None:
-    """One unclean election is requested by an operator, one is allowed by the topic. Afterwards the logs agree, and
-    grow. Truncations are logged, even though a replica that returns after a kill has not stored its high watermark."""
+    """An operator requests one unclean election, and the topic allows another one. Afterwards the logs agree, and grow.
+    Truncations are logged, even if a replica has not stored its high watermark because it was killed."""
     caplog.set_level(logging.INFO, CHRONICLE)
 
     async def scene(cluster: VirtualCluster) -> None:
@@ -134,7 +136,9 @@ def test_an_unclean_leader_makes_the_others_truncate(caplog: pytest.LogCaptureFi
         await cluster.put(b"went on")
         await live(cluster, 1)
         await cluster.until(lambda: len(cluster.image().isr) == 3, "all are in sync")
-        await cluster.until(lambda: all(cluster.replica(i).log.end == 2 for i in (1, 2, 3)), "all have the same")
+        await cluster.until(
+            lambda: all(cluster.replica(i).log.end == 2 for i in (1, 2, 3)), "all have the same records"
+        )
         assert await cluster.values() == [b"all have it", b"went on"]
         logs = {bytes(cluster.replica(i).log.read(0, 1 << 20, upper=2, min_one=True) or b"") for i in (1, 2, 3)}
         assert len(logs) == 1

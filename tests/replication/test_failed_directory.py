@@ -1,4 +1,5 @@
-"""A log directory or a disk fails: other brokers lead its partitions, and the rest is still served."""
+"""When a log directory or a disk fails, other brokers lead its partitions, and all other partitions are still
+served."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.replication.virtual import VirtualCluster, play
 
 
 def places(cluster: VirtualCluster, node_id: int) -> dict[str, str]:
-    """The directory that each of a node's partitions is in."""
+    """The directory of each of a node's partitions."""
     broker = cluster.broker(node_id)
     found = {}
     for partition in broker.replication.hosting:
@@ -23,7 +24,7 @@ def places(cluster: VirtualCluster, node_id: int) -> dict[str, str]:
 
 
 async def produce(cluster: VirtualCluster, node_id: int, topic: str, index: int = 0, acks: int = -1) -> int:
-    """Produce to a node, without retries; returns the error code."""
+    """Produce to a node, without retries, and return the error code."""
     told = await (await cluster.client.peer(node_id)).ask(
         "Produce", produced(topic, b"x", acks=acks, index=index), version=12
     )
@@ -85,7 +86,7 @@ def test_one_of_two_directories_fails_and_the_other_is_served() -> None:
         machine.storage.fail(1.0, below="/a")
         assert await produce(cluster, 1, "t", 1 - lost) == ErrorCode.KAFKA_STORAGE_ERROR
         why = await broker.background.failed
-        assert "/a" in why, "the metadata log is there"
+        assert "/a" in why, "the metadata log is in this directory"
         await cluster.until(lambda: machine.process is None, "it has ended")
         machine.mend()
         await cluster.start(1)

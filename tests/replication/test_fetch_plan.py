@@ -1,4 +1,4 @@
-"""A follower names all its partitions to the leader, a bounded number with each Fetch."""
+"""A follower sends all its partitions to the leader, in Fetches with a bounded number of partitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT, NAMED_MAX, WAIT_MS = 5, 2, 500
 
 
 def following(world: RealWorld, directory: Path) -> tuple[FetchPlan, list[Partition]]:
-    """A plan that follows COUNT empty partitions, and the partitions."""
+    """A plan that follows COUNT empty partitions, and these partitions."""
     hosting, config = Host(ReplicaRules(FOLLOWER, now_ms=lambda: NOW_MS)), parse_config({})
     context = FetcherContext(
         Dialer(world.network), FOLLOWER, lambda: config, lambda: 1, Image, hosting.following_throttle
@@ -58,17 +58,17 @@ def test_partitions_without_room_in_one_fetch_are_in_the_next(
         told.append(named(request))
         if not session_id:
             assert request.max_wait_ms == (WITHOUT_SESSION_MS if number else 0), (
-                "without a session, Fetches do not follow at once"
+                "without a session, the next Fetch does not follow at once"
             )
         left = set(range(COUNT)) - {index for some in told for index in some}
         if session_id:
             assert request.max_wait_ms == (0 if left else WAIT_MS), (
-                "the leader does not park a Fetch that others follow"
+                "the leader does not park a Fetch if partitions are left"
             )
         for index in left:
             assert plan.is_left((TOPIC_ID, index))
             if not session_id:
-                assert plan.asked((TOPIC_ID, index)) is None, "this Fetch did not ask for it"
+                assert plan.asked((TOPIC_ID, index)) is None, "the partition is not in this Fetch"
         plan.session.answered(session_id)
     assert told[:2] == [[0, 1], [2, 3]]
     assert 4 in told[2]

@@ -1,4 +1,4 @@
-"""Both sides of a session agree: the leader has the partitions that the follower wants, after any change."""
+"""Both sides of a session agree: after any change, the leader has the partitions that the follower wants to fetch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WANTED = st.dictionaries(
 
 
 class Leader:
-    """The leader's side, driven like `serving.fetch.session.resolve`."""
+    """The leader's side of the session, used as in `serving.fetch.session.resolve`."""
 
     def __init__(self, limit: int) -> None:
         self.sessions = FetchSessions(Random(1), limit, lambda: 0)
@@ -61,7 +61,7 @@ def test_a_lost_session_is_opened_again(fetches: list[tuple[dict[TopicIdPartitio
     leader, follower = Leader(10), FetchSession()
     for wanted, is_lost in fetches:
         if is_lost:
-            leader = Leader(10)  # another run of the broker
+            leader = Leader(10)  # the broker has restarted
         if is_lost and follower.id:
             with pytest.raises(KafkaError):
                 leader.fetch(follower, wanted)
@@ -96,8 +96,8 @@ def test_unchanged_partitions_are_not_repeated() -> None:
 def test_several_fetches_name_all_partitions(
     fetches: list[dict[TopicIdPartition, PartitionFetch]],
 ) -> None:
-    """The next Fetches name the partitions for which the first had no room; until then the leader keeps what it knows
-    about them."""
+    """The next Fetches contain the partitions for which the first Fetch had no room. Until then, the leader keeps their
+    earlier values."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fetch_session, "NAMED_MAX", 2)
         leader, follower = Leader(10), FetchSession()

@@ -1,4 +1,4 @@
-"""A disk that hangs interrupts service for no longer than a node that hangs."""
+"""A hung disk interrupts the service for no longer than a hung node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERY_S = 0.05
 
 
 def hang(machine: SimMachine) -> None:
-    """From now on a disk that is known to be slow answers neither writes nor syncs."""
+    """From now on, let the disk, which is known to be slow, complete neither writes nor syncs."""
     storage, process, now_s = machine.storage, machine.process, asyncio.get_running_loop().time()
     assert process is not None
     process.world.disk.device("/data").took(SLOW_WRITE_S, now_s)
@@ -34,7 +34,7 @@ def hang(machine: SimMachine) -> None:
 
 
 def hang_syncs(machine: SimMachine) -> None:
-    """Only syncs hang; the page cache still accepts writes."""
+    """From now on, let only syncs hang. The page cache still accepts writes."""
     machine.storage.sync_s = (HANG_S, HANG_S)
 
 
@@ -81,7 +81,7 @@ def leader_of_the_quorum(cluster: VirtualCluster) -> int:
 @pytest.mark.parametrize("how", [hang, hang_syncs])
 @pytest.mark.parametrize("leads_the_quorum", [False, True])
 def test_acks_all_continues_when_a_disk_hangs(how: Callable[[SimMachine], None], leads_the_quorum: bool) -> None:
-    """This holds for partitions that the node leads or follows, and whether it leads the quorum or not."""
+    """This holds for partitions that the node leads or follows, and whether or not it leads the quorum."""
 
     async def scene(cluster: VirtualCluster) -> None:
         topics = [f"t{node_id}" for node_id in cluster.machines]
@@ -118,7 +118,7 @@ def test_acks_all_continues_when_a_disk_hangs(how: Callable[[SimMachine], None],
 
 
 def test_a_lone_broker_waits_for_its_disk() -> None:
-    """No other broker can lead, so it stays unfenced, and answers once its disk does."""
+    """No other broker can lead, so the broker stays unfenced, and responds when its disk responds again."""
 
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1,))
@@ -133,13 +133,13 @@ def test_a_lone_broker_waits_for_its_disk() -> None:
         assert cluster.loop.time() - began_s >= HANG_S
         assert not broker.metadata.image.brokers[1].fenced
         assert broker.quorum.epoch == epoch
-        await cluster.until(lambda: not broker.storage.disk_watch.hung, "its disk answers again")
+        await cluster.until(lambda: not broker.storage.disk_watch.hung, "its disk responds again")
 
     play(scene, count=1)
 
 
 def test_a_voter_abstains_while_its_disk_hangs() -> None:
-    """It grants no vote, and does not block on storing one; once the disk answers, it votes again."""
+    """The voter grants no vote, and is not blocked by writing one. When the disk responds again, it votes again."""
 
     async def scene(cluster: VirtualCluster) -> None:
         controller = leader_of_the_quorum(cluster)

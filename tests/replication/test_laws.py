@@ -1,4 +1,4 @@
-"""Invariants of all schedules: whatever is late, lost or dead, acknowledged records stay, and the logs agree."""
+"""Invariants of all schedules of delays, losses and crashes: acknowledged records are kept, and the logs agree."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def world() -> Iterator[RealWorld]:
 
 
 def agree(model: Model) -> None:
-    """Two logs are equal below both high watermarks."""
+    """Assert that two logs are equal below both high watermarks."""
     for one, other in combinations(model.nodes.values(), 2):
         upper = min(one.partition.log.high_watermark, other.partition.log.high_watermark)
         assert model.values(one, upper) == model.values(other, upper)
 
 
 def never_recedes(model: Model) -> None:
-    """The latest offset never decreases, within a leader epoch or from one to the next."""
+    """Assert that the latest offset never decreases, within a leader epoch or from one epoch to the next."""
     highest = 0
     for _, told in sorted(model.latest.items()):
         assert told == sorted(told)
@@ -54,13 +54,13 @@ def test_acknowledged_records_stay(seed: int, world: RealWorld, tmp_path: Path) 
     assert [offset for offset, _, _ in found] == list(range(len(found)))
     for sent in model.sent:
         if sent.acknowledged:
-            assert at.get(sent.end - 1) == sent.value, f"{sent.value!r} was acknowledged and is lost"
+            assert at.get(sent.end - 1) == sent.value, f"{sent.value!r} was acknowledged but is lost"
     for node in model.nodes.values():
         assert model.values(node) == found
 
 
 def test_enough_happens_in_the_schedules(world: RealWorld, tmp_path: Path) -> None:
-    """Enough is acknowledged, and enough leader epochs begin, for the invariants to mean something."""
+    """Enough records are acknowledged, and enough leader epochs begin, for the invariants to be meaningful."""
     acknowledged = reigns = 0
     for seed in range(5):
         model = Model(world, tmp_path / str(seed), Random(seed))

@@ -1,4 +1,5 @@
-"""A broker registers with a remote controller, is unfenced and leaves; and its reaction to a refusal."""
+"""A broker registers with a controller on another node, is unfenced and leaves. Also tests its reaction to a
+refusal."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ AT = At(1, "10.0.0.1", CONTROLLER_PORT)
 
 
 class Guest:
-    """A broker with nothing but a Lifecycle. timeout_ms: initial.broker.registration.timeout.ms."""
+    """A broker that has only a Lifecycle. `timeout_ms` is initial.broker.registration.timeout.ms."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Guest:
 
 
 def play(scene: Callable[[VirtualCluster, ControllerPointer], Awaitable[None]]) -> None:
-    """A scene of a guest and a cluster of one node, in virtual time."""
+    """Run a test with a guest and a cluster of one node, in virtual time."""
 
     async def with_pointer(cluster: VirtualCluster) -> None:
         pointer = ControllerPointer()
@@ -88,14 +89,14 @@ def play(scene: Callable[[VirtualCluster, ControllerPointer], Awaitable[None]]) 
 
 
 def is_live(cluster: VirtualCluster) -> bool:
-    """Whether the node's metadata has the guest, unfenced."""
+    """Whether the guest is unfenced in the node's metadata."""
     known = cluster.broker(1).metadata.image.brokers.get(2)
     return known is not None and not known.fenced
 
 
 def test_a_broker_is_fenced_at_its_request() -> None:
-    """It is fenced at once, although its heartbeats continue, and unfenced once it no longer asks to be fenced. The
-    registration stays."""
+    """It is fenced at once, although its heartbeats continue, and unfenced when it no longer requests to be fenced. Its
+    registration does not change."""
 
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         guest = Guest(cluster, pointer)
@@ -103,7 +104,7 @@ def test_a_broker_is_fenced_at_its_request() -> None:
         for wish in (True, False, True, False):
             guest.wants_fence = wish
             guest.lifecycle.tell()
-            await cluster.until(lambda wish=wish: guest.lifecycle.fenced is wish, "it is as requested")  # type: ignore[misc]
+            await cluster.until(lambda wish=wish: guest.lifecycle.fenced is wish, "its fencing is as requested")  # type: ignore[misc]
             assert cluster.broker(1).metadata.image.brokers[2].fenced is wish
         assert (len(guest.epochs), guest.failures) == (1, [])
         guest.kill()
@@ -126,7 +127,7 @@ def test_join_and_leave() -> None:
 
 
 def test_a_broker_that_starts_first_waits_for_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other requests fail while no controller can be elected, but the start continues."""
+    """Other requests fail while no controller can be elected, but the start of the broker continues."""
     monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 0)
 
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
@@ -190,7 +191,7 @@ def test_a_broker_whose_id_was_taken_stops() -> None:
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         first = Guest(cluster, pointer, 1)
         await first.lifecycle.join()
-        pointer.to(None)  # the first one is cut off for longer than its session
+        pointer.to(None)  # the first broker is disconnected for longer than its session timeout
         second_pointer = ControllerPointer()
         second_pointer.to(AT)
         second = Guest(cluster, second_pointer, 2)

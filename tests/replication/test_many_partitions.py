@@ -1,4 +1,4 @@
-"""Many partitions on three nodes, one of which dies and returns."""
+"""Many partitions on three nodes, one of which crashes and restarts."""
 
 from __future__ import annotations
 

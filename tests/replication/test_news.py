@@ -1,4 +1,4 @@
-"""A follower's Fetch looks only at partitions with news, and the follower still learns everything."""
+"""A follower's Fetch checks only partitions with news, and the follower still receives all changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WAIT_MS = 60_000
 
 
 class Leader:
-    """A broker, as far as the Fetch needs it, that leads partitions with one follower."""
+    """A broker that leads partitions with one follower. It has only the parts that a Fetch needs."""
 
     node_id = LEADER
     config = parse_config({})
@@ -72,7 +72,7 @@ class Leader:
 
     @property
     def left(self) -> int:
-        """How many partitions the next Fetch looks at, besides those that it names."""
+        """The number of partitions that the next Fetch checks, in addition to those that it contains."""
         (session,) = self.sessions
         assert session.news is not None
         return len(session.news.wants)
@@ -143,7 +143,7 @@ def test_a_follower_learns_all_records_and_high_watermarks(world: RealWorld, tmp
         for _ in range(random.randrange(4)):
             leader.write(random.randrange(COUNT))
         follower.take(follower.ask(leader, max_bytes=random.choice((1, 10_000))))
-    leader.now_ms += 1  # too early to check all partitions: the news alone must suffice
+    leader.now_ms += 1  # it is too early to check all partitions, so the news must be sufficient
     for _ in range(COUNT):
         follower.take(follower.ask(leader, max_bytes=200))
     assert follower.ends == [partition.log.end for partition in leader.partitions]

@@ -1,4 +1,5 @@
-"""Partition: records are committed once they are as durable as the settings demand; waiters are settled once."""
+"""Partitions: records are committed when they are as durable as the settings require, and each waiter is settled
+once."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def test_nothing_is_committed_before_the_flush(world: RealWorld, tmp_path: Path)
     assert (one.log.end, one.log.high_watermark, produce.settled) == (6, 0, 0)
     hosting.flush()
     assert (one.log.high_watermark, one.log.last_stable, one.log.written_end) == (6, 6, 6)
-    assert (produce.settled, fetch.settled) == (1, 1), "once for all appends of one event"
+    assert (produce.settled, fetch.settled) == (1, 1), "one write for all appends of one event"
     hosting.flush()
     assert (produce.settled, fetch.settled) == (1, 1)
 
@@ -64,7 +65,8 @@ def test_with_fsync_nothing_is_committed_before_it_is_on_disk(world: RealWorld, 
 
 
 def test_with_fsync_batches_that_something_else_has_synced_are_committed(world: RealWorld, tmp_path: Path) -> None:
-    """This happens when a replica moves to another directory, whose files are synced when they take over."""
+    """This happens when a replica moves to another directory, since its files are synced before they replace the old
+    ones."""
 
     async def whole() -> None:
         hosting = Host(ReplicaRules(NODE))
@@ -104,7 +106,7 @@ def test_epochs_are_fenced_both_ways(world: RealWorld, tmp_path: Path) -> None:
 
 
 def test_a_single_replica_is_always_enough(world: RealWorld, tmp_path: Path) -> None:
-    """min.insync.replicas demands at most all replicas, as in Kafka."""
+    """min.insync.replicas requires at most all replicas, as in Kafka."""
     one = leading(world, tmp_path)
     one.require_in_sync(1)
     one.require_in_sync(2)

@@ -1,4 +1,4 @@
-"""ProducerIds gives out no id twice, in any interleaving."""
+"""ProducerIds assigns no id twice, in any interleaving."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Block:
 
 
 class Allocator:
-    """A controller that needs a few turns of the loop for each block."""
+    """A controller that takes a few turns of the event loop for each block."""
 
     def __init__(self, sizes: list[int], turns: int) -> None:
         self.sizes = sizes

@@ -1,4 +1,4 @@
-"""However many in-sync sets are proposed at once, each request to the controller is within its limit."""
+"""Each AlterPartition request is within its limit, regardless of how many in-sync sets are proposed at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IMAGE = PartitionImage(leader=NODE, leader_epoch=0, partition_epoch=0, replicas=
 
 
 class Controller:
-    """Records its requests, and answers the first ones with these errors."""
+    """Records its requests, and refuses the first ones with these errors."""
 
     def __init__(self, errors: list[ErrorCode]) -> None:
         self.errors = errors
@@ -70,7 +70,8 @@ def leading_many(world: RealWorld, root: Path, now: list[int], propose: Callable
 def test_all_proposals_are_sent_in_bounded_requests(
     errors: list[ErrorCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Proposals are sent in order, and none twice; those of a refused request are sent again after the others."""
+    """Proposals are sent in order, and none is sent twice. The proposals of a refused request are sent again after the
+    others."""
     monkeypatch.setattr(isr_proposals, "AT_ONCE_MAX", AT_ONCE, raising=False)
     monkeypatch.setattr(isr_proposals, "RETRY_MS", 0)
     world, now = RealWorld(1), [0]
@@ -87,7 +88,7 @@ def test_all_proposals_are_sent_in_bounded_requests(
             partition.drop_lagging()
         await controller.is_done.wait()
         for _ in range(10):
-            await asyncio.sleep(0)  # nothing more is sent
+            await asyncio.sleep(0)  # no more requests are sent
         proposals.close()
         channel.close()
         return controller.asked
@@ -103,5 +104,5 @@ def test_all_proposals_are_sent_in_bounded_requests(
 
 
 def test_the_largest_request_is_within_the_limit_of_the_api_table() -> None:
-    """With one topic for each partition: elements are the topics, the partitions and their replicas."""
+    """There is one topic for each partition. The elements are the topics, the partitions and their replicas."""
     assert by_name["AlterPartition"].elements >= isr_proposals.AT_ONCE_MAX * (2 + REPLICAS)

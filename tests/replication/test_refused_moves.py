@@ -1,4 +1,4 @@
-"""A move between log directories that cannot begin leaves nothing behind, so that the next one can succeed."""
+"""If a move between log directories cannot begin, it leaves no files behind, so that the next move can succeed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_move_that_cannot_be_opened_can_be_requested_again() -> None:
             assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
             assert ("t", 0) not in target.futures
             assert not target.damaged
-            assert broker.storage.log_dirs.logs["t", 0] is log, "it is still cleaned"
+            assert broker.storage.log_dirs.logs["t", 0] is log, "its log is still cleaned"
         cluster.machines[1].storage.mend()
         broker.replication.replicas.moves.alter("t", 0, there)
         await cluster.until(lambda: log.directory.startswith(there), "it has moved")

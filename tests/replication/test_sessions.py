@@ -1,4 +1,4 @@
-"""Fetch sessions: epochs count up, the limits hold, and partitions take turns."""
+"""Fetch sessions: their epochs, their limits, and the order in which partitions are served."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_without_room_there_are_no_sessions(limit: int) -> None:
 
 
 class Model:
-    """KIP-227's rules for slots, with a plain list."""
+    """The eviction rules of KIP-227, with a plain list."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -81,7 +81,7 @@ class Model:
         self.alive: list[Known] = []
 
     def given_up(self, is_replica: bool, size: int) -> Known | None:
-        """Which session to evict for a new one of this rank, if no slot is free."""
+        """The session to evict for a new session of this rank, if there are too many sessions."""
         unused = min(self.alive, key=lambda one: one.used)
         if self.now_ms - unused.used_ms > EVICTION_MS:
             return unused
@@ -145,7 +145,7 @@ def test_a_new_session_evicts_only_as_kip_227_allows(limit: int, steps: list[tup
 
 
 def held(sessions: FetchSessions) -> int:
-    """The partitions of consumers' sessions, counted one by one."""
+    """The number of partitions in consumers' sessions, counted one by one."""
     return sum(len(one.wants) for one in sessions if one.news is None)
 
 
@@ -215,7 +215,7 @@ def test_the_partition_served_longest_ago_comes_first(served: list[int]) -> None
 
 
 def test_a_name_that_no_topic_can_have_is_not_stored() -> None:
-    """A session that would have to store it is closed: refused or unknown names could fill the memory."""
+    """A session that would have to store such a name is closed. Otherwise, unknown names could fill the memory."""
     sessions = FetchSessions(Random(1), 10, lambda: 0)
     longest, too_long = "t" * 249, "t" * 250
 

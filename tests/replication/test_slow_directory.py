@@ -1,4 +1,4 @@
-"""A slow log directory of one node delays only the partitions in it, and nothing else in the cluster."""
+"""A slow log directory of one node delays only the partitions in it, and no other partition of the cluster."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ QUICK_S = 1.0
 
 
 def slow_down(cluster: VirtualCluster, node_id: int, below: str = "/more") -> None:
-    """Make writes below a directory slow from now on, and let the node notice it."""
+    """Make writes below a directory slow from now on, and let the node detect this."""
     machine = cluster.machines[node_id]
     machine.storage.slow_below, machine.storage.slow_s = below, WRITE_S
     cluster.broker(node_id).world.disk.device(below).took(SLOW_WRITE_S, cluster.loop.time())
 
 
 async def placed(cluster: VirtualCluster, node_id: int) -> dict[str, str]:
-    """Topics led by node 1 with a replica on every node, one for each directory of a node."""
+    """Create a topic for each directory of a node. Node 1 leads the topics, and every node has a replica."""
     found: dict[str, str] = {}
     for number in range(4):
         topic = f"t{number}"
@@ -35,7 +35,7 @@ async def placed(cluster: VirtualCluster, node_id: int) -> dict[str, str]:
 
 
 def put_by_another(cluster: VirtualCluster, topic: str) -> asyncio.Task[int]:
-    """Over its own connection, because responses come in the order of requests."""
+    """Produce on a separate connection, because responses are sent in the order of requests."""
     client = SimClient("another", "10.0.1.2", 2, cluster.fabric, cluster.where)
 
     async def put() -> int:
@@ -54,7 +54,8 @@ def safe(partition: Partition) -> bool:
 
 
 def test_a_followers_slow_directory_delays_only_its_partitions() -> None:
-    """It does not claim what a thread is still writing; partitions of the same leader in other directories continue."""
+    """The follower does not claim records that a thread is still writing. Partitions of the same leader in other
+    directories continue."""
 
     async def scene(cluster: VirtualCluster) -> None:
         topics = await placed(cluster, 2)
@@ -100,7 +101,7 @@ def test_a_leaders_slow_directory_delays_only_its_partitions() -> None:
 
 
 def test_a_slow_metadata_directory_does_not_stop_the_node() -> None:
-    """A voter does not claim what a thread is still writing, and keeps serving clients."""
+    """A voter does not claim records that a thread is still writing, and continues to serve clients."""
 
     async def scene(cluster: VirtualCluster) -> None:
         topics = await placed(cluster, 1)

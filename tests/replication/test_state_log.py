@@ -1,4 +1,4 @@
-"""PartitionLog: a coordinator replays what it wrote, also after a restart."""
+"""PartitionLog: a coordinator replays the records that it wrote, also after a restart."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_replay_yields_to_the_loop(tmp_path: Path, together: int) -> None:
 
 @pytest.mark.parametrize("codec", Codec)
 def test_a_compressed_batch_is_decompressed_off_the_loop(tmp_path: Path, codec: Codec) -> None:
-    """Clients and other brokers write them: a few bytes may decompress to a hundred megabytes."""
+    """Clients and other brokers may write such batches. A few bytes may decompress to a hundred megabytes."""
     partition = leading(WORLD, tmp_path)
     rows = [(b"k", bytes(1 << 20)), (b"l", b"v")]
     for _ in range(3):
@@ -109,7 +109,7 @@ def test_a_compressed_batch_is_decompressed_off_the_loop(tmp_path: Path, codec: 
 
 
 def test_unreadable_batches_are_skipped_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Their CRC is right, so they were written like this; the rest of the log is still replayed."""
+    """Their CRC is correct, so they were written in this form. The other batches are still replayed."""
     partition = leading(WORLD, tmp_path)
     log = PartitionLog(partition, WORLD)
     for number in range(LOGGED_LIMIT + 2):
@@ -140,7 +140,7 @@ def test_a_batch_that_a_follower_could_not_fetch_is_refused(tmp_path: Path) -> N
     assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert log.end == 0
 
-    async def play() -> None:  # threads write this much, and call back on the loop
+    async def play() -> None:  # so many bytes are written on a thread, which then calls back on the event loop
         assert log.append(some[1:]) == 3
 
     asyncio.run(play())
@@ -157,7 +157,7 @@ def test_only_a_leader_writes(tmp_path: Path) -> None:
 
 
 def test_no_turn_of_the_loop_reads_more_than_its_share_of_a_batch(tmp_path: Path) -> None:
-    """A batch is yielded completely or not at all, but other work runs while it is read."""
+    """A batch is yielded as a whole, but other tasks run while it is read."""
     log = PartitionLog(leading(WORLD, tmp_path), WORLD)
     count = 100 * RECORDS_A_TURN
     log.append([Stored(b"k%d" % n, b"v", NOW_MS) for n in range(count)])

@@ -1,4 +1,5 @@
-"""Throttles (KIP-73): out-of-sync replicas are replicated no faster than the rate; in-sync ones are not slowed."""
+"""Throttles (KIP-73): out-of-sync replicas are replicated no faster than the rate, and in-sync replicas are not
+slowed."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ async def _fill(cluster: VirtualCluster) -> None:
 
 
 async def _watch(cluster: VirtualCluster, ends: list[tuple[float, int]]) -> None:
-    """Record (time, log end) of the new replica."""
+    """Record the (time, log end) of the new replica."""
     while True:
         found = cluster.broker(3).replication.hosting.find("t", 0)
         ends.append((cluster.loop.time(), 0 if found is None else found.log.end))
@@ -55,16 +56,16 @@ def test_a_new_replica_is_replicated_no_faster_than_the_rate(key: str, named: st
         while 3 not in cluster.image().isr:
             before = cluster.loop.time()
             await cluster.put(bytes(1000))
-            assert cluster.loop.time() - before < 0.5, "those in sync are not slowed"
+            assert cluster.loop.time() - before < 0.5, "replicas in sync are not slowed"
             await asyncio.sleep(0.2)
         took = cluster.loop.time() - began
         watching.cancel()
         assert COUNT * BATCH / RATE * 0.8 < took < COUNT * BATCH / RATE * 2
-        overshoot = RATE + BATCH  # a response has the bytes of one second, and ends with a whole batch
+        overshoot = RATE + BATCH  # a response has the bytes of one second, rounded up to a whole batch
         for place, (since, had) in enumerate(ends):
             for until, has in ends[place + 1 :]:
                 assert (has - had) * BATCH <= RATE * (until - since + 0.02) + overshoot
-        await cluster.until(lambda: not cluster.image().adding_replicas, "the move is over")
+        await cluster.until(lambda: not cluster.image().adding_replicas, "the reassignment is complete")
 
     play(scene)
 
@@ -122,7 +123,7 @@ def test_the_rate_holds_over_any_period() -> None:
         for first in range(len(passed)):
             total = 0
             for at_ms, size in passed[first:]:
-                assert total <= rate * (at_ms - passed[first][0]) / 1000, "only the last response may exceed it"
+                assert total <= rate * (at_ms - passed[first][0]) / 1000, "only the last response may exceed the rate"
                 total += size
 
 

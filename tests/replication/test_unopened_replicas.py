@@ -1,5 +1,5 @@
-"""A replica that could not be opened for lack of a descriptor is offline for as long as this broker has it, and no
-longer."""
+"""A replica that could not be opened, because there was no file descriptor left, counts as offline only while this
+broker has it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ async def delete(cluster: VirtualCluster) -> ErrorCode:
 
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_an_unopened_replica_that_leaves_the_broker_leaves_nothing_behind(is_deleted: bool) -> None:
-    """No offline replica, no refusal that names it, no directory, and the stop is still clean."""
+    """Afterwards there is no offline replica, no error that mentions it and no directory, and the broker stops
+    cleanly."""
 
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2))
@@ -48,7 +49,7 @@ def test_an_unopened_replica_that_leaves_the_broker_leaves_nothing_behind(is_del
             "node 3 knows",
         )
         assert list(hosting.lost()) == []
-        assert log_dirs.is_lost("t", 0, bytes(16)), "it has no place"
+        assert log_dirs.is_lost("t", 0, bytes(16)), "it is in no directory"
         if not is_deleted:
             assert (await cluster.read(3)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         process.world.disk.handles_max = -1

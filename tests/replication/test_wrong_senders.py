@@ -1,4 +1,4 @@
-"""Fetches on the wrong listener, or from an old incarnation, change nothing."""
+"""A Fetch on the wrong listener, or from an old incarnation, has no effect."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def leader_of_quorum(cluster: VirtualCluster) -> int:
 
 
 def test_the_metadata_log_is_not_served_on_a_client_listener() -> None:
-    """There, a client could count as a voter, and commit records that it does not have."""
+    """On such a listener, a client could count as a voter, and commit records that it does not have."""
 
     async def scene(cluster: VirtualCluster) -> None:
         leader = leader_of_quorum(cluster)
@@ -74,7 +74,7 @@ def test_only_the_metadata_log_is_served_on_a_controller_listener() -> None:
 
 
 def test_a_fetch_of_an_old_incarnation_changes_nothing() -> None:
-    """KIP-903: the new incarnation may have lost records of the old one."""
+    """The new incarnation may have lost records of the old one (KIP-903)."""
 
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3), min_insync_replicas="2")
@@ -94,7 +94,9 @@ def test_a_fetch_of_an_old_incarnation_changes_nothing() -> None:
         for node_id in (2, 3):
             cluster.machines[node_id].pause(False)
         await asyncio.gather(waiting, return_exceptions=True)
-        await cluster.until(lambda: cluster.replica(1).log.high_watermark == end + 1, "the live replicas advance it")
+        await cluster.until(
+            lambda: cluster.replica(1).log.high_watermark == end + 1, "the live replicas advance the high watermark"
+        )
 
     play(scene)
 

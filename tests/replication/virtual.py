@@ -1,4 +1,4 @@
-"""Whole nodes in virtual time (`kpybroker.sim`), without faults other than those of the test."""
+"""Runs whole nodes in virtual time (`kpybroker.sim`). The only faults are those that a test injects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = {"offsets.topic.num.partitions": "1", "auto.create.topics.enable": "fals
 
 
 class VirtualCluster:
-    """Nodes 1..n. voters: those that are controllers too, by default all. Times are virtual seconds."""
+    """Nodes 1..n. `voters` are the nodes that are also controllers, by default all. Times are in virtual seconds."""
 
     def __init__(
         self, count: int, settings: dict[str, str], own: dict[int, dict[str, str]], voters: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ class VirtualCluster:
 
     def broker(self, node_id: int) -> Broker:
         node = self.machines[node_id].node
-        assert node is not None, f"node {node_id} does not run"
+        assert node is not None, f"node {node_id} is not running"
         return node.broker
 
     @property
@@ -62,7 +62,8 @@ class VirtualCluster:
         return {node_id: each.node.broker for node_id, each in self.machines.items() if each.node is not None}
 
     async def until(self, holds: Callable[[], bool], what: str, limit_s: float = PATIENCE_S) -> float:
-        """Wait until `holds()`, and return the time. Fails after `limit_s`, with the last lines of the trace."""
+        """Wait until `holds()` is true, and return the time. Fails after `limit_s`, with the last lines of the
+        trace."""
         deadline = self.loop.time() + limit_s
         while not holds():
             if self.loop.time() > deadline:
@@ -86,7 +87,7 @@ class VirtualCluster:
         return found.partitions[index]
 
     async def create(self, *assignments: tuple[int, ...], topic: str = "t", **configs: str) -> None:
-        """Create a topic with these replicas; returns once the brokers with a replica know it."""
+        """Create a topic with these replicas. Returns when the brokers with a replica have it in their metadata."""
         wanted = create_topics.CreatableTopic(
             name=topic,
             num_partitions=-1,
@@ -104,7 +105,7 @@ class VirtualCluster:
         assert told.topics[0].error_code == 0, told.topics[0]
 
     async def reassign(self, *replicas: int, topic: str = "t", index: int = 0) -> Any:
-        """Ask for other replicas; returns the row of the response."""
+        """Request other replicas for a partition, and return the row of the response."""
         wanted = alter_partition_reassignments.ReassignablePartition(partition_index=index, replicas=list(replicas))
         named = alter_partition_reassignments.ReassignableTopic(name=topic, partitions=[wanted])
         asked = alter_partition_reassignments.Request(timeout_ms=10_000, topics=[named])
@@ -128,11 +129,11 @@ class VirtualCluster:
     # ---- clients
 
     async def ask(self, name: str, request: Any, node_id: int | None = None) -> Any:
-        """Send a request to a node, by default any that runs."""
+        """Send a request to a node, by default to any running node."""
         return await self.client.ask(next(iter(self.brokers)) if node_id is None else node_id, name, request)
 
     async def put(self, *values: bytes, topic: str = "t", index: int = 0, acks: int = -1) -> int:
-        """Produce to the leader, with retries; returns the offset."""
+        """Produce to the leader, with retries, and return the offset."""
         deadline = self.loop.time() + PATIENCE_S
         while True:
             leader = self.image(topic, index).leader
@@ -162,7 +163,7 @@ class VirtualCluster:
         return told.responses[0].partitions[0]
 
     async def values(self, topic: str = "t", index: int = 0) -> list[bytes]:
-        """All values that the leader returns of a partition."""
+        """All values of a partition that the leader returns."""
         found: list[bytes] = []
         offset = 0
         while True:
@@ -199,7 +200,7 @@ def play(
     voters: tuple[int, ...] = (),
     **settings: str,
 ) -> None:
-    """Start the nodes and play the scene; no task of a node may fail."""
+    """Start the nodes and run the scene. No task of a node may fail."""
     given = {name.replace("_", "."): value for name, value in settings.items()}
     cluster = VirtualCluster(count, given, own or {}, voters)
 

@@ -1,6 +1,7 @@
-"""An independent implementation of layouts with construct, slow and simple, to compare the lowered code with.
+"""An independent implementation of layouts with `construct`, which is slow and simple, for comparison with the
+generated code.
 
-It turns the same tree into construct objects. For any bytes, both must give the same value or both refuse.
+It creates `construct` objects from the same tree. For any bytes, both must return the same value, or both must refuse.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ def build(message: Any, version: int) -> bytes:
 
 
 def left(stream: Any) -> int:
-    """Bytes from here to the end."""
+    """The number of bytes from the current position to the end."""
     return len(stream.getbuffer()) - stream.tell()
 
 
 class Uvarint(c.Construct):
-    """construct's VarInt with Kafka's limits: five bytes, 32 bits."""
+    """The VarInt of `construct`, with Kafka's limits of five bytes and 32 bits."""
 
     def _parse(self, stream: Any, context: Any, path: Any) -> int:
         start = stream.tell()
@@ -58,7 +59,7 @@ class Uvarint(c.Construct):
 
 
 class Counted(c.Construct):
-    """A length or count (-1 or, if compact, 0 for null) and the body whose size it determines."""
+    """A length or count, and the body with this size. For null, it is -1, or 0 if it is compact."""
 
     def __init__(self, count: c.Construct, offset: int, nullable: bool, unit: int, body: Callable[[int], c.Construct]):
         super().__init__()
@@ -82,7 +83,7 @@ class Counted(c.Construct):
 
 
 class Encoded(c.Adapter):
-    """UTF-8 text of limited length over bytes."""
+    """UTF-8 text of limited length, encoded as bytes."""
 
     def _decode(self, obj: Any, context: Any, path: Any) -> Any:
         if obj is not None and len(obj) > TEXT_LIMIT_BYTES:
@@ -94,7 +95,7 @@ class Encoded(c.Adapter):
 
 
 class Object(c.Construct):
-    """Members in order, then the tagged ones, as an object of the declared class."""
+    """Members in order, followed by the tagged fields, as an object of the declared class."""
 
     def __init__(self, piece: pieces.Struct, null: int = -1) -> None:
         super().__init__()
@@ -148,7 +149,7 @@ class Object(c.Construct):
 
 
 def _made(default: Any) -> Any:
-    """The value of a default."""
+    """The value that a default stands for."""
     namespace: dict[str, Any] = {}
     return eval(default_source(default, namespace), namespace)
 
@@ -167,7 +168,7 @@ FIXED = {
 
 
 def interpreted(piece: pieces.Piece) -> c.Construct:
-    """The construct object of a piece."""
+    """The `construct` object for a piece."""
     if isinstance(piece, pieces.Fixed):
         return FIXED[piece.code]
     if isinstance(piece, pieces.Struct):

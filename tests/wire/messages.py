@@ -1,4 +1,4 @@
-"""Every declared message, by the name of Kafka's schema."""
+"""Lists every declared message, by the name of Kafka's schema."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STORED = {
     "share_state": r"\w+(Key|Value)",
     "streams_group": r"\w+(Key|Value)",
 }
-"""The modules of wire/stored, and the schemas of the messages in them."""
+"""The modules in wire/stored, and the schemas of the messages in each."""
 
 
 def _stored() -> dict[str, Any]:
@@ -43,4 +43,4 @@ def versions(cls: Any) -> range:
 
 
 VERSIONS = [(name, version) for name, cls in MESSAGES.items() for version in versions(cls)]
-"""(schema's name, version) of everything that can be parsed and built."""
+"""The (schema name, version) of every message and version that can be parsed and built."""

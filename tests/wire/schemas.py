@@ -1,4 +1,4 @@
-"""Kafka's own message schemas, read from its jars, as the same simple trees as our layouts."""
+"""Reads Kafka's own message schemas from its jars, as the same simple trees as for kpybroker's layouts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CODES = {
     "uuid": "16s",
 }
 RENAMED = {"RegisteredVoter": "Voter", "QuorumVoter": "Voter", "CurrentTaskIds": "TaskIds"}
-"""Our names for structures whose name Kafka uses several times. If a response structure has the same name as one of the
-request, ours ends in Reply."""
+"""The names in kpybroker for structures with a name that Kafka uses several times. If a structure of a response has the
+same name as one of the request, its name in kpybroker ends in Reply."""
 
 Schema = dict[str, Any]
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*')
@@ -34,7 +34,7 @@ _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*')
 
 @cache
 def schemas() -> dict[str, Schema]:
-    """All message schemas by name; if the name of the file differs from the one inside, the file's counts."""
+    """All message schemas, by the name in the schema."""
     found = {}
     for jar in JARS:
         with ZipFile(jars() / f"kafka-{jar}-{KAFKA_VERSION}.jar") as archive:
@@ -46,7 +46,7 @@ def schemas() -> dict[str, Schema]:
 
 
 def snake(name: str) -> str:
-    """Our name for a field of Kafka's."""
+    """The name in kpybroker for a field of Kafka."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     return name + "_" * keyword.iskeyword(name)
 
@@ -88,7 +88,7 @@ class Reader:
 
 
 def described(piece: pieces.Piece) -> Any:
-    """One of our layouts as such a tree."""
+    """A layout of kpybroker as such a tree."""
     if isinstance(piece, pieces.Fixed):
         return ("fixed", piece.code)
     if isinstance(piece, pieces.Text):
@@ -104,9 +104,9 @@ def described(piece: pieces.Piece) -> Any:
 
 
 def default_of(field: Schema, ours: type | None) -> Any:
-    """Kafka's default of a field; ours is the class of a structure, which stands for a new instance.
+    """Kafka's default of a field. `ours` is the class of a structure in kpybroker, which stands for a new instance.
 
-    A default of JSON's null, as opposed to the string "null", is ignored by Kafka's generator.
+    Kafka's generator ignores a default of JSON's null, but not the string "null".
     """
     kind, default = field["type"], field.get("default", "")
     if default == "null":

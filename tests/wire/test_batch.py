@@ -1,4 +1,4 @@
-"""Batches: encoded records are read back, and arbitrary bytes raise only KafkaError."""
+"""Batches: encoded records are read back, and invalid bytes raise only KafkaError."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ FROM_KAFKA = bytes.fromhex(
     "00000000000000000000003900000000024ef08eef000000000000000001a1fc82c1b3000001a1fc"
     "82c1b30000000000000000000000000000000000010e00000001027600"
 )
-"""One record with value `v` and no key, as confluent-kafka sent it to Apache Kafka 4.3.1, which stored it."""
+"""A batch with one record with the value `v` and no key, which confluent-kafka sent to Apache Kafka 4.3.1, and which
+Kafka stored."""
 
 
 @given(records, st.sampled_from(Codec), st.integers(0, 1 << 60))

@@ -1,4 +1,5 @@
-"""A message that is built over several turns has the same bytes as one built at once, wherever the turns end."""
+"""A message that is built over several turns has the same bytes as one that is built at once, regardless of where the
+turns end."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.wire.values import arbitrary
 
 
 def finished(work: Generator[None, None, list[Any]]) -> tuple[bytes, int]:
-    """The built bytes, and the number of turns that other work had."""
+    """The built bytes, and the number of turns in which other work could run."""
     turns = 0
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Compressed bytes of clients are decompressed a piece at a time, and only frames that Java's consumer reads to the end
+"""Compressed bytes from clients are decompressed piece by piece, and only frames that Java's consumer reads completely
 are accepted."""
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from kpybroker.wire.records.decompressed import IN_PLACE_BYTES, PIECE_BYTES, Par
 LIMIT = 1 << 24
 TEXT = b"the same again and again, " * 5000
 LZ4_HEADER = bytes.fromhex("04224d18604082")
-"""A frame header: independent blocks of at most 64 KB, without checksums."""
+"""A frame header for independent blocks of at most 64 KB, without checksums."""
 LZ4_LARGE_HEADER = bytes.fromhex("04224d18607073")
-"""The same with blocks of at most 4 MB."""
+"""Like LZ4_HEADER, with blocks of at most 4 MB."""
 END = bytes(4)
 XERIAL = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
 MANY = 20_000
@@ -40,7 +40,7 @@ some = settings(max_examples=60, deadline=None)
 
 
 def as_client(codec: Codec, packed: bytes, limit_bytes: int = LIMIT) -> bytes:
-    """What the broker reads from a client's compressed bytes. Raises KafkaError."""
+    """The bytes that the broker reads from a client's compressed bytes. Raises KafkaError."""
     return b"".join(at_once(clients_pieces(codec, packed, limit_bytes)))
 
 
@@ -87,7 +87,7 @@ CUT = {
 
 @pytest.mark.parametrize("what", CUT)
 def test_an_incomplete_zstd_frame_of_a_client_is_refused(what: str) -> None:
-    """The decompressor treats the end of its bytes as the end of the frame; Java's consumer does not."""
+    """The decompressor treats the end of its input as the end of the frame, but Java's consumer does not."""
     assert refusal_of(lambda: as_client(Codec.ZSTD, CUT[what])) == ErrorCode.CORRUPT_MESSAGE
 
 
@@ -108,7 +108,7 @@ def test_stored_frames_are_read_as_far_as_possible() -> None:
 
 @pytest.mark.parametrize("before", [b"", plain_block(b"x"), packed_block(TEXT) * 100], ids=["first", "second", "late"])
 def test_an_empty_lz4_block_is_refused_unless_it_is_the_last(before: bytes) -> None:
-    """Java's reader treats it as the end of the frame."""
+    """Java's consumer treats an empty block as the end of the frame."""
     header = LZ4_LARGE_HEADER if len(before) > 1000 else LZ4_HEADER
     bad = header + before + plain_block(b"") + plain_block(b"abc") + END
     assert refusal_of(lambda: as_client(Codec.LZ4, bad)) == ErrorCode.INVALID_RECORD
@@ -130,7 +130,7 @@ def lz4_frame(plain: bytes, size: int, *, blocks: bool, content: bool, says_size
 
 
 def xxh32(data: bytes) -> int:
-    """The checksum at the end of a frame, computed by the one library that offers it."""
+    """The XXH32 checksum, taken from the end of a frame that the library compresses."""
     own = cramjam.lz4.Compressor(content_checksum=True, block_linked=False)
     own.compress(data)
     return int(struct.unpack("<I", bytes(own.finish())[-4:])[0])
@@ -143,7 +143,7 @@ def xxh32(data: bytes) -> int:
 def test_lz4_block_by_block_is_what_the_library_reads(
     plain: bytes, blocks: bool, content: bool, says_size: bool, flipped: int | None
 ) -> None:
-    """With one byte changed in any field, both refuse it, or both read the same."""
+    """If a byte in any field is changed, both refuse the frame, or both read the same bytes."""
     frame = bytearray(lz4_frame(plain * 3, 9, blocks=blocks, content=content, says_size=says_size))
     if flipped is not None:
         frame[flipped % len(frame)] ^= 1 << flipped % 7
@@ -210,7 +210,7 @@ def tiny() -> dict[str, tuple[Codec, bytes]]:
 
 @pytest.mark.parametrize("what", tiny())
 def test_the_loop_gets_turns_between_any_number_of_small_parts(what: str) -> None:
-    """The scan of records yields to the loop once for each piece, also for an empty one."""
+    """The scan of records yields to the event loop once for each piece, also for an empty piece."""
     codec, packed = tiny()[what]
     found = list(clients_pieces(codec, packed, LIMIT))
     assert len(found) >= MANY // 2500

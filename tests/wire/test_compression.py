@@ -1,4 +1,4 @@
-"""Codecs: Kafka's framings round trip, and no input decompresses to more than the limit."""
+"""Codecs: data survives a round trip in Kafka's framings, and no input decompresses to more than the limit."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_default_of_lz4_is_the_fast_compressor_as_in_kafka() -> None:
 
 
 def as_client(codec: Codec, packed: bytes, limit_bytes: int = LIMIT) -> bytes:
-    """What the broker reads from a client's compressed bytes. Raises KafkaError."""
+    """The bytes that the broker reads from a client's compressed bytes. Raises KafkaError."""
     return b"".join(at_once(clients_pieces(codec, packed, limit_bytes)))
 
 
@@ -87,7 +87,7 @@ def test_java_can_read_what_is_written() -> None:
     assert compress(Codec.SNAPPY, TEXT)[:16].hex() == "82534e41505059000000000100000001"
     lz4 = compress(Codec.LZ4, TEXT)
     assert lz4[:4].hex() == "04224d18"
-    assert lz4[4] & 0x20, "Java reads independent blocks only"
+    assert lz4[4] & 0x20, "Java reads only independent blocks"
     assert zlib.decompress(compress(Codec.GZIP, TEXT), 31) == TEXT
 
 
@@ -125,7 +125,7 @@ def test_one_lz4_frame_of_independent_blocks_is_accepted_with_any_flags() -> Non
 @pytest.mark.parametrize("level", [None, 9, 1, 12])
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES])
 def test_lz4_is_compressed_in_pieces(level: int | None, size: int) -> None:
-    """The library holds the interpreter's lock while it compresses a piece: other threads run between two pieces."""
+    """The library holds the interpreter's lock while it compresses a piece. Other threads run between two pieces."""
     plain, pieces_made = bytes(range(256)) * (size // 256) + b"x" * (size % 256), 0
 
     def note(_frame: FrameType, event: str, argument: Any) -> None:

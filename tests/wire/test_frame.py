@@ -1,4 +1,4 @@
-"""Frames: encoded ones are parsed back, and unreadable headers are refused."""
+"""Frames: encoded frames are parsed back, and invalid headers are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The bytes that Apache Kafka sent, parsed and built again, stay the same (recorded by oracle/record.py)."""
+"""The bytes that Apache Kafka sent stay the same when they are parsed and built again (recorded by
+oracle/record.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Lowered code gives the same results as the interpreted layout, for every message in every version and any bytes."""
+"""The generated code gives the same results as the interpreted layout, for every message, every version and any
+bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ WITH_RECORDS = {"ProduceRequest", "FetchResponse"}
 
 
 def outcome(of: Any, cls: Any, version: int, data: Any) -> Any:
-    """The result of a parser: the value, or the fact that the parser refuses the bytes."""
+    """The result of a parser: the value, or MalformedFrame if it refuses the bytes."""
     try:
         return of(cls, version, data)
     except MalformedFrame:
@@ -64,7 +65,7 @@ def test_any_bytes_agree(which: tuple[str, int], data: bytes) -> None:
 
 @pytest.mark.parametrize(("name", "version"), [each for each in VERSIONS if each[0] in WITH_RECORDS], ids=str)
 def test_large_frames_agree(name: str, version: int) -> None:
-    """Above a certain size, fields other than records are read from the view of the frame too."""
+    """Above a certain size, fields other than records are also read from the view of the frame."""
     random, cls, start = Random(f"{name} {version}"), MESSAGES[name], COPY_BYTES + 1
     for _ in range(3):
         data = build(arbitrary(layout(cls, version), random), version)

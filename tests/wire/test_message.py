@@ -1,4 +1,4 @@
-"""Declared classes, their constructor, and the errors when they cannot be built."""
+"""Declared classes: their constructors, and the errors for values that cannot be encoded."""
 
 import pytest
 from hypothesis import given
@@ -89,16 +89,16 @@ def test_counts_are_compared_with_the_remaining_bytes() -> None:
 
 def test_the_elements_of_a_request_are_limited_over_all_its_lists() -> None:
     head, request = bytes(4), alter_partition_reassignments.Request
-    partition = bytes(4) + b"\0" + b"\0"  # its replicas are null, which frees nothing
+    partition = bytes(4) + b"\0" + b"\0"  # null replicas do not raise the number of elements left
     partitions = b"\1" + write_uvarint(ELEMENTS_MAX // 2 + 1) + partition * (ELEMENTS_MAX // 2) + b"\0"
     tags = b"\1\1" + b"\x64" + b"\7\0" * 100
     topics = {
-        "as many as may be": write_uvarint(2) + partitions,
+        "the most elements": write_uvarint(2) + partitions,
         "too many in one list": write_uvarint(ELEMENTS_MAX + 2) + b"\1\1\0" * (ELEMENTS_MAX + 1),
-        "of two lists": write_uvarint(3) + partitions * 2,
-        "of tagged fields": write_uvarint(ELEMENTS_MAX // 100 + 1) + tags * (ELEMENTS_MAX // 100),
+        "too many in two lists": write_uvarint(3) + partitions * 2,
+        "too many tagged fields": write_uvarint(ELEMENTS_MAX // 100 + 1) + tags * (ELEMENTS_MAX // 100),
     }
-    found = parse(request, 0, head + topics.pop("as many as may be") + b"\0")
+    found = parse(request, 0, head + topics.pop("the most elements") + b"\0")
     assert len(found.topics[0].partitions) == ELEMENTS_MAX // 2
     for name, frame in topics.items():
         with pytest.raises(MalformedFrame, match=f"more than {ELEMENTS_MAX} elements"):

@@ -1,4 +1,4 @@
-"""Removing records from a batch leaves the other records unchanged, whatever the base timestamp."""
+"""The removal of records from a batch does not change the other records, regardless of the base timestamp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scan of records finds the same facts as a reader, and refuses the same batches."""
+"""The scan of records returns the same results as a full decoder, and refuses the same batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def walked(batch: Batch, earliest: int = -EVER, latest: int = EVER) -> Walk:
 
 
 def as_read(batch: Batch, earliest: int, latest: int) -> Walk:
-    """The same facts, from the records themselves. Raises KafkaError."""
+    """The expected results of a scan, computed from the decoded records. Raises KafkaError."""
     found = Walk(earliest, latest)
     for index, record in enumerate(read_records(batch)):
         if record.offset != index:
@@ -77,7 +77,7 @@ def test_mutated_records_are_refused_by_both_or_by_none(of: list[Record], data: 
         expected = as_read(batch, -EVER, EVER)
     except KafkaError as error:
         if error.message == "a header key is not UTF-8":
-            return  # the scan does not examine the bytes that lengths enclose
+            return  # the scan does not examine the contents of keys, values and headers
         with pytest.raises(KafkaError) as refusal:
             walked(batch)
         assert refusal.value.code == ErrorCode.INVALID_RECORD
@@ -152,7 +152,7 @@ def test_large_records_are_scanned_field_by_field(key: int, value: int, size: in
 
 
 def test_a_slice_is_bounded() -> None:
-    """By records if they are small, by pieces if they are large, by headers if they are many."""
+    """A slice is limited by the number of small records, the size of large records, and the number of headers."""
     small = batch_of([Record(0, 7, b"k", b"v")] * (10 * SLICE_RECORDS))
     found = Walk(-EVER, EVER)
     seen = [found.seen for _ in walk_through(found, (bytes(small.view[HEADER_BYTES:]),), 10 * SLICE_RECORDS)]

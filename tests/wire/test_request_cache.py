@@ -1,4 +1,4 @@
-"""A request that repeats an earlier one is parsed correctly, and so is one that only seems to repeat it."""
+"""A request that repeats an earlier one is parsed correctly, and so is a request that is only similar to it."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ mutations = st.none() | st.tuples(st.integers(0, 400), st.integers(0, 255))
 
 
 def read(parse: Any, frame: bytes, version: int = VERSION) -> Any:
-    """What a parser returns, as bytes again, since a request that is returned twice is the same object."""
+    """The request that a parser returns, encoded again, because the parser may return one object several times."""
     try:
         return build(parse(memoryview(frame), len(HEADER)), version)
     except MalformedFrame:

@@ -53,7 +53,7 @@ def test_fetched_records(
 ) -> None:
     form = response_templates.fetch_form(topic, topic_id, index, version, committed=committed)
     if form is None:
-        assert version < api_table.FETCH.flexible, "a mark is in none of these"
+        assert version < api_table.FETCH.flexible, "only these versions have no template"
         return
     session_id, high_watermark, last_stable, start = numbers
     row = fetch.PartitionData(

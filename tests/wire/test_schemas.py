@@ -1,4 +1,4 @@
-"""Our declarations equal Kafka's: every field, in every version, and every default."""
+"""The declarations of messages are equal to Kafka's schemas: every field in every version, and every default."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def assert_defaults(cls: Any, fields: list[Any], common: dict[str, Any], path: s
     for field in fields:
         name = snake(field["name"])
         if name not in declared:
-            continue  # in an unstable version; test_layout_equals_the_schema covers it
+            continue  # the field is in an unstable version; test_layout_equals_the_schema covers it
         annotation, said = declared[name]
         part = next(iter(parts_in(annotation)), None)
         assert said.default == default_of(field, part), f"{path}.{name}"

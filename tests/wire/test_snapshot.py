@@ -1,5 +1,5 @@
-"""Snapshot files: written ones are read back, Kafka's own are written with the same bytes, and an incomplete one is
-damage."""
+"""Snapshot files: written files are read back, Kafka's own files are written with the same bytes, and an incomplete
+file raises Damage."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_incomplete_or_changed_snapshot_is_damage(data: st.DataObject) -> Non
     at = data.draw(st.integers(0, len(good) - 1))
     with pytest.raises(Damage, match="the-file"):
         decode_snapshot(good[:at], "the-file")
-    batch_at, outside_the_crc = 0, range(12, 16)  # the leader epoch may change undetected
+    batch_at, outside_the_crc = 0, range(12, 16)  # the CRC does not cover the leader epoch
     while True:
         size = header_at(good, batch_at)[1]
         if at < batch_at + size:

@@ -1,4 +1,4 @@
-"""The scan accepts and refuses the same bytes as a simple reader of the format, and finds the same."""
+"""The scan accepts and refuses the same bytes as a simple decoder of the format, and returns the same results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ deltas = st.sampled_from([0, 0, 0, 1, -1, 63, 64, -64, -65, 8191, 8192, -8193, 1
 
 
 class Form(NamedTuple):
-    """The parts of a record: lengths, -1 for none; `odd` varints are a byte longer than necessary."""
+    """The parts of a record. A length of -1 stands for null, and `odd` varints are a byte longer than necessary."""
 
     delta: int
     key: int
@@ -71,7 +71,7 @@ class Facts(NamedTuple):
 
 
 def reference(plain: bytes, first: int, count: int, earliest: int, latest: int) -> Facts:
-    """A simple reader, field by field. Raises ValueError, IndexError for bytes that are not `count` records."""
+    """Decode records field by field. Raises ValueError or IndexError if the bytes are not `count` records."""
     facts, at = Facts(-(1 << 63), [], []), 0
     for index in range(first, first + count):
         size, at = _number(plain, at)
@@ -114,7 +114,7 @@ def _number(plain: bytes, at: int, most: int = 5) -> tuple[int, int]:
 
 
 def mutated(plain: bytes, data: Any) -> bytes:
-    """A few bytes changed, inserted or removed, usually in fields."""
+    """The bytes with a few bytes changed, inserted or removed, usually in fields."""
     out = bytearray(plain)
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, min(len(out), 30) - 1) | st.integers(0, len(out) - 1)) if out else 0
@@ -177,7 +177,7 @@ RECORDS = [Form(0, 3, 2), Form(0, -1, 70), Form(70, 66, -1), Form(-1, 2, 3, ((1,
 
 @pytest.mark.parametrize("first", FIRST_INDEXES[2:])
 def test_every_byte_of_a_length_and_of_a_number_matters(first: int) -> None:
-    """Each byte outside of keys, values and headers gets other values in turn, including those that differ in one
+    """Each byte outside keys, values and headers is replaced by other values in turn, including all that differ in one
     bit."""
     plain = b"".join(encoded(form, first + number) for number, form in enumerate(RECORDS))
     for at in (at for at, byte in enumerate(plain) if byte not in b"xh"):

@@ -1,4 +1,4 @@
-"""Arbitrary messages of any layout, from a source of randomness that hypothesis or a seed controls."""
+"""Creates random messages of any layout, from a source of randomness that hypothesis or a seed controls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = (0, 0, 1, 1, 2, 3)
 
 
 def arbitrary(piece: pieces.Piece, random: Random, nullable: bool = False) -> Any:
-    """A value of this piece; small, and often at an edge."""
+    """A random value for this piece, which is small and often at a limit."""
     if not isinstance(piece, pieces.Fixed) and piece.nullable and random.randrange(3) == 0:
         return None
     if isinstance(piece, pieces.Fixed):
@@ -48,7 +48,7 @@ def _fixed(code: str, random: Random) -> Any:
 
 
 def mutated(data: bytes, random: Random) -> bytes:
-    """A frame that was truncated, lengthened, or had bytes changed where lengths and counts usually are."""
+    """The frame, truncated, lengthened, or with changed bytes at positions where lengths and counts usually are."""
     way = random.randrange(4)
     if way == 0 or not data:
         return data[: random.randrange(len(data) + 1)]

@@ -71,9 +71,8 @@ def _start(state: State, event: Start, now_ms: int, chance: Random) -> Stepped:
         return state, []
     if not state.others_needed:
         return _stand(state, now_ms, chance)
-    wait_ms = chance.randrange(
-        state.timing.spread_ms
-    )  # shorter than an election timeout: pre-votes disturb no other node
+    # shorter than an election timeout, because pre-votes do not disturb other nodes
+    wait_ms = chance.randrange(state.timing.spread_ms)
     return state._replace(role=Role.UNATTACHED, deadline_ms=now_ms + wait_ms), []
 
 

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (25): a transaction will commit offsets of this group."""
+"""AddOffsetsToTxn (25): announces that a transaction will commit offsets of a group."""
 
 from kpybroker.wire.codec.message import message
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,5 @@
-"""AddPartitionsToTxn (24): a transaction will write to these partitions; from v4 on, a leader asks whether it does."""
+"""AddPartitionsToTxn (24): adds partitions to a transaction. From v4 on, a leader verifies with it that they were
+added."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""AddRaftVoter (80): turn an observer of the metadata quorum into a voter (KIP-853)."""
+"""AddRaftVoter (80): turns an observer of the metadata quorum into a voter (KIP-853)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uint16, Uuid

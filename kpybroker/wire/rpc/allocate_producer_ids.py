@@ -1,4 +1,4 @@
-"""AllocateProducerIds (67): a broker asks for a block of producer ids (KIP-730)."""
+"""AllocateProducerIds (67): a broker requests a block of producer ids (KIP-730)."""
 
 from kpybroker.wire.codec.message import message
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""AlterClientQuotas (49): set and remove quotas of users, client ids and addresses (KIP-546, KIP-612)."""
+"""AlterClientQuotas (49): sets and removes quotas of users, client ids and addresses (KIP-546, KIP-612)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int16, Int32

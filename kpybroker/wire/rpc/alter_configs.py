@@ -1,4 +1,4 @@
-"""AlterConfigs (33): replace all settings of a resource; settings that are not listed are reset."""
+"""AlterConfigs (33): replaces all settings of a resource. Settings that are not listed are reset."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (45): move partitions to other replicas, or cancel a move (KIP-455)."""
+"""AlterPartitionReassignments (45): changes the replicas of partitions, or cancels such a change (KIP-455)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs (34): move replicas to other log directories of the same broker (KIP-113)."""
+"""AlterReplicaLogDirs (34): moves replicas to other log directories of the same broker (KIP-113)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int16, Int32

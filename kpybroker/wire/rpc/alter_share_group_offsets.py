@@ -1,4 +1,4 @@
-"""AlterShareGroupOffsets (91): set start offsets of an empty share group."""
+"""AlterShareGroupOffsets (91): sets start offsets of an empty share group."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Int64, Uuid

@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials (51): set and remove users' SCRAM credentials (KIP-554)."""
+"""AlterUserScramCredentials (51): sets and removes users' SCRAM credentials (KIP-554)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

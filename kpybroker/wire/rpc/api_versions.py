@@ -1,4 +1,4 @@
-"""ApiVersions (18): which APIs does this broker serve, and which features are finalized?"""
+"""ApiVersions (18): returns the supported APIs and their versions, and the finalized features."""
 
 import re
 
@@ -6,7 +6,7 @@ from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 SOFTWARE_FROM = 3
-"""The first version in which a client names its software (KIP-511)."""
+"""The first version in which a client sends the name and version of its software (KIP-511)."""
 SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs (73): a broker reports which of its directories hold which replicas (KIP-858)."""
+"""AssignReplicasToDirs (73): a broker reports the directories of its replicas (KIP-858)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Int64, Uuid

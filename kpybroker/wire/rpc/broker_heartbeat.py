@@ -1,4 +1,5 @@
-"""BrokerHeartbeat (63): a broker is alive, and may ask to be fenced, unfenced or shut down (KIP-631)."""
+"""BrokerHeartbeat (63): a broker reports that it is alive, and may request to be fenced, unfenced or shut down
+(KIP-631)."""
 
 from kpybroker.wire.codec.message import field, message
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64, Uuid

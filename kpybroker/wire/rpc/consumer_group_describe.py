@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (69): epochs, members and assignments of consumer groups (KIP-848)."""
+"""ConsumerGroupDescribe (69): returns the epochs, members and assignments of consumer groups (KIP-848)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int8, Int16, Int32, Uuid

@@ -1,4 +1,5 @@
-"""ConsumerGroupHeartbeat (68): join, stay in and leave a consumer group, and get its assignment (KIP-848)."""
+"""ConsumerGroupHeartbeat (68): a member joins, stays in or leaves a consumer group, and receives its assignment
+(KIP-848)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uuid

@@ -1,4 +1,4 @@
-"""ControllerRegistration (70): a starting controller reports its listeners to the active one (KIP-919)."""
+"""ControllerRegistration (70): a starting controller reports its listeners to the active controller (KIP-919)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uint16, Uuid

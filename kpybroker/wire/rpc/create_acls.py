@@ -1,4 +1,4 @@
-"""CreateAcls (30): add access control entries (KIP-140, KIP-290)."""
+"""CreateAcls (30): adds access control entries (KIP-140, KIP-290)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

@@ -1,4 +1,4 @@
-"""CreateDelegationToken (38): a token for logins as its owner (KIP-48, KIP-373)."""
+"""CreateDelegationToken (38): creates a token with which a client can log in as its owner (KIP-48, KIP-373)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""CreatePartitions (37): add partitions to topics."""
+"""CreatePartitions (37): adds partitions to topics."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int16, Int32

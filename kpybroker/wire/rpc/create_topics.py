@@ -1,4 +1,4 @@
-"""CreateTopics (19): create topics, with replicas placed by the controller or assigned manually."""
+"""CreateTopics (19): creates topics, with replicas that the controller places or the client assigns."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32, Uuid

@@ -1,4 +1,4 @@
-"""DeleteAcls (31): remove the access control entries that match filters (KIP-140, KIP-290)."""
+"""DeleteAcls (31): removes the access control entries that match filters (KIP-140, KIP-290)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

@@ -1,4 +1,4 @@
-"""DeleteGroups (42): delete groups that have no members."""
+"""DeleteGroups (42): deletes groups that have no members."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int16, Int32

@@ -1,4 +1,4 @@
-"""DeleteRecords (21): raise the log start offset of partitions."""
+"""DeleteRecords (21): raises the log start offset of partitions."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets (92): delete the share partitions of topics in an empty share group."""
+"""DeleteShareGroupOffsets (92): deletes the offsets of topics in an empty share group."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uuid

@@ -1,4 +1,4 @@
-"""DeleteShareGroupState (86): delete the state of share partitions."""
+"""DeleteShareGroupState (86): deletes the state of share partitions."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uuid

@@ -1,4 +1,4 @@
-"""DeleteTopics (20): delete topics by name, from version 6 also by id."""
+"""DeleteTopics (20): deletes topics by name, and from version 6 on also by id."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Uuid

@@ -1,4 +1,4 @@
-"""DescribeAcls (29): the access control entries that match a filter (KIP-140, KIP-290)."""
+"""DescribeAcls (29): returns the access control entries that match a filter (KIP-140, KIP-290)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

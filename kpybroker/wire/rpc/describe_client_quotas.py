@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (48): the quotas of the entities that match a filter (KIP-546)."""
+"""DescribeClientQuotas (48): returns the quotas of the entities that match a filter (KIP-546)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

@@ -1,4 +1,4 @@
-"""DescribeCluster (60): cluster id, controller and brokers."""
+"""DescribeCluster (60): returns the cluster id, the controller and the brokers."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): the settings of topics, brokers and groups, and where each value comes from."""
+"""DescribeConfigs (32): returns the settings of topics, brokers and groups, with the source of each value."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

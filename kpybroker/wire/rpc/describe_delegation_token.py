@@ -1,4 +1,4 @@
-"""DescribeDelegationToken (41): the tokens of some owners, or of all (KIP-48, KIP-373)."""
+"""DescribeDelegationToken (41): returns the tokens of some owners, or of all owners (KIP-48, KIP-373)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

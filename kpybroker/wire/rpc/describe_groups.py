@@ -1,4 +1,4 @@
-"""DescribeGroups (15): state, protocol and members of groups."""
+"""DescribeGroups (15): returns the state, protocol and members of groups."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): the sizes of partitions, and the free space of log directories."""
+"""DescribeLogDirs (35): returns the sizes of partitions, and the free space of log directories."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""DescribeProducers (61): the producers that a partition remembers (KIP-664)."""
+"""DescribeProducers (61): returns the active producers of a partition (KIP-664)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""DescribeQuorum (55): who leads the metadata quorum, and how far has each replica got (KIP-836)?"""
+"""DescribeQuorum (55): returns the leader of the metadata quorum, and the progress of each replica (KIP-836)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64, Uint16, Uuid

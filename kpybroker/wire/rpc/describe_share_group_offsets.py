@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets (90): start offsets and lags of share groups."""
+"""DescribeShareGroupOffsets (90): returns the start offsets and lags of share groups."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Int64, Uuid

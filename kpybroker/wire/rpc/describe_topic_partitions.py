@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (75): partitions in pages, with eligible leader replicas (KIP-966)."""
+"""DescribeTopicPartitions (75): returns partitions in pages, with eligible leader replicas (KIP-966)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uuid

@@ -1,4 +1,4 @@
-"""DescribeTransactions (65): the state of transactional ids at their coordinator (KIP-664)."""
+"""DescribeTransactions (65): returns the transactions of transactional ids from their coordinator (KIP-664)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (50): the mechanisms and iterations of users' SCRAM credentials (KIP-554)."""
+"""DescribeUserScramCredentials (50): returns the mechanisms and iterations of users' SCRAM credentials (KIP-554)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

@@ -1,4 +1,4 @@
-"""ElectLeaders (43): elect the preferred replica as leader, or any replica by an unclean election (KIP-460)."""
+"""ElectLeaders (43): elects the preferred replica as the leader, or any replica in an unclean election (KIP-460)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

@@ -1,4 +1,4 @@
-"""EndQuorumEpoch (54): a resigning leader names its preferred successors (KIP-595)."""
+"""EndQuorumEpoch (54): a resigning leader announces its resignation and its preferred successors (KIP-595)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Uint16, Uuid

@@ -1,4 +1,5 @@
-"""EndTxn (26): commit or abort a transaction; from v5 on, the response has the epoch of the next one (KIP-890)."""
+"""EndTxn (26): commits or aborts a transaction. From v5 on, the response has the producer epoch for the next one
+(KIP-890)."""
 
 from kpybroker.wire.codec.message import field, message
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

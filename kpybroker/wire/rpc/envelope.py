@@ -1,4 +1,4 @@
-"""Envelope (58): a client's request, as a broker forwards it to the active controller (KIP-590)."""
+"""Envelope (58): contains a client's request that a broker forwards to the active controller (KIP-590)."""
 
 from kpybroker.wire.codec.message import message
 from kpybroker.wire.codec.primitives import Int16

@@ -1,4 +1,4 @@
-"""ExpireDelegationToken (40): make a token expire sooner, or now (KIP-48)."""
+"""ExpireDelegationToken (40): changes the expiry time of a token, or removes the token (KIP-48)."""
 
 from kpybroker.wire.codec.message import message
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""Fetch (1): read record batches, sessionless or in a session that remembers its partitions (KIP-227)."""
+"""Fetch (1): reads record batches, without a session or in a session that keeps its partitions (KIP-227)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32, Int64, RecordChunks, Uuid

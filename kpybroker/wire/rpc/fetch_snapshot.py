@@ -1,4 +1,5 @@
-"""FetchSnapshot (59): a piece of a snapshot, for a replica whose log ends before the leader's begins (KIP-630)."""
+"""FetchSnapshot (59): returns a piece of a snapshot, if a replica's log ends before the leader's log starts
+(KIP-630)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64, RecordChunks, Uint16, Uuid

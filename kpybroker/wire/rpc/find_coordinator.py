@@ -1,4 +1,4 @@
-"""FindCoordinator (10): which broker coordinates this group or transactional id?"""
+"""FindCoordinator (10): returns the broker that coordinates a group, transactional id or share partition."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

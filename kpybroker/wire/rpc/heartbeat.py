@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member is alive; is its generation still the current one?"""
+"""Heartbeat (12): a member reports that it is alive, and learns whether its generation is the current one."""
 
 from kpybroker.wire.codec.message import field, message
 from kpybroker.wire.codec.primitives import Int16, Int32

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44): set, delete, append to or subtract from individual settings (KIP-339)."""
+"""IncrementalAlterConfigs (44): sets, deletes, appends to or subtracts from individual settings (KIP-339)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

@@ -1,4 +1,4 @@
-"""InitProducerId (22): a producer id and epoch for an idempotent or transactional producer."""
+"""InitProducerId (22): returns a producer id and epoch for an idempotent or transactional producer."""
 
 from kpybroker.wire.codec.message import field, message
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

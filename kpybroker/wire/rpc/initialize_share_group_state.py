@@ -1,4 +1,4 @@
-"""InitializeShareGroupState (83): begin the state of share partitions, in place of any earlier one."""
+"""InitializeShareGroupState (83): initializes the state of share partitions, and replaces any earlier state."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Int64, Uuid

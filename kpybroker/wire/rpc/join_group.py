@@ -1,4 +1,4 @@
-"""JoinGroup (11): join a group, or its next generation."""
+"""JoinGroup (11): a member joins a group, or its next generation."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32

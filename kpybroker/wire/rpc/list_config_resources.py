@@ -1,4 +1,4 @@
-"""ListConfigResources (74): which resources have settings? (KIP-1142)"""
+"""ListConfigResources (74): returns the resources that may have settings (KIP-1142)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

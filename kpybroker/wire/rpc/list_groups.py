@@ -1,4 +1,4 @@
-"""ListGroups (16): the groups that this broker coordinates, filtered by state and type."""
+"""ListGroups (16): returns the groups that this broker coordinates, filtered by state and type."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32

@@ -1,4 +1,4 @@
-"""ListOffsets (2): which offset belongs to a timestamp, or to a special one such as -1 for the latest?"""
+"""ListOffsets (2): returns the offset for a timestamp, or for a special timestamp such as -1 for the latest offset."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): which partitions are being moved (KIP-455)?"""
+"""ListPartitionReassignments (46): returns the partition reassignments in progress (KIP-455)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int16, Int32

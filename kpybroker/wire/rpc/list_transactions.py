@@ -1,4 +1,4 @@
-"""ListTransactions (66): the transactional ids that a broker coordinates (KIP-664)."""
+"""ListTransactions (66): returns the transactional ids that a broker coordinates (KIP-664)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

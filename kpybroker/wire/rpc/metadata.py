@@ -1,4 +1,4 @@
-"""Metadata (3): which brokers exist, and who leads which partition?"""
+"""Metadata (3): returns the brokers, and the leader of each partition."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Uuid

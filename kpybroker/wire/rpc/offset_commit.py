@@ -1,4 +1,4 @@
-"""OffsetCommit (8): store the offsets that a group has consumed."""
+"""OffsetCommit (8): stores the offsets that a group has consumed."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64, Uuid

@@ -1,4 +1,4 @@
-"""OffsetDelete (47): delete committed offsets of topics to which a group does not subscribe."""
+"""OffsetDelete (47): deletes committed offsets of topics to which a group does not subscribe."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import Int16, Int32

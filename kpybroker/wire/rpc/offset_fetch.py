@@ -1,4 +1,4 @@
-"""OffsetFetch (9): how far has a group consumed? One group below version 8, any number from then on."""
+"""OffsetFetch (9): returns the committed offsets of a group. From version 8 on, it may contain several groups."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64, Uuid

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (23): where did this leader epoch end?"""
+"""OffsetForLeaderEpoch (23): returns the end offset of a leader epoch."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

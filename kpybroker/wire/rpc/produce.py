@@ -1,4 +1,4 @@
-"""Produce (0): append record batches to partitions."""
+"""Produce (0): appends record batches to partitions."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64, Records, Uuid

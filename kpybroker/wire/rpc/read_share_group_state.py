@@ -1,4 +1,4 @@
-"""ReadShareGroupState (84): the state of share partitions, for their leader."""
+"""ReadShareGroupState (84): returns the state of share partitions to their leader."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid

@@ -1,4 +1,4 @@
-"""ReadShareGroupStateSummary (87): the start offsets of share partitions, without their batches."""
+"""ReadShareGroupStateSummary (87): returns the start offsets of share partitions, without their batches."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Int64, Uuid

@@ -1,4 +1,4 @@
-"""RemoveRaftVoter (81): turn a voter of the metadata quorum into an observer (KIP-853)."""
+"""RemoveRaftVoter (81): turns a voter of the metadata quorum into an observer (KIP-853)."""
 
 from kpybroker.wire.codec.message import message
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uuid

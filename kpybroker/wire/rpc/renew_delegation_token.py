@@ -1,4 +1,4 @@
-"""RenewDelegationToken (39): make a token expire later (KIP-48)."""
+"""RenewDelegationToken (39): changes the expiry time of a token, within its maximum lifetime (KIP-48)."""
 
 from kpybroker.wire.codec.message import message
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""SaslAuthenticate (36): one token of a login (KIP-152; session lifetime KIP-368)."""
+"""SaslAuthenticate (36): contains one SASL message of a login (KIP-152), and the session lifetime (KIP-368)."""
 
 from kpybroker.wire.codec.message import field, message
 from kpybroker.wire.codec.primitives import Int16, Int64

@@ -1,4 +1,4 @@
-"""SaslHandshake (17): which mechanism will the client log in with? (KIP-43)"""
+"""SaslHandshake (17): a client selects the SASL mechanism of its login (KIP-43)."""
 
 from kpybroker.wire.codec.message import message
 from kpybroker.wire.codec.primitives import Int16

@@ -1,4 +1,4 @@
-"""ShareAcknowledge (79): acknowledge acquired records without a fetch (KIP-932)."""
+"""ShareAcknowledge (79): acknowledges acquired records without a fetch (KIP-932)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid

@@ -1,4 +1,4 @@
-"""ShareFetch (78): acquire records of share partitions, and acknowledge earlier ones, in a session (KIP-932)."""
+"""ShareFetch (78): acquires records of share partitions, and acknowledges earlier records, in a session (KIP-932)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int8, Int16, Int32, Int64, RecordChunks, Uuid

@@ -1,4 +1,4 @@
-"""ShareGroupDescribe (77): epochs, members and assignments of share groups (KIP-932)."""
+"""ShareGroupDescribe (77): returns the epochs, members and assignments of share groups (KIP-932)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uuid

@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat (76): join, stay in and leave a share group (KIP-932)."""
+"""ShareGroupHeartbeat (76): a member joins, stays in or leaves a share group (KIP-932)."""
 
 from kpybroker.wire.codec.message import message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uuid

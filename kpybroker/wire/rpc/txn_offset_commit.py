@@ -1,4 +1,4 @@
-"""TxnOffsetCommit (28): offsets of a group that take effect once their transaction commits."""
+"""TxnOffsetCommit (28): stores offsets of a group, which take effect when the transaction commits."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int16, Int32, Int64

@@ -1,4 +1,4 @@
-"""UnregisterBroker (64): remove the registration of a broker that will not come back (KIP-631)."""
+"""UnregisterBroker (64): removes the registration of a broker that will not start again (KIP-631)."""
 
 from kpybroker.wire.codec.message import message
 from kpybroker.wire.codec.primitives import Int16, Int32

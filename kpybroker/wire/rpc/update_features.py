@@ -1,4 +1,4 @@
-"""UpdateFeatures (57): change the finalized levels of features (KIP-584, KIP-778)."""
+"""UpdateFeatures (57): changes the finalized levels of features (KIP-584, KIP-778)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int8, Int16, Int32

@@ -1,4 +1,4 @@
-"""Vote (52): a candidate asks the voters for their votes (KIP-595), or asks whether it would get them (pre-vote,
+"""Vote (52): a candidate requests the votes of the voters (KIP-595), or finds out whether it would get them (pre-vote,
 KIP-996)."""
 
 from kpybroker.wire.codec.message import field, message, part

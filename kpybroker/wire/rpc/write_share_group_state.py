@@ -1,4 +1,4 @@
-"""WriteShareGroupState (85): change the state of share partitions."""
+"""WriteShareGroupState (85): changes the state of share partitions."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid

@@ -68,8 +68,8 @@ class ConsumerGroupMemberMetadataValue:
     rebalance_timeout_ms: Int32 = -1
     server_assignor: str | None = ""
     classic_member_metadata: ClassicMemberMetadata | None = field(default=ClassicMemberMetadata, tag=0, nullable="0+")
-    """None stands for a member of the consumer protocol, and is encoded explicitly: to Kafka, a missing field is an
-    empty structure."""
+    """None for a member that uses the consumer protocol. It is encoded as null, because Kafka reads a missing field as
+    an empty structure."""
 
 
 @message("0", key=6)

@@ -1,5 +1,5 @@
-"""The subscriptions and assignments that members of the classic protocol exchange with their leader; the coordinator
-reads them when a group migrates."""
+"""The subscriptions and assignments of members that use the classic protocol. Members exchange them with their leader,
+and the coordinator reads them when a group migrates."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import Int32

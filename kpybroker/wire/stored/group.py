@@ -1,6 +1,6 @@
-"""The records of `__consumer_offsets`: offsets and classic groups; other kinds of group have modules of their own.
+"""The records of `__consumer_offsets` about offsets and classic groups. Other types of groups have separate modules.
 
-A key's prefix is the kind of record, a value's its version; see `kpybroker.wire.stored.prefixed`.
+The prefix of a key is the record type, and the prefix of a value is its version; see `kpybroker.wire.stored.prefixed`.
 """
 
 from kpybroker.wire.codec.message import field, message, part

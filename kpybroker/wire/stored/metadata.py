@@ -1,4 +1,4 @@
-"""The records of `__cluster_metadata`, and the frame around each: its key and version.
+"""The records of `__cluster_metadata`, and the frame of each record, which contains its key and version.
 
 Source: KIP-631 for the records and the frame, KIP-858 (directories), KIP-966 (eligible leader replicas).
 """
@@ -290,13 +290,13 @@ RECORDS = (
     RegisterControllerRecord,
     ClearElrRecord,
 )
-"""All kinds, in the order of their keys."""
+"""All record types, in the order of their keys."""
 
 by_key: dict[int, Any] = {key_of(record): record for record in RECORDS}
 
 
 def frame_record(record: Any, version: int | None = None) -> bytes:
-    """A record as the metadata log stores it; in its highest version, which is that of metadata.version 4.3-IV0."""
+    """Encode a record for the metadata log, in its highest version, which belongs to metadata.version 4.3-IV0."""
     cls = type(record)
     if version is None:
         version = last_version(cls)
@@ -305,7 +305,7 @@ def frame_record(record: Any, version: int | None = None) -> bytes:
 
 
 def frame_of(data: bytes | memoryview) -> tuple[int, int, int]:
-    """The frame's version, the kind of the record, and its version. Raises Damage."""
+    """The version of the frame, the type of the record, and its version. Raises Damage."""
     try:
         frame_version, pos = read_uvarint(data, 0)
         key, pos = read_uvarint(data, pos)
@@ -315,20 +315,21 @@ def frame_of(data: bytes | memoryview) -> tuple[int, int, int]:
 
 
 def is_known(frame_version: int, key: int, version: int) -> bool:
-    """Whether such a record can be read here."""
+    """Whether this version of kpybroker can read such a record."""
     cls = by_key.get(key)
     return frame_version == FRAME_VERSION and cls is not None and version <= last_version(cls)
 
 
 def unframe_record(data: bytes | memoryview) -> Any:
-    """The record in a frame. Raises Damage: not a record known here, or one that cannot be read."""
+    """Parse the record in a frame. Raises Damage if this version of kpybroker does not support the record or cannot
+    read it."""
     try:
         frame_version, pos = read_uvarint(data, 0)
         key, pos = read_uvarint(data, pos)
         version, pos = read_uvarint(data, pos)
         cls = by_key.get(key)
         if frame_version != FRAME_VERSION or cls is None or version > last_version(cls):
-            raise Damage(f"a metadata record of kind {key}, version {version}, in a frame of version {frame_version}")
+            raise Damage(f"a metadata record of type {key}, version {version}, in a frame of version {frame_version}")
         return parse(cls, version, data, pos)
     except (IndexError, MalformedFrame) as reason:
         raise Damage(f"a metadata record that cannot be read: {reason}") from None

@@ -1,4 +1,4 @@
-"""A principal in an Envelope (DefaultPrincipalData), after its version as an int16 (KIP-590)."""
+"""The principal in an Envelope (DefaultPrincipalData), which is preceded by its version as an int16 (KIP-590)."""
 
 from kpybroker.wire.codec.message import message
 

@@ -54,7 +54,7 @@ class KRaftVersionFeature:
 
 @part
 class RegisteredVoter:
-    """Kafka uses the name Voter for this, and for two other structures."""
+    """A voter in a VotersRecord. Kafka calls this and two other structures Voter."""
 
     voter_id: Int32 = 0
     voter_directory_id: Uuid = ZERO_UUID
@@ -75,7 +75,7 @@ class QuorumVoter:
 
 @message("0-1", flexible=0)
 class QuorumStateData:
-    """Stored as JSON with these names, never in bytes."""
+    """The content of the file quorum-state, which is JSON with these names."""
 
     cluster_id: str = field("0")
     leader_id: Int32 = -1

@@ -1,4 +1,4 @@
-"""The records of `__share_group_state`: the state of one share partition, and what has changed in it (KIP-932)."""
+"""The records of `__share_group_state`: snapshots of a share partition's state, and updates of it (KIP-932)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid

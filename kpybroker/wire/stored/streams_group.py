@@ -92,7 +92,7 @@ class StreamsGroupCurrentMemberAssignmentKey:
 
 @part
 class CurrentTaskIds:
-    """Kafka uses the name TaskIds both for this and for the tasks of a target assignment."""
+    """Tasks of a current assignment. Kafka calls this structure and that of a target assignment TaskIds."""
 
     subtopology_id: str = ""
     partitions: list[Int32] = []
