@@ -142,7 +142,7 @@ def test_a_move_that_cannot_be_completed_takes_its_directory_offline(target: str
     world = VirtualWorld(storage)
     if target == "/d/a":
         with pytest.raises(
-            ConfigError, match=r"cannot rename /d/a/t-0\..* free space or mend the disk.*nothing was deleted"
+            ConfigError, match=r"cannot rename /d/a/t-0\..* free space or repair the disk.*nothing was deleted"
         ):
             log_dirs_of(world)
     else:
