@@ -64,7 +64,7 @@ def test_a_hang_and_its_end_are_reported_once(caplog: pytest.LogCaptureFixture) 
         told.watch.stop()
 
     world.loop.run_until_complete(play())
-    assert [record.levelname for record in caplog.records if "answer" in record.message] == ["CRITICAL", "WARNING"]
+    assert [record.levelname for record in caplog.records if "respon" in record.message] == ["CRITICAL", "WARNING"]
 
 
 def test_a_suspended_process_does_not_report_its_disk() -> None:

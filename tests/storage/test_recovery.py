@@ -290,5 +290,7 @@ def test_an_end_below_the_synced_end_is_damage(tmp_path: Path, is_clean: bool) -
     log.close()
     active = log.segments.active
     Path(active.path + ".log").write_bytes(b"")
-    with pytest.raises(Damage, match=f"{active.path}.log: its batches end at offset {active.base_offset}, and those"):
+    with pytest.raises(
+        Damage, match=f"{active.path}.log: its batches end at offset {active.base_offset}, but all below"
+    ):
         Log.open(WORLD, log.directory, "t", 0, SMALL, clean=is_clean, recovery_point=60, synced_end=60)

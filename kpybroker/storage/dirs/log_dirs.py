@@ -132,8 +132,8 @@ class LogDirectories:
             ids = {path: topic_id_in(self._world.disk, f"{path}/{topic}-{index}") for path in twice}
             if len(set(ids.values())) < len(twice):
                 raise ConfigError(
-                    f"{topic}-{index} is in both {twice[0]} and {twice[1]}; remove the incomplete copy (usually that in "
-                    "a directory that has failed recently); nothing was changed"
+                    f"{topic}-{index} is in both {twice[0]} and {twice[1]}; remove the incomplete copy (usually that "
+                    "in a directory that has failed recently); nothing was changed"
                 )
             self._doubles[topic, index] = ids
         return found
